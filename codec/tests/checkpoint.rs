@@ -1,4 +1,4 @@
-//! Input that is not what it should be, and output that cannot be written: a clear error, and nothing left behind.
+//! Invalid input, and output that cannot be written: a clear error, and nothing left behind.
 
 #[path = "common/allocator.rs"]
 mod allocator;

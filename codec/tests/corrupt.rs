@@ -1,8 +1,8 @@
-//! The corrupt corpus: files in `tests/data/corrupt`, each with one thing wrong, and what must be said of each.
+//! The corrupt corpus: files in `tests/data/corrupt`, each with one fault, and the expected error for each.
 //!
-//! The corpus polices itself: a file without a row fails, and so does a row without a file. The files stay as they are,
-//! while the code that made them changes; `cargo test --test corrupt -- --ignored` writes those of new rows too. Files whose names
-//! begin with `found-` are not made by code here: with them defects were found.
+//! The corpus polices itself: a file without a row fails, and so does a row without a file. The files stay unchanged
+//! while the code that made them changes; `cargo test --test corrupt -- --ignored` writes those of new rows. Files
+//! whose names begin with `found-` are not made by code here: they found defects.
 
 #[path = "common/allocator.rs"]
 mod allocator;
@@ -23,16 +23,16 @@ use wcodec::{
 #[global_allocator]
 static ALLOCATOR: allocator::Limited = allocator::Limited;
 
-/// Where the error comes up.
+/// The step at which the error appears.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum At {
     /// When the file is opened.
     Open,
-    /// When tensor `w` is read, with hashes compared or not; the other tensor is in order.
+    /// When tensor `w` is read, with or without comparing hashes; the other tensor is sound.
     Tensor,
-    /// When tensor `w` is read with hashes compared; without, something comes out.
+    /// When tensor `w` is read with hashes compared; otherwise it decodes to something.
     Hash,
-    /// When the file is verified; all tensors are in order.
+    /// When the file is verified; all tensors are sound.
     Verify,
 }
 
@@ -54,24 +54,24 @@ fn base(coder: Coder, layout: Layout) -> Image {
     of_scheme(coder, layout, Scheme::Int8(Granularity::Row))
 }
 
-/// Levels of scheme `rate`, those of a trellis where the coder can have one.
+/// Levels of scheme `rate`, those of a trellis if the coder supports one.
 fn rate(coder: Coder) -> Image {
     let trellis = coder == Coder::Huffman;
     of_scheme(coder, Layout::Pair, Scheme::Rate(Rate { bits: Bits::new(4.0).unwrap(), trellis }))
 }
 
-/// The container of `base`, of another scheme.
+/// The container of `base`, with another scheme.
 fn of_scheme(coder: Coder, layout: Layout, scheme: Scheme) -> Image {
-    // Nothing pays for raw planes, so that they may be small.
+    // Raw planes have no overhead to recover, so they may be small.
     let shape = if coder == Coder::Raw { [8, 16] } else { [16, 128] };
     let mut s = MemorySource::new();
-    // So many near 0 that even so few pay for a table.
+    // So concentrated near 0 that even so few weights outweigh a table.
     let w: Vec<f32> = samples::weights(shape[0] * shape[1], 91).iter().map(|w| w * w * w).collect();
     let w = samples::as_bf16(&w);
     s.push("w".to_owned(), Dtype::BF16, shape.to_vec(), w.into()).unwrap();
     s.push("ok".to_owned(), Dtype::F32, vec![5], samples::as_bytes(&[1f32, 2.0, 3.0, 4.0, 5.0]).into()).unwrap();
     s.alias("tied".to_owned(), "w".to_owned()).unwrap();
-    // Two blocks a tile, so that a side plane has words besides the tails.
+    // Two blocks per tile, so that a side plane has words besides the tails.
     let options = EncodeOptions {
         zstd_chunk: Some(2048),
         tile: Some(128),
@@ -119,7 +119,7 @@ fn flip(image: Image, pointer: &str, byte: usize) -> Vec<u8> {
     flipped(&image.seal(), at * 8 + 3)
 }
 
-/// A segment changed and its hash made right.
+/// Changes a segment and corrects its hash.
 fn edit(image: Image, pointer: &str, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = image.segment(pointer);
     change(&mut bytes);
@@ -276,14 +276,14 @@ const CORPUS: &[Row] = &[
     row("zstd-cut", At::Tensor, Corrupt, "zstd frame 0", || framed(&Frame::of(&plane()).bytes()[..2000])),
 ];
 
-/// A file that found a defect, and what it gives now.
+/// A file that found a defect, and its present outcome.
 struct Found {
     file: &'static str,
-    /// What opening it gives: an error, or what there is of tensors whose names begin so.
+    /// The outcome of opening it: an error, or the outcomes of tensors with the given name prefixes.
     gives: Said<&'static [(&'static str, Said<u64>, VerifyStatus)]>,
 }
 
-/// What comes of something, such as a number of bytes, or an error with these words.
+/// An outcome: a value, such as a number of bytes, or an error with these words.
 type Said<T> = Result<T, (ErrorKind, &'static str)>;
 
 #[rustfmt::skip]
@@ -305,7 +305,8 @@ const FOUND: &[Found] = &[
         ("t", Err((Corrupt, "cannot hold")), VerifyStatus::Damaged),
     ]) },
     Found { file: "shape", gives: Ok(&[("t", Ok(0), VerifyStatus::Ok)]) },
-    // The largest weight of F16 is a product of a symbol and a scale; that of F32 is not quite, and became infinite.
+    // The largest F16 weight is the product of a symbol and a scale; the largest F32 weight is not quite, and became
+    // infinite.
     Found { file: "largest-half", gives: Ok(&[("a", Ok(2048), VerifyStatus::Ok)]) },
     Found { file: "infinite", gives: Ok(&[("a", Ok(512), VerifyStatus::Damaged)]) },
 ];
@@ -335,7 +336,7 @@ fn files_that_found_defects_give_what_their_rows_say() {
                 }
                 (read, _) => panic!("{file}: {read:?}"),
             }
-            // Whatever else is asked.
+            // Other operations must not panic.
             for (chunk, rows) in [(0, 0..1), (info.chunks().saturating_sub(1), 0..0), (usize::MAX, 0..info.rows)] {
                 container.chunk(&info.name, chunk).ok();
                 container.read_chunk(&info.name, chunk, &common::checked(true)).ok();

@@ -1,4 +1,4 @@
-//! Tensors are encoded several at once: what comes of it must not depend on that.
+//! Tensors are encoded several at once: the result must not depend on that.
 
 mod common;
 
@@ -11,8 +11,8 @@ use wcodec::{
     Pool, ProgressEvent, Scheme, Source, SourceBytes, SourceTensor, encode, encode_to_container, encode_to_vec,
 };
 
-/// Many matrices of three kinds, so that tables are shared and new ones come; some that a filter suits; outliers, so that a shift is
-/// given up; ties, twins, norms, and what stays raw.
+/// Many matrices of three kinds, so that tables are shared and new ones appear; some that suit a filter; outliers, so
+/// that a shift is given up; ties, twins, norms, and tensors that stay raw.
 fn model() -> MemorySource<'static> {
     let mut source = MemorySource::new();
     let mut rng = Rng(1);
@@ -83,7 +83,7 @@ fn tables_that_planes_share_are_written_once() {
     assert!(used.len() < uses, "{} tables for {uses} planes", used.len());
 }
 
-/// A source that fails, or does something else, when some of its tensors are read.
+/// A source that fails, or misbehaves, when some of its tensors are read.
 struct Odd<F> {
     inner: MemorySource<'static>,
     read: F,
@@ -109,7 +109,7 @@ fn the_first_error_in_the_order_of_the_tensors_is_told() {
     let broken = |at: &[u64]| {
         let mut source = MemorySource::new();
         for i in 0..12u64 {
-            // Large ones first, so that later ones are done before them.
+            // Large ones first, so that later ones finish before them.
             let rows = if i < 6 { 600 } else { 16 };
             let mut w = samples::weights(rows * 256, i);
             if at.contains(&i) {
@@ -160,7 +160,7 @@ fn progress_grows_until_all_is_done() {
 
 #[test]
 fn only_so_much_is_read_ahead() {
-    // 48 tensors of 4 MiB; with one thread, 36 MiB may be under way.
+    // 48 tensors of 4 MiB; with one thread, 36 MiB may be in flight.
     let mut inner = MemorySource::new();
     for i in 0..48u64 {
         let w = samples::symbols(1 << 22, 30.0, i);
@@ -202,12 +202,12 @@ fn stopping_ends_large_tensors_soon() {
         if coder == Coder::Zstd {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);
         }
-        // Half a second is promised; machines that run tests may be busy.
+        // Half a second is promised; test machines may be busy.
         assert!(late < std::time::Duration::from_secs(3), "{late:?}");
     }
 }
 
-/// All threads that operations share wait for what they encode: that cannot be for each other. It was, for ever.
+/// All shared threads wait for their own encodes; these must not wait for each other, which once deadlocked.
 #[test]
 fn threads_of_the_pool_may_encode_too() {
     let (done, all) = std::sync::mpsc::channel();

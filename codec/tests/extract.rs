@@ -1,4 +1,4 @@
-//! Containers taken out of containers.
+//! Containers extracted from containers.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn index(container: &Container) -> Value {
     serde_json::from_str(&container.index_json().unwrap()).unwrap()
 }
 
-/// What a tensor says of itself, apart from where its bytes lie.
+/// A tensor's description without the positions of its bytes.
 fn unplaced(info: &TensorInfo) -> TensorInfo {
     let mut info = info.clone();
     info.segments.iter_mut().for_each(|s| s.offset = 0);
@@ -28,7 +28,7 @@ fn stored(bytes: &[u8], info: &TensorInfo) -> Vec<(String, Vec<u8>)> {
     info.segments.iter().filter(|s| s.role != "table").map(|s| (s.role.to_owned(), cut(s))).collect()
 }
 
-/// Compares every tensor of `part` with that of `whole`: what is said, what is stored, what it decodes to.
+/// Compares every tensor of `part` with that of `whole`: description, stored bytes, decoded values.
 fn assert_taken(part: &[u8], whole: &[u8], names: &[&str]) {
     let (a, b) = (Container::from_bytes(part.to_vec()).unwrap(), Container::from_bytes(whole.to_vec()).unwrap());
     let mut found: Vec<&str> = a.names();
@@ -65,7 +65,7 @@ fn every_tensor_alone_and_all_together() {
         }
         let every = extract(&whole, &all, &checked(true)).unwrap();
         assert_taken(&every, &sample.bytes, &all);
-        // Taken whole, it is the same file but for the writer's order of keys.
+        // Extracting everything gives the same file, except for the writer's order of keys.
         assert_eq!(Container::from_bytes(every).unwrap().infos().unwrap(), whole.infos().unwrap());
     }
 }
@@ -150,7 +150,7 @@ fn what_cannot_be_taken_is_refused() {
     assert_eq!(extract(&whole, &[], &checked(true)).unwrap_err().kind(), ErrorKind::Input);
     let e = extract(&whole, &["a.weight", "nothing"], &checked(true)).unwrap_err();
     assert!(e.kind() == ErrorKind::Input && e.to_string().contains("nothing"), "{e}");
-    // Damage is found, and named; what it is not in can still be taken.
+    // Damage is found and named; undamaged tensors can still be extracted.
     let data = whole.info("b.weight").unwrap().segments.into_iter().find(|s| s.role == "data").unwrap();
     let mut bytes = sample.bytes;
     bytes[data.offset as usize] ^= 1;

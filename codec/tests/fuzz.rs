@@ -72,7 +72,7 @@ fn legacy_blobs() {
     smoke(&fuzz::legacy::TARGET, 6000);
 }
 
-/// Mutations start from something that decodes, and most of them still meet a decoder.
+/// Mutations start from something that decodes, and most of them still reach a decoder.
 #[test]
 fn seeds_are_valid_and_mutations_of_them_meet_decoders() {
     type Decode = fn(&[u8]) -> Vec<bool>;
@@ -85,13 +85,13 @@ fn seeds_are_valid_and_mutations_of_them_meet_decoders() {
             let mutations = (0..20).map(|_| decode(&(target.mutate)(&mut rng, seed, seed)));
             met += mutations.filter(|pieces| !pieces.is_empty()).count();
         }
-        // Planes with another table than theirs do not decode.
+        // Planes with another table than their own do not decode.
         assert!(good >= seeds.len() / 2, "{}: {good} of {} seeds", target.name, seeds.len());
         assert!(met >= seeds.len() * 10, "{}: {met} of {} mutations", target.name, seeds.len() * 20);
     }
 }
 
-/// Files that are mutated are in order, and have everything that the format has; most mutations still open.
+/// The files that are mutated are sound, and use every feature of the format; most mutations still open.
 #[test]
 fn files_begin_with_all_that_the_format_has() {
     let mut seen = BTreeSet::new();
@@ -144,7 +144,7 @@ fn files_begin_with_all_that_the_format_has() {
     assert!(opened.count() > 150);
 }
 
-/// Most inputs of scheme `rate` get through the encoder.
+/// Most inputs of scheme `rate` pass the encoder.
 #[test]
 fn rates_are_encoded() {
     let (mut rng, mut seeds_taken, mut taken) = (Rng(6), 0, 0);
@@ -157,7 +157,7 @@ fn rates_are_encoded() {
     assert!(taken >= seeds.len(), "{taken} of {} mutations", seeds.len() * 4);
 }
 
-/// Where bodies run, so that calls of the library stay on one thread.
+/// The pool that bodies run on, so that calls of the library stay on one thread.
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(None).unwrap());
 
 #[test]

@@ -35,7 +35,7 @@ fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn every_type_is_decoded_as_the_package_gguf_does_it() {
-    // Written by tests/support/gguf_files.py from what the package makes of the same blocks.
+    // Written by tests/support/gguf_files.py from the package's decoding of the same blocks.
     let expected: BTreeMap<String, String> =
         serde_json::from_slice(&std::fs::read(data("types.json")).unwrap()).unwrap();
     let file = Gguf::open(&data("types.gguf")).unwrap();
@@ -49,7 +49,7 @@ fn every_type_is_decoded_as_the_package_gguf_does_it() {
         };
         let values = all(&file, i, Dtype::F32).unwrap();
         assert_eq!(format!("{:016x}", xxh3_64(&values)), *hash, "{}", t.kind);
-        // Rounded once to what is shorter.
+        // Shorter dtypes are rounded once.
         let (short, brain) = (all(&file, i, Dtype::F16).unwrap(), all(&file, i, Dtype::BF16).unwrap());
         for (n, value) in floats(&values).into_iter().enumerate() {
             assert_eq!(short[2 * n..][..2], half::f16::from_f32(value).to_le_bytes(), "{}", t.kind);
@@ -72,7 +72,7 @@ fn every_type_is_decoded_as_the_package_gguf_does_it() {
 
 #[test]
 fn tensors_of_many_pieces_are_whole() {
-    // More than the threads decode at once, and pieces that end within a row.
+    // More weights than the threads decode at once, and pieces that end within a row.
     let (rows, cols) = (700, 1056);
     let blocks = rows * cols / 32;
     let mut bytes = file(&[], &[("w", &[cols as u64, rows as u64], 8, 0)], 0);
@@ -102,7 +102,7 @@ fn a_file_is_encoded_under_its_own_names() {
     assert_eq!(decoded[..], all(source.file(), index, Dtype::BF16).unwrap());
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("m.wcodec");
-    // Random floats have infinities and no numbers among them.
+    // Random floats include infinities and NaNs.
     let skip = [&options.skip[..], &["f16", "f32", "bf16", "mxfp4", "nvfp4", "iq1_m"].map(str::to_owned)].concat();
     encode(&source, &out, &EncodeOptions { skip, ..options }, &mut |_| Ok(())).unwrap();
     assert_eq!(Container::open(&out).unwrap().infos().unwrap().len(), 20);
@@ -111,7 +111,7 @@ fn a_file_is_encoded_under_its_own_names() {
 
 #[test]
 fn types_that_are_not_decoded_are_named_and_the_rest_is_readable() {
-    // Q8_1, which no file has, and a number that nobody knows.
+    // Q8_1, which no file has, and an unknown type number.
     let bytes = file(&[], &[("a", &[32], 9, 0), ("b", &[4], 99, 64), ("c", &[4], 0, 96)], 112);
     let (_folder, path) = written(&bytes);
     let source = GgufSource::open(&path, Dtype::BF16).unwrap();
@@ -132,7 +132,7 @@ fn types_that_are_not_decoded_are_named_and_the_rest_is_readable() {
 
 #[test]
 fn blocks_do_not_go_on_in_the_next_row() {
-    // 64 weights are two blocks, but no row of 16 is one.
+    // 64 weights are two blocks, but a row of 16 is not a whole block.
     let (_folder, path) = written(&file(&[], &[("w", &[16, 4], 2, 0)], 64));
     let e = Gguf::open(&path).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (ErrorKind::Format, Some("w")));

@@ -1,12 +1,13 @@
-//! Golden files: what format version 1 is, whatever happens to the code.
+//! Golden files: they pin format version 1, whatever happens to the code.
 //!
-//! Files in `tests/data/golden` are read with every instruction set and must decode to the hashes below. Encoding the same
-//! weights today must give the same bytes, so that no change of the format or of the writer's choices goes unnoticed; only
-//! the bytes of zstd frames depend on the library's version. The writer's choices rest on logarithms, which other machines
-//! may round otherwise in theory.
+//! Files in `tests/data/golden` are read with every instruction set and must decode to the hashes below. Encoding the
+//! same weights today must give the same bytes, so that no change of the format or of the writer's choices goes
+//! unnoticed; only the bytes of zstd frames depend on the library's version. The writer's choices rest on logarithms,
+//! which other machines may in theory round differently.
 //!
-//! Version 1 is frozen: a file of the table that no longer decodes is a defect of the decoder. Where the writer's choices change on
-//! purpose, `cargo test --test golden -- --ignored --nocapture` writes the files anew and prints the table below.
+//! Version 1 is frozen: a file of the table that no longer decodes is a defect of the decoder. If the writer's choices
+//! change on purpose, `cargo test --test golden -- --ignored --nocapture` writes the files anew and prints the table
+//! below.
 
 mod common;
 
@@ -20,7 +21,7 @@ use wcodec::{Coder, Container, Isa, Layout};
 /// Rows and columns of the files of one layer.
 const LAYER: (usize, usize) = (32, 128);
 
-/// Names of the files and the hash of all that they decode to.
+/// Names of the files, and the hash of all their decoded tensors.
 const GOLDEN: &[(&str, u64)] = &[
     ("rans-pair-row.wcodec", 0xA429D9984CB16592),
     ("rans-byte-block.wcodec", 0x6969A24D0186F7DB),
@@ -90,7 +91,7 @@ fn file_name(sample: &Sample) -> String {
     format!("{}.wcodec", sample.name.replace(' ', "-"))
 }
 
-/// What the files hold, encoded now.
+/// The content of the files, encoded now.
 fn encoded() -> Vec<Sample> {
     let mut all = samples::all_of(&samples::small_source());
     for (coder, layout) in [
@@ -164,7 +165,7 @@ fn golden_files_are_those_of_the_table_and_cover_the_format() {
     assert!(length < 300_000, "{length} bytes are too many for a repository");
 }
 
-/// The program's version in the index is no part of the format.
+/// The program's version in the index is not part of the format.
 fn without_writer(bytes: &[u8]) -> Vec<u8> {
     Image::new(bytes).set("/writer", "".into()).seal()
 }
@@ -178,7 +179,7 @@ fn encoding_gives_the_same_bytes_as_ever() {
         let name = file_name(&sample);
         let golden = read(&name);
         if name.starts_with("zstd") {
-            // The same values, at least.
+            // The values must be the same at least.
             assert_eq!(
                 decoded_hash(&golden, Isa::Scalar, true),
                 decoded_hash(&sample.bytes, Isa::Scalar, true),

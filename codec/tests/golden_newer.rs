@@ -1,10 +1,13 @@
-//! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2 (layout `quad`), as `golden.rs` has them of 1.0.
+//! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2 (layout `quad`), as
+//! `golden.rs` has them for 1.0.
 //!
-//! `tests/data/golden-1.1` and `golden-1.2` hold the files, and `decoded.txt` what they decode to: lines of a file's name and the hash of all that readers
-//! make of it. `tests/format/test_golden.py` checks the same list with the reader that was written from FORMAT.md alone.
+//! `tests/data/golden-1.1` and `golden-1.2` hold the files, and `decoded.txt` their decoded content: lines with a
+//! file's name and the hash of everything that readers get from it. `tests/format/test_golden.py` checks the same list with
+//! the reader that was written from FORMAT.md alone.
 //!
-//! Where the format or the writer's choices change on purpose, one command writes files and list anew, and what differs is to be looked at:
-//! `cargo test --package wcodec --test golden_newer -- --ignored`. The hashes do not change with how values are coded.
+//! If the format or the writer's choices change on purpose, one command writes files and list anew, and the differences
+//! must be reviewed: `cargo test --package wcodec --test golden_newer -- --ignored`. The hashes do not depend on the
+//! coding of values.
 
 mod common;
 
@@ -36,7 +39,7 @@ fn file_name(sample: &Sample) -> String {
     format!("{}.wcodec", sample.name.replace(' ', "-"))
 }
 
-/// Names of the files and what they decode to, as the list has them.
+/// Names of the files and their decoded hashes in the list.
 fn listed(minor: u16) -> Vec<(String, String)> {
     let list = String::from_utf8(read(minor, LIST)).unwrap();
     let line = |line: &str| {
@@ -64,7 +67,7 @@ fn decoded_hash(bytes: &[u8], isa: Isa, verify: bool) -> String {
     hash(&all).to_string()
 }
 
-/// The program's version in the index is no part of the format.
+/// The program's version in the index is not part of the format.
 fn without_writer(bytes: &[u8]) -> Vec<u8> {
     Image::new(bytes).set("/writer", "".into()).seal()
 }
@@ -99,7 +102,7 @@ fn same_as_golden(minor: u16, sample: &Sample) {
     let name = file_name(sample);
     let golden = read(minor, &name);
     if name.contains("zstd") {
-        // The bytes of frames depend on the library's version; what they decode to does not.
+        // The bytes of frames depend on the library's version; their decoded content does not.
         assert_eq!(decoded_hash(&golden, Isa::Scalar, true), decoded_hash(&sample.bytes, Isa::Scalar, true), "{name}");
         return;
     }
@@ -109,7 +112,7 @@ fn same_as_golden(minor: u16, sample: &Sample) {
     );
 }
 
-/// What a tensor shows of the format.
+/// The features of the format that a tensor exercises.
 fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
     let (scheme, mut facts) = (&info.scheme, Vec::new());
     facts.push(format!("{scheme} {}", info.dtype));
@@ -131,7 +134,7 @@ fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
     facts
 }
 
-/// What the files of each version must show.
+/// The features that the files of each version must exercise.
 fn wanted(minor: u16) -> Vec<String> {
     let mut want: Vec<String> = Vec::new();
     if minor == 2 {
@@ -178,7 +181,7 @@ fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
             assert!(bytes.len() < 25_000, "{name}: {} bytes are too many for a repository", bytes.len());
             let container = Container::from_bytes(bytes.clone()).unwrap();
             let infos = container.infos().unwrap();
-            // Where nothing is in layout `quad` after all, the file is an earlier one's.
+            // If nothing ended up in layout `quad`, the file has an earlier version.
             let quads = infos.iter().flat_map(|i| &i.planes).any(|p| p.layout.as_deref() == Some("quad"));
             assert!(container.version() == (1, minor) || minor == 2 && !quads, "{name}");
             seen.extend(infos.iter().filter(|info| info.name != "zeros").flat_map(|info| facts(&bytes, info)));
@@ -193,7 +196,8 @@ fn golden_files_are_those_of_the_list_and_cover_the_schemes() {
     }
 }
 
-/// The fact that a plane of layout `quad` has a chunk that is not coded: a count of patches, these, and 8 bytes for each column.
+/// The fact that a plane of layout `quad` has an uncoded chunk: a count of patches, the patches, and 8 bytes for each
+/// column.
 fn raw_chunk(container: &Container, info: &TensorInfo) -> Option<String> {
     let plane = info.planes.first().filter(|p| p.layout.as_deref() == Some("quad"))?;
     let tile = plane.tile? as u64;

@@ -1,11 +1,11 @@
-//! Decoding on a GPU against the scalar CPU decoder, byte for byte. Without a GPU, these tests are skipped; those of coder
-//! `zstd` need nvCOMP too (`WCODEC_NVCOMP` names it). With WCODEC_REQUIRE_GPU=1 what is missing is a failure.
+//! Decoding on a GPU against the scalar CPU decoder, byte for byte. Without a GPU, these tests are skipped; those of
+//! coder `zstd` also need nvCOMP (`WCODEC_NVCOMP` names it). With WCODEC_REQUIRE_GPU=1 a missing part is a failure.
 //!
 //! Data is new in every run. The seed is printed when a test fails; WCODEC_SEED=N repeats it.
 
 mod common;
 
-// The benchmark needs more of it.
+// The benchmark uses more of it.
 #[allow(dead_code)]
 #[path = "../benches/gpu/graph.rs"]
 mod graph;

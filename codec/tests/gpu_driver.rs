@@ -13,13 +13,13 @@ use wcodec_kernels::{abi, emulate};
 
 mod common;
 
-// The kernels' own tests compare the emulator with Rust by the same.
+// The kernels' own tests compare the emulator with Rust on the same cases.
 #[path = "../../kernels/src/emulate/tests/cases.rs"]
 mod cases;
 
 use cases::{SLOTS, STREAM, THREADS, shared};
 
-/// A kernel that adds a number to each of `count` numbers of 32 bits, and one that takes two parameters. The parameter of
+/// A kernel that adds a number to each of `count` 32-bit numbers, and one that takes two parameters. The parameter of
 /// `add` is u64 address, u32 count, u32 addend.
 macro_rules! add_ptx {
     ($target:literal, $wait:literal) => {
@@ -64,7 +64,7 @@ DONE:
 }
 
 static ADD: &str = add_ptx!("sm_75", "");
-/// Waits for the work before it, as launches that overlap must.
+/// Waits for the preceding work, as overlapping launches must.
 static ADD_90: &str = add_ptx!("sm_90", "griddepcontrol.wait;");
 
 /// The module with `add` that `device` can run, and overlap.
@@ -72,7 +72,7 @@ fn ptx(device: &Device) -> &'static str {
     if device.compute_capability() >= (9, 0) { ADD_90 } else { ADD }
 }
 
-/// One test at a time: one of them captures in a way that concerns all threads.
+/// One test at a time, because one of them captures in a mode that affects all threads.
 fn device() -> Option<(Device, MutexGuard<'static, ()>)> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,8 @@ fn add(kernel: &Kernel, buffer: &DeviceBuffer, addend: u32, stream: &Stream, ove
     let mut params = buffer.ptr().to_le_bytes().to_vec();
     params.extend(count.to_le_bytes());
     params.extend(addend.to_le_bytes());
-    // SAFETY: The kernel writes within the buffer, which callers keep until they have waited, and waits for work before it.
+    // SAFETY: The kernel writes within the buffer, which callers keep until they have waited, and waits for preceding
+    // work.
     unsafe { kernel.launch(count.div_ceil(128), 128, 0, &params, stream, overlap) }
 }
 
@@ -205,7 +206,7 @@ fn what_is_fetched_in_pieces_is_whole_and_comes_after_the_streams_work() {
                 let bytes = pattern(len, 10 * seed + round);
                 buffer.upload(0, &bytes, &stream).unwrap();
                 let mut out = vec![0xEE; len];
-                // SAFETY: the buffer has so many bytes and is alive.
+                // SAFETY: the buffer has that many bytes and is alive.
                 unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &go) }.unwrap();
                 assert!(out == bytes, "{len} bytes, {largest} at most, round {round}");
             }
@@ -224,7 +225,7 @@ fn what_is_fetched_in_pieces_is_whole_and_comes_after_the_streams_work() {
     // SAFETY: as above.
     let e = unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &stop) }.unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Cancelled);
-    // SAFETY: no memory is at that address, which is an error of the driver and no access.
+    // SAFETY: no memory is at that address, which the driver reports as an error without an access.
     assert!(unsafe { fetcher.fetch(4096, &mut out, &stream, &pool, &go) }.is_err());
     // SAFETY: as above.
     unsafe { fetcher.fetch(buffer.ptr(), &mut out, &stream, &pool, &go) }.unwrap();
@@ -235,7 +236,7 @@ fn events_order_work_of_streams() {
     let Some((device, _alone)) = device() else { return };
     let (first, second) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
     let (written, read) = (Event::new(&device).unwrap(), Event::new(&device).unwrap());
-    // Large enough that the other stream would come too early.
+    // Large enough that the other stream would start too early.
     let buffer = DeviceBuffer::new(&device, 256 << 20).unwrap();
     let end = buffer.len() - 1;
     for value in 1..=20 {
@@ -260,7 +261,7 @@ fn events_order_work_of_streams() {
     first.synchronize().unwrap();
 }
 
-/// What is current on this thread.
+/// The context that is current on this thread.
 fn current() -> Option<sys::CUcontext> {
     result::ctx::get_current().unwrap()
 }
@@ -336,7 +337,7 @@ fn too_much_memory_is_an_error_that_says_how_much() {
     let digits: String = e.message().chars().filter(|&c| c != ',').collect();
     let about = format!("GPU 0 ({}) is out of memory: {} bytes were asked for and ", device.name(), total + 1);
     assert!(digits.starts_with(&about) && digits.ends_with(&format!(" of {total} are free")), "{e}");
-    // Nothing is broken by it.
+    // It breaks nothing.
     work(&device);
 }
 
@@ -389,7 +390,7 @@ fn our_modules_load() {
         let e = device.kernel(module, "no such kernel").unwrap_err();
         assert!(e.message().contains("cuModuleGetFunction"), "{}: {e}", module.name());
     }
-    // The driver has taken what was meant for it.
+    // The driver accepted the image meant for it.
     let (module, capability) = (wcodec_kernels::Module::Util, device.compute_capability());
     let asked = std::env::var_os("WCODEC_KERNELS").is_some_and(|v| !v.is_empty());
     let code = wcodec_kernels::cubin(module, capability).filter(|_| !asked);
@@ -408,13 +409,13 @@ fn launches_are_captured_and_other_work_leaves_the_capture_alone() {
     let mut pinned = PinnedBuffer::new(&device, 8).unwrap();
     let raw = stream.raw().cast();
 
-    // The usual kind, in which CUDA forbids to allocate, free and wait on every thread.
+    // The usual mode, in which CUDA forbids allocating, freeing and waiting on every thread.
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     // SAFETY: The stream is alive.
     unsafe { result::stream::begin_capture(raw, mode) }.unwrap();
     assert!(stream.is_capturing().unwrap() && !other.is_capturing().unwrap());
     buffer.fill(0, &stream).unwrap();
-    // SAFETY: The buffers outlive the graph, and the pinned one is changed when it does not run.
+    // SAFETY: The buffers outlive the graph, and the pinned one is changed only when it does not run.
     unsafe { buffer.upload_async(4, &pinned, 0..8, &stream) }.unwrap();
     add(&kernel, &buffer, 1, &stream, false).unwrap();
     add(&kernel, &buffer, 2, &stream, true).unwrap();
@@ -432,7 +433,7 @@ fn launches_are_captured_and_other_work_leaves_the_capture_alone() {
     assert_eq!(buffer.download(0, &mut [0], &stream).unwrap_err().kind(), ErrorKind::Input);
     work(&device);
     std::thread::scope(|s| s.spawn(|| work(&device)).join()).unwrap();
-    // What follows goes past the crate, which leaves no context current.
+    // The following calls bypass the crate, which leaves no context current.
     device.bind().unwrap();
     // SAFETY: The stream is being captured.
     let graph = unsafe { result::stream::end_capture(raw) }.unwrap();
@@ -479,13 +480,13 @@ fn threads_share_a_device() {
             });
         }
     });
-    // What was made on another thread can be dropped here.
+    // Objects made on another thread can be dropped here.
     let stream = std::thread::scope(|s| s.spawn(|| Stream::new(&device).unwrap()).join()).unwrap();
     let raw: *mut c_void = stream.raw();
     assert!(!raw.is_null());
 }
 
-/// A device, and the PTX of the kernels that only tests use for it. `make test-gpu` writes that and says where.
+/// A device, and the PTX of the test-only kernels for it. `make test-gpu` writes that and passes its path.
 fn selftest() -> Option<(Device, MutexGuard<'static, ()>, &'static str)> {
     let (device, alone) = device()?;
     let Some(folder) = std::env::var_os("WCODEC_SELFTEST") else {
@@ -499,13 +500,13 @@ fn selftest() -> Option<(Device, MutexGuard<'static, ()>, &'static str)> {
     };
     let path = std::path::Path::new(&folder).join(format!("selftest.sm_{target}.ptx"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    // Modules are told apart by their address, and kept as long as the device.
+    // Modules are identified by their address, and kept as long as the device.
     static TEXT: std::sync::OnceLock<String> = std::sync::OnceLock::new();
     Some((device, alone, TEXT.get_or_init(|| text)))
 }
 
-/// A launch of a kernel of `selftest.cu`, in blocks of 128 threads, each of which gives `outputs` words. Of shared
-/// memory it has as many bytes as `cases::shared` says.
+/// A launch of a kernel of `selftest.cu`, in blocks of 128 threads, each of which outputs `outputs` words. It has as
+/// many bytes of shared memory as `cases::shared` says.
 #[derive(Clone, Copy)]
 struct Run {
     name: &'static str,
@@ -523,7 +524,7 @@ impl Run {
     }
 }
 
-/// What a launch makes of `input` on the GPU and in the emulator.
+/// The results of a launch on `input`, on the GPU and in the emulator.
 fn on_both(device: &Device, ptx: &'static str, run: Run, input: &[u32]) -> [Vec<u32>; 2] {
     let (stream, kernel) = (Stream::new(device).unwrap(), device.kernel_in(ptx, run.name).unwrap());
     let bytes: Vec<u8> = input.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -552,17 +553,17 @@ fn on_both(device: &Device, ptx: &'static str, run: Run, input: &[u32]) -> [Vec<
     [on_gpu, output.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()]
 }
 
-/// What a word is, as far as NaN goes: its bits are anyone's.
+/// The type of a word for comparison: the bits of a NaN may differ.
 #[derive(Clone, Copy)]
 enum Kind {
     Bits,
     F32,
-    /// Two of 16 bits, of which those of infinity are these.
+    /// Two 16-bit numbers; infinity has these bits.
     Pair(u32),
 }
 
-/// Fails where a launch of `run` gave other words on the GPU. For the message, `input` is what the threads take, one
-/// after the other, or nothing.
+/// Fails if a launch of `run` gave other words on the GPU. For the message, `input` has the words of each thread, one
+/// after the other, or is empty.
 fn assert_same(run: Run, input: &[u32], [gpu, emulated]: [Vec<u32>; 2], kind: impl Fn(usize) -> Kind) {
     assert_eq!(gpu.len(), emulated.len());
     let words = input.len() / (run.blocks * THREADS);
@@ -586,7 +587,7 @@ fn words(count: usize, seed: u64) -> Vec<u32> {
     pattern(4 * count, seed).chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// The modes of kernels of f16 (0) and of bf16 (1), which not all devices have.
+/// The number of modes that the device supports: f16 (0) and bf16 (1).
 fn modes(device: &Device) -> u32 {
     if device.compute_capability() >= (8, 0) { 2 } else { 1 }
 }
@@ -617,7 +618,7 @@ fn floats_of_the_kernels_are_those_of_the_emulator() {
     for seed in 0..8 {
         let input = cases::floats(seed);
         let run = Run { blocks: input.len() / (3 * THREADS), ..Run::new("floats", 8) };
-        // Conversions to 16 bits give one NaN.
+        // Conversions to 16 bits produce a single NaN.
         assert_same(run, &input, on_both(&device, ptx, run, &input), |k| if k < 6 { Kind::F32 } else { Kind::Bits });
 
         let input = cases::digits(seed);
@@ -687,7 +688,7 @@ fn memory_of_the_kernels_is_that_of_the_emulator() {
         let run = Run { shared: shared(256), ..Run::new("shared_sums", 3) };
         assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
         let run = Run::new("arrivals", 4);
-        // Nobody says who is first.
+        // The order of arrival is unspecified.
         let sorted = on_both(&device, ptx, run, &input).map(|mut found| {
             let mut ranks: Vec<u32> = found.iter().skip(1).step_by(4).copied().collect();
             ranks.sort_unstable();
@@ -713,7 +714,7 @@ fn products_of_matrices_are_those_of_the_emulator() {
     let Some((device, _alone, ptx)) = selftest() else { return };
     for (mode, seed) in (0..modes(&device)).flat_map(|mode| (0..8).map(move |seed| (mode, seed))) {
         let run = Run { mode, ..Run::new("products", 4) };
-        // Sums that f32 holds are the same in any order.
+        // Sums that f32 represents exactly do not depend on the order.
         let (_, input) = cases::small_matrices(mode, seed);
         assert_same(run, &input, on_both(&device, ptx, run, &input), |_| Kind::Bits);
 
@@ -728,14 +729,15 @@ fn products_of_matrices_are_those_of_the_emulator() {
         let input: Vec<u32> = (words(1280, 100 + seed).into_iter().enumerate())
             .map(|(i, v)| if i % 10 < 6 { pair(v) } else { ((v as i32 >> 8) as f32 / 256.0).to_bits() })
             .collect();
-        // Of the sizes: what the sum of a product's terms without their signs is.
+        // The scale of the error: the sum of the products' magnitudes.
         let sizes: Vec<u32> =
             (input.iter().enumerate()).map(|(i, v)| v & if i % 10 < 6 { 0x7FFF_7FFF } else { 0x7FFF_FFFF }).collect();
         let [gpu, emulated] = on_both(&device, ptx, run, &input);
         let [_, sizes] = on_both(&device, ptx, run, &sizes);
         for (i, ((g, e), size)) in gpu.into_iter().zip(emulated).zip(sizes).enumerate() {
             let [g, e, size] = [g, e, size].map(|v| f64::from(f32::from_bits(v)));
-            // Each of 17 terms may lose its bits below 2^-23 of the largest on the GPU, and half of that in the emulator.
+            // Each of 17 terms may lose its bits below 2^-23 of the largest on the GPU, and half of that in the
+            // emulator.
             assert!((g - e).abs() <= size * 32.0 * 2f64.powi(-23), "mode {mode}, word {i}: {g}, not {e} (size {size})");
         }
     }

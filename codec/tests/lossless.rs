@@ -1,4 +1,4 @@
-//! Scheme `lossless`: every bit of every float comes back, and takes little more than what it says.
+//! Scheme `lossless`: every bit of every float is restored, at little more than its information.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use wcodec::{Coder, Container, DecodeOptions, Dtype, EncodeOptions, Isa, MemoryS
 
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F8_E4M3, Dtype::F8_E5M2];
 
-/// Bytes of floats with trained weights' exponents, and some of whatever bits.
+/// Bytes of floats with trained weights' exponents, and some with arbitrary bits.
 fn bytes_of(dtype: Dtype, elements: usize, strange: bool, seed: u64) -> Vec<u8> {
     let mut rng = StdRng::seed_from_u64(seed);
     (0..elements)
@@ -96,7 +96,7 @@ fn transposed_tensors_come_back() {
     }
 }
 
-/// At most one percent over raw bits and the entropy of what is coded, everything counted.
+/// At most one percent over raw bits plus the entropy of the coded ones, everything counted.
 #[test]
 fn sizes_are_near_the_entropy() {
     for (dtype, most) in [(Dtype::BF16, 10.67), (Dtype::F16, 13.65), (Dtype::F32, 26.75), (Dtype::F8_E5M2, 5.65)] {
@@ -112,7 +112,7 @@ fn sizes_are_near_the_entropy() {
     }
 }
 
-/// What was bf16 once is as small as that, whatever it is kept in.
+/// Values that were bf16 take no more space in a wider dtype.
 #[test]
 fn bytes_without_information_take_no_room() {
     let narrow = bytes_of(Dtype::BF16, 512 * 512, false, 3);
@@ -123,7 +123,7 @@ fn bytes_without_information_take_no_room() {
     assert_eq!(&container.read("w", &DecodeOptions::default()).unwrap()[..], wide);
 }
 
-/// Floats without anything to be saved are stored as they are.
+/// Incompressible floats are stored raw.
 #[test]
 fn noise_is_stored_raw() {
     let bytes: Vec<u8> = {
@@ -135,7 +135,7 @@ fn noise_is_stored_raw() {
     assert_eq!((info.scheme.as_str(), info.stored_bytes), ("raw", bytes.len() as u64));
 }
 
-/// Files without such tensors are what they were; others say that they need a later reader.
+/// Files without such tensors are unchanged; others state that they need a later reader.
 #[test]
 fn only_files_that_need_it_are_of_the_later_version() {
     let bytes = bytes_of(Dtype::BF16, 64 * 64, false, 1);

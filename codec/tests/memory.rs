@@ -1,4 +1,5 @@
-//! Memory for hostile files: a small multiple of an index's text, and a few pieces of a tensor that is decoded piece by piece.
+//! Memory for hostile files: a small multiple of an index's text, and a few pieces of a tensor that is decoded piece by
+//! piece.
 
 #[path = "common/allocator.rs"]
 mod allocator;
@@ -20,12 +21,12 @@ use wcodec::{
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes of the indexes here: so many that what does not grow with them does not matter.
+/// Bytes of the indexes here: large enough that constant overhead does not matter.
 const TEXT: usize = 4 << 20;
-/// How many times its text an index may take.
+/// The most memory for an index, as a multiple of its text.
 const MULTIPLE: usize = 11;
 
-/// An index of nothing but what `entry` writes under `key`, again and again, in a list or in an object.
+/// An index that consists of the output of `entry` under `key`, repeated in a list or in an object.
 fn index_of(key: &str, [open, close]: [char; 2], entry: impl Fn(usize) -> String) -> Vec<u8> {
     let mut text = String::from("{\"format\":\"wcodec\"");
     for other in ["tables", "tensors"] {
@@ -48,7 +49,7 @@ fn index_of(key: &str, [open, close]: [char; 2], entry: impl Fn(usize) -> String
     text.into_bytes()
 }
 
-/// The index of a container with one tensor, with `value` given to `key` of the plane.
+/// The index of a container with one tensor, with `key` of the plane set to `value`.
 fn plane_with(key: &str, value: &str) -> Vec<u8> {
     let image = Image::new(&samples::mini("raw row"));
     let text = image.index.to_string();
@@ -94,15 +95,16 @@ fn an_index_takes_a_small_multiple_of_its_text() {
     for (what, index) in indexes {
         let bytes = Image::new(&samples::mini("raw row")).empty().seal_with(&index);
         let (_, peak) = peak_of(|| Container::from_bytes(bytes).map(drop));
-        // The text itself is one of these times.
+        // The text itself is included in the multiple.
         assert!(peak <= MULTIPLE * index.len(), "{what}: {peak} bytes for a text of {}", index.len());
     }
 }
 
-/// Bytes that may be held beyond the stored ones, whatever they decode to.
+/// The most bytes held beyond the stored ones, whatever they decode to.
 const SOME: usize = 60 << 20;
 
-/// A matrix of `rows` x `cols` F16 weights of which nearly all are 0, encoded: its symbols take some thousandth of the space.
+/// A matrix of `rows` x `cols` F16 weights, nearly all of them 0, encoded: its symbols take about a thousandth of the
+/// space.
 fn sparse(shape: [usize; 2], coder: Coder, chunk: usize, transposed: bool) -> Vec<u8> {
     let mut weights = vec![f16::ZERO; shape[0] * shape[1]];
     weights.iter_mut().step_by(997).enumerate().for_each(|(i, w)| *w = f16::from_f32((i % 255) as f32 - 127.0));
@@ -120,7 +122,8 @@ fn source<'a>(shape: [usize; 2], weights: &'a [f16]) -> MemorySource<'a> {
     source
 }
 
-/// Row-major and of every coder; in frames of 16 MiB, the largest; and in strips that are too wide to be held, which is another way.
+/// Row-major with every coder; in frames of 16 MiB, the largest; and in strips too wide to hold, which take another
+/// code path.
 #[test]
 fn verifying_and_decoding_to_a_file_hold_a_few_pieces() {
     let _turn = turn();
@@ -159,7 +162,7 @@ fn verifying_and_decoding_to_a_file_hold_a_few_pieces() {
     }
 }
 
-/// What a source is quantized to is held as well: a byte for each weight.
+/// The quantized source is held as well: a byte for each weight.
 #[test]
 fn verifying_against_a_source_holds_its_symbols_and_a_few_pieces() {
     let _turn = turn();
@@ -183,7 +186,7 @@ fn verifying_against_a_source_holds_its_symbols_and_a_few_pieces() {
     }
 }
 
-/// Zeros, of which zstd makes some KiB: few bytes that are many.
+/// Zeros, which zstd compresses to some KiB: few bytes that become many.
 fn zeros() -> Vec<u8> {
     let mut source = MemorySource::new();
     let zeros = vec![0u8; 65 << 20];
@@ -219,7 +222,7 @@ fn what_is_many_times_its_stored_bytes_is_had_whole_by_the_users_word_alone() {
             assert!(text.contains(words), "{text}");
         }
     }
-    // What is bounded is not refused: parts, verifying, and decoding to a file (above).
+    // Bounded operations are not refused: parts, verifying, and decoding to a file (above).
     let (rows, peak) = peak_of(|| container.read_rows("z", 5..7, None, &options).unwrap());
     assert!(rows.len() == 2048 && rows.iter().all(|&b| b == 0));
     assert!(peak < 20 << 20, "{peak}");
@@ -253,7 +256,7 @@ fn rows_hold_what_is_asked_for_and_a_few_pieces() {
             assert!(peak < 20 << 20, "{matrix:?} {filter}: {peak}");
         }
     }
-    // A matrix of 4 rows, seen as a tensor of short ones.
+    // A matrix of 4 rows, viewed as a tensor of short ones.
     let image = Image::new(&sparse([4, 16 << 20], Coder::Rans, 1, false)).set("/tensors/0/shape", json!([16 << 20, 4]));
     let container = Container::from_bytes(image.seal()).unwrap();
     let whole = container.read("w", &DecodeOptions::default()).unwrap();
@@ -264,7 +267,7 @@ fn rows_hold_what_is_asked_for_and_a_few_pieces() {
     }
 }
 
-/// The index alone is too large, and nothing of it is read: there is nothing.
+/// The stated index is too large, and none of it is read, because it does not exist.
 #[test]
 fn an_index_beyond_all_measure_is_not_read() {
     let _turn = turn();
@@ -281,7 +284,7 @@ fn an_index_beyond_all_measure_is_not_read() {
     assert!(e.kind() == ErrorKind::Input && e.file_path() == Some(&path), "{e}");
     assert!(text(&e).contains("268435457 bytes") && text(&e).contains("--trust"), "{e}");
     assert!(peak < 1 << 20, "{peak}");
-    // Trusted or not, hashes are compared.
+    // Hashes are compared whether the file is trusted or not.
     let e = Container::open_with(&path, &OpenOptions { trusted: true, ..Default::default() }).unwrap_err();
     assert!(e.kind() == ErrorKind::Corrupt && text(&e).contains("index's hash"), "{e}");
     let cancel = Cancel::new();

@@ -14,20 +14,20 @@ use wcodec::{
     encode_to_container, narrow, verify,
 };
 
-/// What a tensor decodes to: values of symbols in full, and the elements of others.
+/// The decoded tensor, in full precision for symbols and as its elements otherwise, and the size of an element.
 fn decoded(container: &Container, info: &TensorInfo) -> (Vec<u8>, usize) {
     let dtype = if info.makes_symbols { Dtype::F32 } else { info.dtype };
     (container.read_as(&info.name, dtype, &DecodeOptions::default()).unwrap().to_vec(), dtype.size())
 }
 
-/// That part of a row-major tensor.
+/// The corresponding part of a row-major tensor.
 fn cut(bytes: &[u8], size: usize, shape: &[usize], axis: usize, ranges: &[Range<usize>]) -> Vec<u8> {
     let inner: usize = shape[axis + 1..].iter().product::<usize>() * size;
     let runs = bytes.chunks_exact(shape[axis] * inner);
     runs.flat_map(|run| ranges.iter().flat_map(move |r| &run[r.start * inner..r.end * inner])).copied().collect()
 }
 
-/// Halves, quarters, borders of strips and blocks, parts that are put together, and any.
+/// Halves, quarters, borders of strips and blocks, concatenated parts, and random ones.
 fn ranges(n: usize, rng: &mut Rng) -> Vec<Vec<Range<usize>>> {
     let mut all = vec![vec![0..n], vec![0..n.div_ceil(2)], vec![n / 2..n], vec![n / 4..(n / 2).max(n / 4 + 1)]];
     for step in [16, 64, 128] {
@@ -42,7 +42,7 @@ fn ranges(n: usize, rng: &mut Rng) -> Vec<Vec<Range<usize>>> {
     all
 }
 
-/// Whether scales per block can be cut so.
+/// Whether per-block scales can be cut this way.
 fn allowed(info: &TensorInfo, axis: usize, ranges: &[Range<usize>]) -> bool {
     let of_columns = if info.row_axis == 1 { 0 } else { info.shape.len() - 1 };
     let fine = |n: usize| n.is_multiple_of(16);
@@ -73,7 +73,7 @@ fn check(sample: &Sample, rng: &mut Rng) -> usize {
                 }
                 let part = made.unwrap_or_else(|e| panic!("{what}: {e}"));
                 let new = part.info("part").unwrap();
-                // Too few elements are smaller as they are than with a table.
+                // Very few elements are smaller raw than with a table.
                 assert!(new.scheme == info.scheme || info.scheme == "lossless" && new.scheme == "raw", "{what}");
                 assert_eq!(new.shape[axis], ranges.iter().map(Range::len).sum::<usize>(), "{what}");
                 assert!(decoded(&part, &new).0 == cut(&want, size, &info.shape, axis, &ranges), "{what}");
@@ -89,7 +89,7 @@ fn check(sample: &Sample, rng: &mut Rng) -> usize {
     compared
 }
 
-/// Whether the matrices that a tensor is seen as are those of its own dimensions.
+/// Whether a tensor's matrix view has its own dimensions.
 fn of_its_own_shape(info: &TensorInfo) -> bool {
     match info.shape[..] {
         [a, b] => [(info.rows, info.cols), (info.cols, info.rows)].contains(&(a, b)) && info.count == 1,
@@ -122,7 +122,7 @@ fn at_borders_of_tiles_chunks_are_copied_and_nothing_else_is_read() {
     let (whole, _) = encode_to_container(&weights(64, 256), &options, &mut |_| Ok(())).unwrap();
     let mut bytes = vec![0; whole.file_len() as usize];
     whole.copy_to(&mut bytes, &wcodec::Cancel::new()).unwrap();
-    // What the part has no use for is damaged.
+    // The bytes that the part does not use are damaged.
     let chunks = |container: &Container, name: &str, chunks: Range<usize>| -> Vec<(u64, u64)> {
         chunks.map(|i| container.chunk(name, i).unwrap()).map(|c| (c.offset, c.length)).collect()
     };
@@ -141,7 +141,7 @@ fn at_borders_of_tiles_chunks_are_copied_and_nothing_else_is_read() {
     }
     let all = DecodeOptions::default();
     assert_eq!(part.symbols("lower", &all).unwrap(), whole.symbols("w", &all).unwrap()[32 * 256..]);
-    // Who asks for it is told of damage elsewhere; chunks that are taken are checked in any case.
+    // Damage elsewhere is reported on request; copied chunks are checked in any case.
     assert_eq!(narrow(&damaged, &[lower], &all).unwrap_err().kind(), ErrorKind::Corrupt);
     let upper = Cut { tensor: "w", name: "upper", axis: 0, ranges: vec![0..32] };
     let e = narrow(&damaged, &[upper], &unread).unwrap_err();

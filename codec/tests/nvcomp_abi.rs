@@ -1,9 +1,9 @@
-//! The interfaces of nvCOMP, proven by nvCOMP itself and without a GPU: every function is called with arguments that can
-//! be told apart, and nvCOMP's own log of what arrived is compared with what was sent.
+//! The interfaces of nvCOMP, verified by nvCOMP itself and without a GPU: every function is called with distinguishable
+//! arguments, and nvCOMP's own log of the received arguments is compared with those sent.
 //!
-//! WCODEC_NVCOMP_WHEELS names a folder with a library of each major version, in folders `4`, `5` and `6` as the wheels
-//! have them. `make test` gets them; without the variable `target/nvcomp` is used, and if that is not there either the
-//! tests are skipped.
+//! WCODEC_NVCOMP_WHEELS names a folder with a library of each major version, in folders `4`, `5` and `6` laid out like
+//! the wheels. `make test` gets them; without the variable `target/nvcomp` is used, and if that does not exist either
+//! the tests are skipped.
 
 use std::ffi::c_void;
 use std::io::Write;
@@ -17,7 +17,7 @@ const FOLDERS: &str = "WCODEC_NVCOMP_WHEELS";
 const LIBRARY: &str = "WCODEC_TEST_NVCOMP_LIBRARY";
 const CALL: &str = "WCODEC_TEST_NVCOMP_CALL";
 
-/// What is sent. Every number is another one; lengths do not fit in 32 bits where nvCOMP lets them.
+/// The arguments. All numbers differ; lengths exceed 32 bits where nvCOMP allows it.
 const COUNT: usize = 1003;
 const MAX_CHUNK: usize = 65_537;
 const TOTAL: usize = 40_000_019;
@@ -43,7 +43,7 @@ const COMPRESS: CompressBatch = CompressBatch {
     statuses: 0x7701_0203_0A00,
 };
 
-/// The calls, by the names that processes are told.
+/// The calls, by the names passed to processes.
 const CALLS: [&str; 7] = [
     "zstd_temp_bytes",
     "zstd_decompress",
@@ -54,7 +54,7 @@ const CALLS: [&str; 7] = [
     "ans_compress",
 ];
 
-/// The folders with libraries, or nothing if there are none and none are demanded.
+/// The folders with libraries, or `None` if there are none and none are required.
 fn folders() -> Option<[(Family, PathBuf); 3]> {
     let demanded = std::env::var_os(FOLDERS).map(PathBuf::from);
     let root = demanded.clone().unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/nvcomp"));
@@ -62,7 +62,7 @@ fn folders() -> Option<[(Family, PathBuf); 3]> {
     let Some((_, missing)) = folders.iter().find(|(_, folder)| !folder.is_dir()) else { return Some(folders) };
     assert!(demanded.is_none(), "{FOLDERS} is set, and there is no {}", missing.display());
     static SAID: Once = Once::new();
-    // Not by `eprintln`, which the test harness hides.
+    // Not through `eprintln`, which the test harness captures.
     SAID.call_once(|| {
         let what = "tests of nvCOMP's interfaces are skipped: there is no";
         drop(writeln!(std::io::stderr(), "{what} {}; `make test` gets it", missing.display()));
@@ -131,7 +131,7 @@ fn arguments_arrive_as_sent() {
     }
 }
 
-/// What a call in another process came to, and what nvCOMP wrote down.
+/// The result of a call in another process, and nvCOMP's log.
 struct Seen {
     result: String,
     log: String,
@@ -146,7 +146,7 @@ fn seen_by(nvcomp: &Arc<Nvcomp>, call: &str, mode: AnsMode) -> Seen {
         .env(CALL, format!("{call} {mode:?}"))
         .env("NVCOMP_LOG_LEVEL", "5")
         .env("NVCOMP_LOG_FILE", &log)
-        // The addresses are no device's.
+        // The addresses do not belong to any device.
         .env("CUDA_VISIBLE_DEVICES", "")
         .output()
         .expect("run");
@@ -166,7 +166,7 @@ fn in_a_process_of_its_own() {
     let (call, mode) = call.split_once(' ').expect("two words");
     let mode = if mode == "Standard" { AnsMode::Standard } else { AnsMode::Specialised };
     let stream = STREAM as *mut c_void;
-    // SAFETY: there is no device in this process, and nvCOMP finds that out before it uses what it was given.
+    // SAFETY: there is no device in this process, and nvCOMP finds that out before it uses its arguments.
     let result = unsafe {
         match call {
             "zstd_temp_bytes" => nvcomp.zstd_temp_bytes(COUNT, MAX_CHUNK, TOTAL),
@@ -185,7 +185,7 @@ fn in_a_process_of_its_own() {
     }
 }
 
-/// The name of a function, and names and values of what arrived.
+/// The name of a function, and names and values of the received arguments.
 type Logged = (String, Vec<(String, String)>);
 
 /// The calls in a log, in order.
@@ -194,7 +194,7 @@ fn parse(log: &str) -> Vec<Logged> {
         let (function, arguments) = line.split_once("[Api][")?.1.split_once("] ")?;
         let plain =
             ["decomp_opts=(", "options=(", "{", "}", ")"].iter().fold(arguments.to_owned(), |s, x| s.replace(x, ""));
-        // A size of the host that is to be written: its address is on a stack, and not compared.
+        // The address of a size to be written on the host: it is on a stack, and not compared.
         let host = |(name, value): &(String, String)| {
             ["temp_bytes", "max_comp_bytes", "alignment_requirements"].contains(&name.as_str())
                 && value.starts_with("0x")
@@ -205,17 +205,17 @@ fn parse(log: &str) -> Vec<Logged> {
     log.lines().filter_map(call).collect()
 }
 
-/// Name and value: `name=value`, or `namevalue`, which some versions have.
+/// Name and value: `name=value`, or `namevalue`, which some versions write.
 fn argument(text: &str) -> (String, String) {
     let (name, value) = text.split_once('=').unwrap_or_else(|| {
         text.split_at(text.find(|c: char| c.is_ascii_digit()).unwrap_or_else(|| panic!("no value in {text:?}")))
     });
-    // Versions differ in how they write these.
+    // Versions differ in the spelling of these.
     let name = name.replace("uncompressed", "uncomp").replace("max_total_uncomp", "max_uncomp_total");
     (name, value.trim().to_owned())
 }
 
-/// What nvCOMP has to have seen.
+/// The arguments that nvCOMP must have received.
 fn sent(version: Version, family: Family, call: &str, mode: AnsMode) -> (String, Vec<(String, String)>) {
     let number = |name: &str, n: usize| (name.to_owned(), n.to_string());
     let address = |name: &str, n: u64| (name.to_owned(), format!("{n:#x}"));
@@ -226,7 +226,7 @@ fn sent(version: Version, family: Family, call: &str, mode: AnsMode) -> (String,
     let suffix = ["Ex", "Async", ""][family as usize];
     let options = options(version, family, call, mode);
     let (name, arguments): (String, Vec<_>) = match call {
-        // Without options and total: 4.x passes ANS on to the function without them.
+        // Without options and total: 4.x forwards ANS to the function without them.
         "ans_temp_bytes" if family == Family::A => ("DecompressGetTempSize".to_owned(), sizes.into()),
         "zstd_temp_bytes" | "ans_temp_bytes" | "ans_compress_temp_bytes" => {
             let name = if call == "ans_compress_temp_bytes" { "Compress" } else { "Decompress" };
@@ -271,7 +271,7 @@ fn sent(version: Version, family: Family, call: &str, mode: AnsMode) -> (String,
     (format!("nvcompBatched{format}{name}"), arguments)
 }
 
-/// The options that the version knows and writes down.
+/// The options that the version knows and logs.
 fn options(version: Version, family: Family, call: &str, mode: AnsMode) -> Vec<(String, String)> {
     let compress = call.starts_with("ans_compress");
     let special = mode == AnsMode::Specialised;
@@ -304,7 +304,7 @@ fn options(version: Version, family: Family, call: &str, mode: AnsMode) -> Vec<(
     all[..known].iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect()
 }
 
-/// From 5.0 on, the functions that begin work ask for alignments themselves, and so write all of their options.
+/// From 5.0 on, the functions that start work query alignments themselves, and so log all of their options.
 fn check_options(version: Version, family: Family, call: &str, mode: AnsMode, calls: &[Logged], about: &str) {
     if family == Family::A || !["zstd_decompress", "ans_decompress", "ans_compress"].contains(&call) {
         return;
@@ -315,7 +315,7 @@ fn check_options(version: Version, family: Family, call: &str, mode: AnsMode, ca
     assert_eq!(arguments[..options.len()], options, "{about}");
 }
 
-/// What only asks for sizes works without a device, but for zstd in 4.x; the rest finds that there is none.
+/// Size queries work without a device, except for zstd in 4.x; all other calls report that there is none.
 fn check_result(nvcomp: &Nvcomp, call: &str, result: &str, about: &str) {
     let device = ["zstd_decompress", "ans_decompress", "ans_compress"].contains(&call)
         || call == "zstd_temp_bytes" && nvcomp.family() == Family::A;
@@ -344,7 +344,7 @@ fn the_comparison_notices_mistakes() {
     );
     let expected = [sent(SIX, Family::C, "zstd_temp_bytes", AnsMode::Standard)];
     assert_eq!(parse(&line(&right)), expected);
-    // Exchanged arguments, options as a pointer, and a stream that is what lay on the stack.
+    // Exchanged arguments, options passed as a pointer, and a stream with stack garbage.
     let count = COUNT.to_string();
     for (from, to) in [(count.as_str(), "65536"), ("backend=0", "backend=140721"), ("stream=0x0", "stream=0x7ffc0")] {
         assert_ne!(parse(&line(&right.replace(from, to))), expected);

@@ -1,6 +1,6 @@
-//! Where memory does not suffice, encoding ends with an error, not with the process.
+//! If memory does not suffice, encoding ends with an error instead of ending the process.
 //!
-//! An allocator that refuses the n-th large request shows it, for every n: a request that cannot fail would abort the test.
+//! An allocator that refuses the n-th large request proves it, for every n: an infallible request would abort the test.
 
 mod common;
 
@@ -12,13 +12,13 @@ use wcodec::{
     Coder, Dtype, EncodeOptions, ErrorKind, Granularity, MemorySource, Scheme, encode, encode_to_container, legacy,
 };
 
-/// Bytes from which on a request counts: what is smaller depends on no tensor.
+/// The size from which on a request counts: smaller ones do not depend on tensors.
 const LARGE: usize = 48 << 10;
 
-/// The system's allocator, which refuses one large request.
+/// The system's allocator, except that it refuses one large request.
 struct Failing;
 
-/// Large requests until the one that is refused; nothing is counted at `usize::MAX`.
+/// Large requests left until the one that is refused; nothing is counted at `usize::MAX`.
 static LEFT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn refused(size: usize) -> bool {
@@ -55,14 +55,14 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// Does `work` with each of its large requests refused in turn; how many there are.
+/// Runs `work` with each of its large requests refused in turn; returns their number.
 fn refuse_each<T>(what: &str, work: impl Fn() -> wcodec::Result<T>) -> usize {
     for n in 0.. {
         LEFT.store(n, Ordering::Relaxed);
         let result = work();
         let left = LEFT.swap(usize::MAX, Ordering::Relaxed);
         match result {
-            // The one that was to be refused never came: the next one after zero is `usize::MAX`.
+            // The request to refuse never came: the one after zero is `usize::MAX`.
             Ok(_) if left != usize::MAX && left <= n => return n,
             Ok(_) => panic!("{what}: request {n} was refused, and nothing was said"),
             Err(e) => {

@@ -1,5 +1,4 @@
-//! Whatever is done, rayon's own pool stays untouched: it has no threads in a process that was forked, and would wait there for
-//! ever.
+//! No operation touches rayon's global pool: it has no threads in a forked process, and would block there for ever.
 //!
 //! One test in a binary of its own, since that pool belongs to the process.
 
@@ -17,7 +16,7 @@ use wcodec::{
 fn nothing_uses_the_pool_of_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let (mut go, path) = (|_: &wcodec::ProgressEvent<'_>| Ok(()), folder.path().join("m.wcodec"));
-    // Larger than what is read at once, so that files are read in pieces.
+    // Larger than one read, so that files are read in pieces.
     let shape = [1200usize, 2048];
     let mut source = samples::source();
     let large = samples::as_bytes(&samples::weights(shape.iter().product(), 7));
@@ -48,6 +47,6 @@ fn nothing_uses_the_pool_of_the_process() {
     legacy::decode(&legacy::encode(&codes, 4096, 2048, 1).unwrap()).unwrap();
     checkpoint.read_with(0, &Pool::new(Some(2)).unwrap(), &Cancel::new()).unwrap();
 
-    // It is made at its first use, and can be made but once.
+    // The pool is made at its first use, and can be made only once.
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("something has used rayon's own pool");
 }

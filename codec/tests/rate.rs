@@ -1,4 +1,4 @@
-//! Scheme `rate`: as many bits as were asked for, and the least error that they allow.
+//! Scheme `rate`: it meets the requested bits, with the least error that they allow.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn encoded(source: &dyn Source, options: &EncodeOptions) -> Result<(Container, E
     Ok((Container::from_bytes(bytes)?, report))
 }
 
-/// Bits per weight of what scheme `rate` made, everything counted.
+/// Bits per weight of the tensors of scheme `rate`, everything counted.
 fn bits_of(report: &EncodeReport) -> f64 {
     let tensors = || report.tensors.iter().filter(|t| t.scheme == "rate");
     8.0 * tensors().map(|t| t.stored_bytes).sum::<u64>() as f64 / tensors().map(|t| t.elements).sum::<u64>() as f64
@@ -135,7 +135,8 @@ fn bits_are_as_asked_for_and_a_trellis_makes_more_of_them() {
                 assert!((found / bits - 1.0).abs() < 0.005, "{coder} {bits} {trellis}: {found}");
                 errors.push(report.tensors.iter().map(|t| t.error.unwrap().powi(2)).sum::<f64>());
             }
-            // In decibels: the trellis has most of what a scalar quantizer is short of what can be done, 1.53.
+            // In decibels: the trellis recovers most of the 1.53 dB by which a scalar quantizer falls short of the
+            // limit.
             let gain = 10.0 * (errors[0] / errors[1]).log10();
             assert!((0.6..1.3).contains(&gain), "{coder} {bits}: {gain} dB");
         }
@@ -169,7 +170,7 @@ fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
         }
         // With 11 bits every pair has a code, and with 10 only those that are worth one.
         assert!(sizes[..3].is_sorted_by(|a, b| a > b) && sizes[..4].iter().all(|&s| s > sizes[4]), "{sizes:?}");
-        // Over 12 bits: about 2 % with 8 bits, half a percent with 10.
+        // Relative to 12 bits: about 2 % with 8 bits, half a percent with 10.
         assert!(sizes[0] / sizes[4] < 1.03 && sizes[2] / sizes[4] < 1.008, "{sizes:?}");
     }
     let o = EncodeOptions { table_bits: Some(9), ..options(3.0, false, Coder::Rans) };
@@ -177,7 +178,7 @@ fn tables_of_every_size_are_stored_and_small_ones_cost_little() {
     assert!(e.contains("tables of coder rans have 11 or 12 bits, not 9 (leave table_bits out"), "{e}");
 }
 
-/// Strips of each are all that is looked at for the step: their tables weigh as those of whole tensors do.
+/// The step is searched on strips of each tensor: their tables weigh as those of whole tensors do.
 #[test]
 fn bits_of_many_tensors_of_different_kinds_are_as_asked_for() {
     let shape = [1024usize, 1024];
@@ -240,7 +241,7 @@ fn steps_of_tensors_are_what_they_are_said_to_be() {
     let (container, report) = encoded(&source, &EncodeOptions { steps, ..options(4.0, false, Coder::Rans) }).unwrap();
     assert!((bits_of(&report) / 4.0 - 1.0).abs() < 0.005);
     let (a, b) = (report.tensors[0].bits_per_weight(), report.tensors[1].bits_per_weight());
-    // But for the table, which the first one has.
+    // Apart from the table, which the first one has.
     assert!((b - a - 1.0).abs() < 0.1, "{a} {b}");
     let sum = |name| container.scales(name).unwrap().iter().map(|s| f64::from(*s)).sum::<f64>();
     assert!((sum("a") / sum("b") - 2.0).abs() < 0.1);
@@ -300,7 +301,7 @@ fn rows_of_every_kind_are_encoded() {
             let row = |r: usize| &got[r * cols..(r + 1) * cols];
             assert!(got.iter().all(|v| v.is_finite()), "{dtype}");
             assert!(row(0).iter().all(|v| *v == 0.0), "{dtype}");
-            // What is constant but for signs is nearly exact: its scale is fitted.
+            // A row that is constant except for signs is nearly exact, because its scale is fitted.
             assert!(row(1).iter().all(|v| (v / 0.25 - 1.0).abs() < 0.01), "{dtype} {:?}", row(1));
             assert!((row(3)[7] / 1e4 - 1.0).abs() < 0.02, "{dtype} {}", row(3)[7]);
             assert!(
@@ -312,7 +313,7 @@ fn rows_of_every_kind_are_encoded() {
     }
 }
 
-/// Of weights near the largest f32 and levels of the other sign, which are a half of a coarse step.
+/// Weights near the largest f32, with levels of the opposite sign, which are half of a coarse step.
 #[test]
 fn errors_are_stated_where_differences_leave_f32() {
     let w: Vec<f32> = (0..64 * 128).map(|i| if i % 3 == 0 { 3.0e38 } else { -3.0e38 }).collect();
@@ -326,7 +327,7 @@ fn errors_are_stated_where_differences_leave_f32() {
             assert!(verify(&container, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
         }
     }
-    // Every level is of the other sign.
+    // Every level has the opposite sign.
     let levels = Levels {
         symbols: w.iter().map(|w| if *w > 0.0 { -1 } else { 0 }).collect(),
         scales: vec![2f32.powi(127); 64],

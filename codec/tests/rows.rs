@@ -1,4 +1,4 @@
-//! Rows of tensors, decoded by themselves: equal to those parts of the whole.
+//! Rows of tensors, decoded alone: equal to those parts of the whole.
 
 mod common;
 
@@ -11,7 +11,7 @@ use wcodec::{
     encode_to_vec,
 };
 
-/// Ranges that begin and end within strips and at their edges, cross matrices, and are empty.
+/// Ranges that begin and end within strips and at their edges, cross matrices, or are empty.
 fn ranges(rows: usize, rng: &mut Rng) -> Vec<Range<usize>> {
     let mut all = vec![0..rows, 0..0, rows..rows, 0..rows.min(1), rows.saturating_sub(1)..rows];
     for _ in 0..12 {
@@ -25,7 +25,7 @@ fn ranges(rows: usize, rng: &mut Rng) -> Vec<Range<usize>> {
     all
 }
 
-/// What `dtype` is decoded to, as it lies in the tensor.
+/// The whole tensor decoded to `dtype`, in the tensor's own order.
 fn whole(container: &Container, info: &TensorInfo, dtype: Dtype) -> Vec<u8> {
     if info.scheme != "int8" || dtype != Dtype::I8 {
         return container.read_as(&info.name, dtype, &DecodeOptions::default()).unwrap().to_vec();
@@ -39,7 +39,7 @@ fn whole(container: &Container, info: &TensorInfo, dtype: Dtype) -> Vec<u8> {
     (0..cols).flat_map(|c| (0..rows).map(move |r| r * cols + c)).map(|i| symbols[i]).collect()
 }
 
-/// Compares rows of every tensor, in everything that they can be decoded to.
+/// Compares rows of every tensor, in every dtype that they can be decoded to.
 fn check(bytes: Vec<u8>, what: &str, rng: &mut Rng) -> usize {
     let container = Container::from_bytes(bytes).unwrap();
     let mut compared = 0;
@@ -78,7 +78,7 @@ fn rows_of_every_kind_are_parts_of_the_whole() {
 
 #[test]
 fn rows_of_symbols_that_show_every_feature() {
-    // Shifts, patches, raw chunks and filters, in tiles and frames, some of whose rows do not end with a frame.
+    // Shifts, patches, raw chunks and filters, in tiles and frames; some rows do not end with a frame.
     let mut rng = Rng(5);
     for sample in samples::all_layers() {
         check(sample.bytes, &sample.name, &mut rng);
@@ -87,7 +87,7 @@ fn rows_of_symbols_that_show_every_feature() {
 
 #[test]
 fn filters_with_frames_that_cut_rows() {
-    // Every row counts up: worth the filter `left`; frames begin in the middle of rows.
+    // Every row counts up, so filter `left` pays; frames begin in the middle of rows.
     let (rows, cols) = (61, 150);
     let symbols: Vec<i8> = (0..rows * cols).map(|i| ((i % cols) as i64 * 7 % 100) as i8).collect();
     let mut rng = Rng(6);
@@ -154,7 +154,7 @@ fn damage_elsewhere_is_found_when_hashes_are_compared() {
         let damaged = Container::from_bytes(bad).unwrap();
         let e = damaged.read_rows("w", 0..1, None, &checked(true)).unwrap_err();
         assert_eq!((e.kind(), e.tensor_name()), (ErrorKind::Corrupt, Some("w")), "{e}");
-        // Without, rows that the damage is not in are what they were.
+        // Without hashes, rows outside the damage are unchanged.
         let want = container.read_rows("w", 0..16, None, &checked(true)).unwrap();
         assert_eq!(damaged.read_rows("w", 0..16, None, &checked(false)).unwrap()[..], want[..]);
     }

@@ -32,7 +32,7 @@ fn refused(folder: &Path, bytes: &[u8], what: &str) -> Error {
     open(folder, bytes).map(|_| ()).expect_err(what)
 }
 
-/// A header of one tensor, and its data.
+/// A header with one tensor, and its data.
 fn one(dtype: &str, shape: Value, offsets: Value, data: usize) -> Vec<u8> {
     let header = json!({ "w": { "dtype": dtype, "shape": shape, "data_offsets": offsets } });
     file(header.to_string().as_bytes(), &vec![1; data])
@@ -125,7 +125,7 @@ fn tensors_of_unknown_dtypes_are_bytes() {
         assert_eq!((&said.dtype[..], json!(said.shape)), (dtype, shape));
         assert_eq!(checkpoint.read(0).unwrap()[..], [1; 8], "{dtype}");
     }
-    // No name at all, and as many bytes as the dtype's elements cannot have.
+    // No name at all, and a number of bytes that the dtype's elements cannot have.
     refused(folder.path(), &one("", json!([8]), json!([0, 8]), 8), "no dtype");
     refused(folder.path(), &one("F4", json!([8]), json!([0, 8]), 8), "eight elements of four bits");
 }
@@ -234,7 +234,7 @@ fn rewrite(path: &Path, length: u64) {
     file.set_modified(SystemTime::now() + Duration::from_secs(10)).unwrap();
 }
 
-/// A checkpoint that another program changes once the first tensor was read, as a download that starts again does.
+/// A checkpoint that another program changes once the first tensor was read, as a restarted download does.
 struct Changing<'a> {
     checkpoint: Checkpoint,
     path: &'a Path,
@@ -299,7 +299,7 @@ fn containers_that_change_while_open() {
             }
         }
     }
-    // Removed or replaced, the open file stays what it was.
+    // The open file is unaffected when its name is removed or replaced.
     std::fs::write(&path, &bytes).unwrap();
     let container = Container::open(&path).unwrap();
     let want = container.read("w", &checked(true)).unwrap();

@@ -1,4 +1,4 @@
-//! Output that cannot be written, or is not wanted any more.
+//! Output that cannot be written, or is cancelled.
 
 use std::io::{Cursor, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -45,7 +45,7 @@ fn folders_that_cannot_be_written() {
     std::fs::write(&file, b"x").unwrap();
     let mut bad = vec![file.join("out"), folder.path().join("none/out"), folder.path().to_owned()];
     if cfg!(target_os = "linux") {
-        // Where even root cannot create files.
+        // Not even root can create files there.
         bad.push("/proc/wcodec-test/out".into());
         bad.push("/proc/wcodec-test".into());
     }
@@ -71,7 +71,7 @@ fn folders_without_permission() {
     std::fs::create_dir(&locked).unwrap();
     std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o500)).unwrap();
     if std::fs::write(locked.join("probe"), b"").is_ok() {
-        // Root may write everywhere; the other test has folders that stop it too.
+        // Root may write everywhere; the other test has folders that refuse it too.
         return;
     }
     for e in write_both(&locked.join("out"), true).map(Result::unwrap_err) {
@@ -109,7 +109,7 @@ fn cancelling_leaves_nothing_whenever_it_comes() {
                 stops += 1;
             }
             assert!(stops >= 16, "{what}: {stops} events for nine names");
-            // What the last, complete run wrote.
+            // The last, complete run wrote the output: restore the old state.
             match before.get(dst.file_name().unwrap().to_str().unwrap()) {
                 Some(bytes) => std::fs::write(&dst, bytes).unwrap(),
                 None => std::fs::remove_file(&dst).unwrap(),
@@ -133,7 +133,7 @@ fn a_damaged_container_decodes_to_no_file() {
     }
 }
 
-/// A disk that is full after so many bytes.
+/// A disk that is full after a number of bytes.
 struct FullAfter {
     inner: Cursor<Vec<u8>>,
     room: usize,
@@ -207,7 +207,7 @@ fn large_source() -> MemorySource<'static> {
 
 const CHILD: &str = "WCODEC_TEST_FULL_DISK";
 
-/// The part of the next test that runs where files may not grow; nothing without it.
+/// The part of the next test that runs with limited file sizes; does nothing otherwise.
 #[test]
 fn full_disk_child() {
     let Some(folder) = std::env::var_os(CHILD) else { return };
@@ -224,8 +224,8 @@ fn full_disk_child() {
     println!("the child was here");
 }
 
-/// A limit of the file size fails like a full disk does, through the real file: the shell sets it for a second run of
-/// this test binary and has the signal ignored that comes with it.
+/// A limit on the file size fails as a full disk does, through the real file: the shell sets it for a second run of
+/// this test binary and ignores the signal that comes with it.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_leaves_no_file() {

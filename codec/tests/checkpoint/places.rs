@@ -1,4 +1,4 @@
-//! Outputs that would destroy something, and sources that have nothing.
+//! Outputs that would destroy something, and sources without tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,7 @@ fn an_output_that_is_an_input_is_refused() {
         std::fs::write(at(name), b"{}").unwrap();
     }
     std::fs::hard_link(at("1.safetensors"), at("hard")).unwrap();
-    // In another folder, and under another path.
+    // In another folder, and through another path.
     let elsewhere = tempfile::tempdir().unwrap();
     let mut taken = vec![elsewhere.path().join("x"), at("hard"), folder.path().join(".").join("config.json")];
     if std::fs::hard_link(at("2.safetensors"), &taken[0]).is_err() {
@@ -75,12 +75,12 @@ fn an_output_that_is_an_input_is_refused() {
         assert!(text(&e).contains("files that are read"), "{}: {e}", dst.display());
     }
     assert_eq!(listing(folder.path()), before);
-    // What has nothing to do with it may be replaced.
+    // An unrelated file may be replaced.
     std::fs::write(at("old.wcodec"), b"x").unwrap();
     encode(&source, &at("old.wcodec"), &EncodeOptions { overwrite: true, ..Default::default() }, &mut |_| Ok(()))
         .unwrap();
 
-    // A file by itself; through a link, too, where the output is the file.
+    // A single file, also through a link, if the output is that file.
     let single = Checkpoint::open(&at("1.safetensors")).unwrap();
     assert!(text(&encode_to(&single, &at("hard"))).contains("files that are read"));
     #[cfg(unix)]
@@ -140,6 +140,6 @@ fn nothing_is_not_encoded() {
     assert_eq!(listing(folder.path()).len(), 1);
     options.skip = vec!["a".to_owned()];
     assert_eq!(encode(&source, &dst, &options, &mut |_| Ok(())).unwrap().tensors.len(), 1);
-    // In memory there is nothing to be taken for a model.
+    // An output in memory cannot be mistaken for a model.
     assert!(encode_to_vec(&MemorySource::new(), &EncodeOptions::default(), &mut |_| Ok(())).is_ok());
 }

@@ -16,7 +16,7 @@ const ROWS: usize = 80;
 const COLS: usize = 192;
 
 fn codes() -> Vec<u8> {
-    // Finite, and not all alike.
+    // Finite, and not all equal.
     (0..ROWS * COLS).map(|i| (i * i % 251) as u8 & 0xf7).collect()
 }
 
@@ -75,7 +75,7 @@ fn codes_become_values_unless_all_bits_are_kept() {
     assert_eq!(found["quantization_config"]["weight_block_size"], json!([64, 128]));
     assert_eq!(kept.model().unwrap().unwrap()["config"]["quantization_config"]["quant_method"], "fp8");
     assert!(verify(&kept, Some(&source), &DecodeOptions::default(), &mut |_| Ok(())).unwrap().ok());
-    // What the one holds are the values of the other.
+    // Both containers hold the same values.
     let (lossless, _) = {
         let rule = Rule { pattern: "norm*".into(), scheme: Scheme::Raw, coder: wcodec::Coder::Raw };
         let options = EncodeOptions { rules: vec![rule], ..EncodeOptions::default() };
@@ -92,7 +92,7 @@ fn bits_are_found_for_the_values() {
     let (container, _) = encode_to_container(&source, &options, &mut |_| Ok(())).unwrap();
     assert_eq!(names(&container)[0].2, "rate");
     let e = rate_bits(&source, &EncodeOptions { step: Some(0.5), ..options }, &BTreeMap::new());
-    // Samples come from whoever reads values.
+    // The caller that reads values provides the samples.
     assert!(e.is_ok());
 }
 

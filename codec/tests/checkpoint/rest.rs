@@ -1,4 +1,4 @@
-//! Models in two files: a container, and a checkpoint with what is not compressed.
+//! Models in two files: a container, and a checkpoint with the uncompressed rest.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::common::safetensors::valid;
 use crate::common::{checked, samples, text};
 use crate::listing;
 
-/// The whole model: two matrices that are compressed, a norm and numbers that are not.
+/// The whole model: two matrices that are compressed, and a norm and integers that are not.
 fn whole() -> MemorySource<'static> {
     let mut source = MemorySource::new();
     for (name, seed) in [("a.weight", 81), ("b.weight", 82)] {
@@ -35,7 +35,7 @@ fn rest() -> MemorySource<'static> {
     source
 }
 
-/// A folder as `save_pretrained` writes it, or wrote it before containers said that they are parts.
+/// A folder as `save_pretrained` writes it, or as it did before containers recorded that they are parts.
 fn saved(says_so: bool) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -90,7 +90,7 @@ fn decoding_a_part_gives_the_whole() {
         for tensor in ["norm", "ids", "ids again"] {
             assert!(report.tensors.iter().any(|t| t.name == tensor && t.status == VerifyStatus::Ok));
         }
-        // A bit of the rest that is another.
+        // The rest with one bit changed.
         let rest = folder.path().join("model.safetensors");
         let whole = std::fs::read(&rest).unwrap();
         let mut other = whole.clone();
@@ -100,7 +100,7 @@ fn decoding_a_part_gives_the_whole() {
         let wrong: Vec<_> = report.tensors.iter().filter(|t| t.detail.contains("in the rest of its model, ")).collect();
         assert!(!wrong.is_empty() && wrong.iter().all(|t| t.status == VerifyStatus::Differs), "{wrong:?}");
         std::fs::write(&rest, whole).unwrap();
-        // Neither of the two files may be the output.
+        // The output must not be either of the two files.
         for taken in ["model.wcodec", "model.safetensors"] {
             let container = Container::open(&file).unwrap();
             let rest = container.open_rest().unwrap().unwrap();
@@ -156,17 +156,17 @@ fn only_containers_that_are_parts_have_a_rest() {
     let (folder, file) = saved(true);
     let part = Container::open(&file).unwrap();
     assert_eq!(part.rest().unwrap(), Some(folder.path().join("model.safetensors")));
-    // Parts of a part are wanted as they are.
+    // A part of a part does not refer to the rest.
     let bytes = extract(&part, &["a.weight"], &DecodeOptions::default()).unwrap();
     assert_eq!(Container::from_bytes(bytes).unwrap().rest().unwrap(), None);
-    // In memory nobody knows where the rest is.
+    // In memory the rest cannot be found.
     let part = Container::from_bytes(std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(part.open_rest().unwrap_err().kind(), ErrorKind::Io);
-    // The config is about the file that it names.
+    // The config applies to the container that it names.
     let whole_one = folder.path().join("whole.wcodec");
     encode(&whole(), &whole_one, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
     assert!(Container::open(&whole_one).unwrap().open_rest().unwrap().is_none());
-    // And not about a whole one that was given this name.
+    // It does not apply to a whole container that was renamed to that name.
     std::fs::copy(&whole_one, &file).unwrap();
     let dst = folder.path().join("ids.safetensors");
     let out = OutputFile::create(&dst, OutputKind::Safetensors, &[], false).unwrap();
@@ -196,7 +196,7 @@ fn the_rest_alone_is_not_encoded() {
         assert_eq!(e.file_path(), Some(rest.as_path()));
         assert_eq!(Checkpoint::open_rest(path).unwrap().tensors().len(), 3);
     }
-    // Any other file there is what it is.
+    // Any other file there is an ordinary checkpoint.
     std::fs::copy(&rest, folder.path().join("other.safetensors")).unwrap();
     assert!(Checkpoint::open(&folder.path().join("other.safetensors")).is_ok());
     assert_eq!(listing(folder.path()).len(), 4);
@@ -230,7 +230,7 @@ fn containers_are_joined() {
         &BTreeMap::from([("by".to_owned(), "me".to_owned()), ("format".to_owned(), "pt".to_owned())])
     );
     assert!(verify(&whole, None, &options, &mut |_| Ok(())).unwrap().ok());
-    // One name is one tensor.
+    // A name must be unique.
     let e = joined(&[(&coded, &["norm"]), (&left, &["norm"])], "twice.wcodec").expect_err("twice");
     assert!(e.to_string().contains("'norm'") && e.to_string().contains("in two of the containers"), "{e}");
     let e = joined(&[], "none.wcodec").expect_err("nothing");

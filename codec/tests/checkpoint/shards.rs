@@ -47,7 +47,7 @@ fn a_tensor_of_two_shards_is_in_the_last_one_or_refused() {
     assert!(text(&e).contains("in two shards, '1.safetensors' and '2.safetensors'"), "{e}");
 }
 
-/// Which files of a folder are read, beside others that could be meant.
+/// The files of a folder that are read, beside other candidates.
 #[test]
 fn the_files_that_transformers_reads() {
     let file = |folder: &Path, name: &str, value: u8| {
@@ -59,7 +59,7 @@ fn the_files_that_transformers_reads() {
     let value = |folder: &Path| Checkpoint::open(folder).unwrap().read(0).unwrap()[0];
     let place = tempfile::tempdir().unwrap();
     let at = place.path();
-    // From the least to the most wanted; all that was there before stays.
+    // In ascending order of precedence; all earlier files stay.
     file(at, "adapter_model.safetensors", 9);
     assert_eq!(value(at), 9);
     file(at, "consolidated.safetensors", 1);
@@ -74,7 +74,7 @@ fn the_files_that_transformers_reads() {
     let e = refused(at, "two indexes");
     assert!(text(&e).contains("'model.fp16.safetensors.index.json', 'other.safetensors.index.json'"), "{e}");
     std::fs::remove_file(at.join("other.safetensors.index.json")).unwrap();
-    // transformers does not look for such names, but for this one.
+    // transformers does not look for such names, except this one.
     std::fs::write(at.join("pytorch_model.bin"), b"torch's").unwrap();
     let e = refused(at, "pickled weights");
     assert!(
@@ -108,7 +108,7 @@ fn missing_shards_and_tensors_are_named() {
     assert_eq!((e.kind(), missing.map(|e| e.kind())), (ErrorKind::Io, Some(std::io::ErrorKind::NotFound)), "{e}");
     assert!(text(&e).contains("2.safetensors: a shard of the checkpoint is missing"), "{e}");
     assert!(text(&e).contains("download"), "{e}");
-    // A folder of that name is no shard.
+    // A folder with that name is not a shard.
     std::fs::create_dir(shards.path().join("2.safetensors")).unwrap();
     assert!(text(&refused(shards.path(), "a folder")).contains("missing"));
 
@@ -200,7 +200,7 @@ fn a_damaged_shard_is_named() {
     assert!(e.kind() == ErrorKind::Corrupt && e.file_path() == Some(path.as_path()), "{e}");
     std::fs::write(shards.path().join("config.json"), "{").unwrap();
     std::fs::write(&path, &bytes).unwrap();
-    // It is kept as text: Python writes Infinity there, which is no JSON.
+    // The invalid file is kept as text: Python writes Infinity there, which is not JSON.
     let model = Checkpoint::open(shards.path()).unwrap().model().unwrap();
     assert_eq!(model["config"], "{");
 }

@@ -1,9 +1,10 @@
-//! Allocators that find out what a hostile file does to memory: one refuses what a small file can never justify, one counts.
+//! Allocators that reveal how a hostile file affects memory: one refuses requests that a small file can never justify,
+//! one counts.
 //!
-//! A count in a hostile index must not become gigabytes of memory. A test binary that installs [`Limited`] finds out:
+//! A count in a hostile index must not become gigabytes of memory. A test binary that installs [`Limited`] detects it:
 //! fallible requests become the library's out-of-memory error and are remembered, infallible ones abort.
 
-// Every test binary uses a part of it. It is no part of `common`, which crates without unsafe code have, too.
+// Every test binary uses a part of it. It is not in `common`, which crates without unsafe code also use.
 #![allow(dead_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -11,17 +12,17 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of one request. Test files have at most some 100 KiB, and nothing in them decodes to more than 1 MiB.
+/// The largest request, bytes. Test files have at most some 100 KiB, and nothing in them decodes to more than 1 MiB.
 pub const LIMIT: usize = 64 << 20;
 
 thread_local! {
-    // By thread, since tests run side by side. Without a destructor, so that the allocator may use it at any time.
+    // Per thread, since tests run in parallel. Without a destructor, so that the allocator may use it at any time.
     static LARGEST_REFUSED: Cell<usize> = const { Cell::new(0) };
-    // Of this thread alone: what another one frees stays counted.
+    // For this thread alone: bytes that another thread frees stay counted.
     static OWN: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// Bytes that this thread has held at most since the last call, beyond those that it held then.
+/// The peak of this thread's bytes since the last call, minus those it held then.
 pub fn held() -> usize {
     OWN.with(|own| {
         let (_, most) = own.get();
@@ -59,14 +60,15 @@ unsafe impl GlobalAlloc for Limited {
     }
 }
 
-/// Fails where this thread asked for too much since the last call. (What a worker is refused shows as an error of a kind
-/// that tests do not expect.)
+/// Fails if this thread asked for too much since the last call. (A refusal on a worker thread shows as an error of a
+/// kind that tests do not expect.)
 pub fn assert_modest(what: &dyn std::fmt::Display) {
     let n = LARGEST_REFUSED.replace(0);
     assert!(n == 0, "{what}: {n} bytes were asked for at once");
 }
 
-/// Counts what is held in memory, of all threads: worker threads decode. For test binaries that install it; tests there take turns.
+/// Counts the bytes held by all threads, because worker threads decode. For test binaries that install it; their tests
+/// take turns.
 pub struct Counting;
 
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -85,7 +87,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
-    // Not by `alloc`, which would have to write zeros into memory that nobody uses.
+    // Not through `alloc`, which would have to zero memory that is never used.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
         // SAFETY: as above.
@@ -93,7 +95,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Large blocks are moved by their pages, not copied: they are not there twice.
+        // Large blocks are moved by remapping pages, not copied: they never exist twice.
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
         grow(size);
         // SAFETY: `ptr` came from the system's allocator with this layout.
@@ -107,12 +109,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Every test of a binary with [`Counting`] begins with this, and holds on to it: only one is at work at a time.
+/// Every test of a binary with [`Counting`] begins with this and keeps the guard, so that only one runs at a time.
 pub fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `work` gives, and the bytes that it held at most beyond those that were held before.
+/// The result of `work`, and the peak of the bytes that it held, beyond those held before.
 pub fn peak_of<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = HELD.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);

@@ -1,11 +1,13 @@
-//! Very many inputs of [`fuzz::file`](super::fuzz::file), without libFuzzer: a process for each core, and one that watches them.
+//! Very many inputs of [`fuzz::file`](super::fuzz::file), without libFuzzer: a process for each core, and one that
+//! supervises them.
 //!
-//! Input `n` of a seed is always the same. A process that ends, or is at one input for longer than [`PATIENCE`], is a finding, as is a panic.
+//! Input `n` of a seed is always the same. A process that ends, or spends longer than [`PATIENCE`] on one input, is a
+//! finding, as is a panic.
 //!
-//! - `WCODEC_INPUTS` (100,000): how many inputs there are. Campaigns of slow readers take one of several.
-//! - `WCODEC_FIRST` (0): the first of them, so that a campaign that was stopped goes on.
+//! - `WCODEC_INPUTS` (100,000): the number of inputs. Campaigns of slow readers take only one of several.
+//! - `WCODEC_FIRST` (0): the first of them, so that an interrupted campaign can be continued.
 //! - `WCODEC_SEED` (1), `WCODEC_THREADS` (a process for each core).
-//! - `WCODEC_INPUT`, hexadecimal: only this one, without a net.
+//! - `WCODEC_INPUT`, hexadecimal: only this input, without catching panics.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,29 +25,29 @@ use super::fuzz::file::{file_of, random};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The most memory of a process, bytes.
 const MEMORY: usize = 1500 << 20;
-/// Time between two reports of a process, and between two lines about all of them.
+/// The interval of a process's reports, and of the lines about all of them.
 const REPORT: Duration = Duration::from_secs(2);
 const LINE: Duration = Duration::from_secs(10);
 /// Different findings after which a process ends.
 const ENOUGH: usize = 20;
 
-/// A campaign: the work that is done with inputs.
+/// A campaign: the work to do with inputs.
 pub struct Campaign {
-    /// The test that runs it, as it is called in its binary, and the command that runs that.
+    /// The test that runs it, by its name in its binary, and the command that runs that.
     pub test: &'static str,
     pub command: &'static str,
-    /// One of so many inputs is taken.
+    /// The campaign takes one of so many inputs.
     pub every: u64,
-    /// Takes an input, panics where the library does wrong, and says in words what came of it.
+    /// Processes an input, panics if the library misbehaves, and describes the outcome.
     pub body: fn(&[u8]) -> Vec<&'static str>,
-    /// Bytes that the last input held at most, where that is known.
+    /// Peak bytes held for the last input, if known.
     pub held: fn() -> usize,
 }
 
-/// Runs it as the environment says.
+/// Runs it as the environment specifies.
 ///
 /// # Panics
-/// Something was found.
+/// There were findings.
 pub fn run(campaign: &Campaign) {
     if let Ok(text) = std::env::var("WCODEC_INPUT") {
         let begun = Instant::now();
@@ -75,10 +77,10 @@ fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).expect("hexadecimal digits")).collect()
 }
 
-/// The last panic's words: bodies may work on another thread.
+/// The last panic's message: bodies may work on another thread.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// A process of a campaign: `part` is its number, the number of all, and the file that says which input it is at.
+/// A process of a campaign: `part` has its number, the number of all, and the file that records its current input.
 fn work(campaign: &Campaign, part: &str) {
     let [number, all, at] = part.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("{part}") };
     let (number, all): (u64, u64) = (number.parse().unwrap(), all.parse().unwrap());
@@ -140,14 +142,14 @@ fn write_at(at: &File, n: u64) {
 #[cfg(not(unix))]
 fn write_at(_: &File, _: u64) {}
 
-/// The most memory that this process has had, bytes; 0 where the system does not say.
+/// The peak memory of this process, bytes; 0 if the system does not provide it.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).map_or(0, |kb| kb << 10)
 }
 
-/// Everything that a process has said.
+/// Everything that a process has reported.
 #[derive(Default)]
 struct Heard {
     figures: BTreeMap<String, (u64, u64)>,
@@ -158,7 +160,7 @@ struct Part {
     child: Child,
     heard: Arc<Mutex<Heard>>,
     at: PathBuf,
-    /// The input that it was at, and since when.
+    /// Its current input, and the start time of that.
     seen: (u64, Instant),
     over: bool,
 }
@@ -199,7 +201,7 @@ impl Part {
         Self { child, heard, at, seen: (0, Instant::now()), over: false }
     }
 
-    /// Looks after it: what it came to where it is no more, or for too long at one input.
+    /// Checks on the process: returns a finding if it has ended, or has spent too long on one input.
     fn look(&mut self) -> Option<String> {
         let bytes = std::fs::read(&self.at).ok().and_then(|b| b.first_chunk::<8>().copied()).unwrap_or_default();
         let n = u64::from_le_bytes(bytes);
@@ -219,7 +221,7 @@ impl Part {
     }
 }
 
-/// The number of the first input among those that this campaign takes.
+/// The first input that this campaign takes.
 fn first(campaign: &Campaign) -> u64 {
     setting("WCODEC_FIRST", 0).div_ceil(campaign.every)
 }
@@ -228,7 +230,7 @@ fn watch(campaign: &Campaign) {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let (all, inputs) = (setting("WCODEC_THREADS", cores).max(1), setting("WCODEC_INPUTS", 100_000));
     let wanted = inputs.div_ceil(campaign.every).saturating_sub(first(campaign));
-    // Nothing waits for a disk if files are in memory.
+    // Files in memory avoid waiting for a disk.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let (begun, mut line) = (Instant::now(), Instant::now());
@@ -256,7 +258,7 @@ fn watch(campaign: &Campaign) {
             break;
         }
     }
-    // The last words are read by now, or a moment later.
+    // The last lines of output have arrived by now, or will in a moment.
     std::thread::sleep(Duration::from_millis(200));
     report(&parts, wanted, begun.elapsed(), true);
     let most = figure(&parts, "resident", u64::max).0.max(figure(&parts, "most", u64::max).0);
@@ -264,7 +266,7 @@ fn watch(campaign: &Campaign) {
     assert!(findings.is_empty(), "{} findings, of inputs {:?}", findings.len(), findings.values());
 }
 
-/// Keeps an input and what it makes, and says how it is repeated.
+/// Keeps an input and the file it stands for, and prints the line that repeats it.
 fn found(campaign: &Campaign, n: u64, said: &str) {
     let input = input_of(n);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -274,7 +276,7 @@ fn found(campaign: &Campaign, n: u64, said: &str) {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join(format!("file-{}", hex(&input)));
     std::fs::write(&path, &input).unwrap();
-    // A mutation may be what panics.
+    // The mutation itself may panic.
     if let Ok(file) = catch_unwind(|| file_of(&input)) {
         std::fs::write(path.with_extension("wcodec"), file).unwrap();
     }
@@ -286,7 +288,7 @@ fn found(campaign: &Campaign, n: u64, said: &str) {
     );
 }
 
-/// A figure of all processes together, and what goes with the largest.
+/// A figure of all processes together, and the one that accompanies the largest.
 fn figure(parts: &[Part], word: &str, join: fn(u64, u64) -> u64) -> (u64, u64) {
     let all = parts.iter().filter_map(|part| part.heard.lock().unwrap().figures.get(word).copied());
     all.reduce(|a, b| (join(a.0, b.0), if a.0 >= b.0 { a.1 } else { b.1 })).unwrap_or_default()

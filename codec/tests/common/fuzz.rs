@@ -1,8 +1,8 @@
 //! Fuzz bodies: whatever the bytes are, the library answers and does not panic, and all instruction sets agree.
 //!
-//! `codec/fuzz` has a target of cargo-fuzz for each (`make fuzz`), and `tests/fuzz.rs` runs all of them over mutations of their seeds.
-//! An input's first bytes say how much of the rest is made right (hashes, lengths, sums) before the library gets it, so that
-//! mutations are met by more than the first check; and what is asked of it then.
+//! `codec/fuzz` has a cargo-fuzz target for each (`make fuzz`), and `tests/fuzz.rs` runs all of them over mutations of
+//! their seeds. An input's first bytes decide how much of the rest is corrected (hashes, lengths, sums) before the
+//! library gets it, so that mutations get past the first check; and which operations follow.
 
 use super::Rng;
 
@@ -18,18 +18,19 @@ pub mod zstd;
 
 pub use mutate::mutate;
 
-/// What decodes to more bytes is left alone: a few of them may rightly become gigabytes, and small inputs say as much.
+/// Inputs that decode to more bytes are skipped: a few bytes may legitimately become gigabytes, and small inputs test
+/// as much.
 const LARGEST: u64 = 256 << 10;
 
-/// A body, and where its inputs come from.
+/// A body, and the source of its inputs.
 pub struct Target {
     /// Name of the target, and of its folders.
     pub name: &'static str,
-    /// Takes any bytes; panics where the library does wrong.
+    /// Accepts any bytes; panics if the library misbehaves.
     pub body: fn(&[u8]),
-    /// Inputs to begin with, from samples and from the files in `tests/data`.
+    /// Initial inputs, from samples and from the files in `tests/data`.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Another input, from one and some of another one.
+    /// Makes a new input from one input and parts of another one.
     pub mutate: fn(&mut Rng, &[u8], &[u8]) -> Vec<u8>,
 }
 

@@ -1,4 +1,5 @@
-//! A container taken apart, to be changed and sealed again: with every hash right, damage reaches the code behind them.
+//! A container taken apart, to be changed and sealed again: with every hash correct, damage reaches the code that
+//! hashes protect.
 
 use serde_json::{Value, json};
 use wcodec::container::{HEADER_BYTES, Header, hash};
@@ -7,7 +8,7 @@ use wcodec::{Container, DecodeOptions};
 /// A byte range that the index names.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// JSON pointer of it, as `/tensors/0/planes/0/side`.
+    /// JSON pointer to it, such as `/tensors/0/planes/0/side`.
     pub pointer: String,
     /// Last part of the pointer; `scales` and `table` for their `data`.
     pub role: &'static str,
@@ -70,7 +71,7 @@ impl Image {
         self.body[p.offset..p.offset + p.length].to_vec()
     }
 
-    /// Replaces what the index says at `pointer`, which need not exist in its last part.
+    /// Sets the index value at `pointer`, whose last component need not exist.
     pub fn set(mut self, pointer: &str, value: Value) -> Self {
         let (parent, key) = pointer.rsplit_once('/').expect("a JSON pointer");
         match self.index.pointer_mut(parent).expect("the parent of the pointer") {
@@ -80,7 +81,7 @@ impl Image {
         self
     }
 
-    /// Replaces the bytes of a segment by others of any length; what follows moves.
+    /// Replaces the bytes of a segment by others of any length; later segments move.
     pub fn replace(mut self, pointer: &str, bytes: &[u8]) -> Self {
         let places = self.places();
         let mut body = self.body[..HEADER_BYTES].to_vec();
@@ -107,7 +108,7 @@ impl Image {
         self
     }
 
-    /// Corrects the hashes of the decoded planes, as far as they decode.
+    /// Corrects the hashes of those decoded planes that decode.
     pub fn rehash_planes(mut self) -> Self {
         let container = Container::from_bytes(self.clone().seal()).unwrap();
         let options = DecodeOptions { verify: false, ..Default::default() };
@@ -123,13 +124,13 @@ impl Image {
         self
     }
 
-    /// The same without segments, for an index that names none.
+    /// The image without segments, for an index that refers to none.
     pub fn empty(mut self) -> Self {
         self.body.truncate(HEADER_BYTES);
         self
     }
 
-    /// The file, with the hash of the index and the header right.
+    /// The file, with the hash of the index and the header correct.
     pub fn seal(self) -> Vec<u8> {
         let index = serde_json::to_vec(&self.index).unwrap();
         self.seal_with(&index)
@@ -151,13 +152,13 @@ impl Image {
     }
 }
 
-/// Where the header says that the index begins, or the end.
+/// The offset of the index according to the header, or the end.
 pub fn index_offset(bytes: &[u8]) -> usize {
     let said = bytes.get(16..24).map_or(u64::MAX, |b| u64::from_le_bytes(b.try_into().unwrap()));
     said.min(bytes.len() as u64) as usize
 }
 
-/// Corrects the hashes of header and index and the file's length, whatever else the bytes are.
+/// Corrects the hashes of header and index and the file's length; the other bytes may be anything.
 pub fn reseal_header(bytes: &mut [u8]) {
     if bytes.len() < HEADER_BYTES {
         return;
@@ -172,7 +173,7 @@ pub fn reseal_header(bytes: &mut [u8]) {
     bytes[56..64].copy_from_slice(&header.to_le_bytes());
 }
 
-/// Corrects the hashes of segments wherever `[offset,length,"hash"]` stands in the index, whatever else that is.
+/// Corrects the hashes of segments wherever `[offset,length,"hash"]` occurs in the index text.
 pub fn reseal_segments(bytes: &mut [u8]) {
     let offset = index_offset(bytes);
     let (body, index) = bytes.split_at_mut(offset);

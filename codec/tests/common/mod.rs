@@ -26,19 +26,19 @@ pub fn checked(verify: bool) -> DecodeOptions {
     DecodeOptions { verify, ..Default::default() }
 }
 
-/// Opens a container without the bounds for files that nobody vouches for: what is behind them is to be met.
+/// Opens a container without the limits for untrusted files, to reach the code beyond them.
 pub fn trusting(bytes: Vec<u8>) -> Result<Container> {
     Container::from_bytes_with(bytes, &OpenOptions { trusted: true, ..Default::default() })
 }
 
-/// Decoded bytes of every stored tensor of a container that is in order.
+/// Decoded bytes of every stored tensor of a sound container.
 pub fn values(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
     let container = Container::from_bytes(bytes.to_vec()).unwrap();
     let read = |n: &str| container.read(n, &DecodeOptions::default()).unwrap().to_vec();
     container.names().into_iter().map(|n| (n.to_owned(), read(n))).collect()
 }
 
-/// Reads `name` with every instruction set, demands that they agree, and returns what came of it.
+/// Reads `name` with every instruction set, checks that they agree, and returns the result.
 pub fn read_everywhere(container: &Container, name: &str, verify: bool) -> Result<Vec<u8>> {
     let read = |isa| container.read(name, &options(isa, verify)).map(|b| b.to_vec());
     let reference = read(Isa::Scalar);
@@ -53,7 +53,7 @@ pub fn read_everywhere(container: &Container, name: &str, verify: bool) -> Resul
     reference
 }
 
-/// An error as people see it, which must say something.
+/// The text of an error, which must not be empty.
 pub fn text(e: &Error) -> String {
     assert!(!e.message().is_empty());
     e.to_string()

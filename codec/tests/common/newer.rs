@@ -1,4 +1,5 @@
-//! Small valid containers of what format 1.1 adds: schemes `rate` and `lossless`, and filter `trellis`; and of what 1.2 adds: layout `quad`.
+//! Small valid containers with the features of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2
+//! (layout `quad`).
 
 use half::{bf16, f16};
 use wcodec::{
@@ -9,17 +10,18 @@ use wcodec::{
 use super::Rng;
 use super::samples::{self, Sample, as_bf16, as_bytes, as_f16, encode, encode_options, symbols, weights};
 
-/// Scheme `rate` for so many bits per weight, which count only where no step is given.
+/// Scheme `rate` with `bits` bits per weight, which matter only if no step is given.
 pub fn rate(bits: f64, trellis: bool) -> Scheme {
     Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis })
 }
 
-/// The bits of the e5m2 that is below an f16: its high byte.
+/// The bits of the e5m2 that truncates an f16: its high byte.
 pub fn as_e5m2(values: &[f32]) -> Vec<u8> {
     values.iter().map(|&w| (f16::from_f32(w).to_bits() >> 8) as u8).collect()
 }
 
-/// Weights with a row of zeros, one of a single value, one with an outlier, and one that signs alone tell apart.
+/// Weights with a row of zeros, one of a single value, one with an outlier, and one whose elements differ only in their
+/// signs.
 fn odd_rows(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
     let mut w = weights(rows * cols, seed);
     let mut row = |r: usize, f: &dyn Fn(usize) -> f32| (0..cols).for_each(|c| w[r * cols + c] = f(c));
@@ -30,13 +32,14 @@ fn odd_rows(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
     w
 }
 
-/// Weights as most trained ones are.
+/// Weights distributed like most trained ones.
 fn bells(n: usize, seed: u64) -> Vec<f32> {
     let mut rng = Rng(seed);
     (0..n).map(|_| rng.bell() * 0.02).collect()
 }
 
-/// Odd shapes of every dtype, rows of every kind, a stack, a transposed matrix, a matrix of zeros, and what other schemes are for.
+/// Odd shapes of every dtype, rows of every kind, a stack, a transposed matrix, a matrix of zeros, and tensors for
+/// other schemes.
 fn source() -> MemorySource<'static> {
     let mut s = MemorySource::new();
     let mut push = |name: &str, dtype, shape: &[usize], data: Vec<u8>| {
@@ -56,15 +59,15 @@ fn source() -> MemorySource<'static> {
     s
 }
 
-/// Floats of every dtype that scheme `lossless` takes: most as trained weights are, a row of any bits with NaNs among them, and f32 of which half
-/// the bits are 0.
+/// Floats of every dtype that scheme `lossless` supports: most distributed like trained weights, a row of any bits
+/// including NaNs, and f32 with half of the bits 0.
 fn floats() -> MemorySource<'static> {
     let mut s = MemorySource::new();
     let mut rng = Rng(50);
     let mut push = |name: &str, dtype: Dtype, shape: &[usize], bytes: fn(&[f32]) -> Vec<u8>| {
         let small: Vec<f32> = (0..shape.iter().product()).map(|_| rng.bell() * 0.02).collect();
         let mut data = bytes(&small);
-        // The second row, where it is one; not where it would be wrong that bits are 0.
+        // Arbitrary bits in the second row, unless the tensor must have zero bits.
         let row = shape.last().unwrap() * dtype.size();
         if name != "f32 of bf16" {
             data[row..2 * row].iter_mut().for_each(|byte| *byte = rng.next() as u8);
@@ -73,7 +76,7 @@ fn floats() -> MemorySource<'static> {
     };
     push("bf16", Dtype::BF16, &[31, 64], as_bf16);
     push("f32", Dtype::F32, &[16, 64], |w| {
-        // What a product rounds away leaves low bits that are noise.
+        // The rounding of a product leaves low bits that are noise.
         as_bytes(&w.iter().map(|&w| (w * 1.618_034 + 1e-4) * (w + 1.234_567)).collect::<Vec<_>>())
     });
     push("f32 of bf16", Dtype::F32, &[15, 64], |w| {
@@ -90,7 +93,7 @@ fn floats() -> MemorySource<'static> {
     s
 }
 
-/// A source that brings its levels along.
+/// A source that provides levels.
 pub struct Chosen<'a>(pub MemorySource<'a>, pub Levels);
 
 impl Source for Chosen<'_> {
@@ -105,7 +108,8 @@ impl Source for Chosen<'_> {
     }
 }
 
-/// Coder, layout, tile, whether a trellis chooses, and the step over the root mean square of a row: small ones need large shifts.
+/// Coder, layout, tile, whether a trellis chooses, and the step relative to the root mean square of a row: small steps
+/// need large shifts.
 const RATES: &[(Coder, Layout, usize, bool, f32)] = &[
     (Coder::Rans, Layout::Pair, 64, true, 0.3),
     (Coder::Rans, Layout::Pair, 128, false, 0.02),
@@ -121,15 +125,15 @@ const RATES: &[(Coder, Layout, usize, bool, f32)] = &[
     (Coder::Raw, Layout::Byte, 64, false, 0.02),
 ];
 
-/// Whether a trellis chooses, the table's bits, and the step, for layout `quad`.
+/// For layout `quad`: whether a trellis chooses, the table's bits, and the step.
 const QUADS: &[(bool, u32, f32)] =
     &[(true, 10, 0.3), (true, 12, 0.08), (false, 11, 0.9), (false, 8, 0.2), (false, 12, 0.1), (false, 12, 0.02)];
 
-/// Containers of format 1.2: layout `quad` of every scheme that has it.
+/// Containers of format 1.2: layout `quad` with every scheme that supports it.
 pub fn quads() -> Vec<Sample> {
     let mut all = samples::quads_of(&samples::small_source());
     all.extend(samples::layers(Coder::Huffman, Layout::Quad, 48, 192));
-    // A strip of noise, for whose symbols the table of all others has no codes.
+    // A strip of noise, whose symbols have no codes in the table of the others.
     let (rows, cols) = (160, 64);
     let mut few = symbols(rows * cols, 2.0, 48);
     let mut rng = Rng(49);
@@ -151,7 +155,7 @@ pub fn quads() -> Vec<Sample> {
     all
 }
 
-/// Containers of both schemes of format 1.1, one for each way to code them, and one in which all schemes are together.
+/// Containers of both schemes of format 1.1, one for each coding, and one with all schemes together.
 pub fn all() -> Vec<Sample> {
     let mut all = Vec::new();
     let mut add = |name: String, source: &MemorySource<'_>, options: &EncodeOptions| {
@@ -168,7 +172,7 @@ pub fn all() -> Vec<Sample> {
         };
         add(format!("rate {coder} {layout} {how} {step}"), &source(), &options);
     }
-    // Steps that are found: all that a writer does for so many bits.
+    // A searched step: everything that a writer does to meet a target of bits.
     let options =
         EncodeOptions { transpose: transpose(), ..encode_options(Coder::Rans, Layout::Pair, rate(5.5, true)) };
     add("rate of 5.5 bits".to_owned(), &source(), &options);

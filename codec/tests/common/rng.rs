@@ -1,6 +1,6 @@
 //! Random numbers for tests.
 
-/// A small generator whose numbers stay the same for ever, as golden files need: SplitMix64.
+/// A small generator whose numbers never change, as golden files require: SplitMix64.
 #[derive(Clone)]
 pub struct Rng(pub u64);
 
@@ -17,7 +17,7 @@ impl Rng {
         (self.next() % n as u64) as usize
     }
 
-    /// A bell curve within -1 to 1, from integers, so that every machine gets the same.
+    /// A bell curve within -1 to 1, from integers, so that it is the same on every machine.
     pub fn bell(&mut self) -> f32 {
         let n = self.next();
         let sum = (n & 0xFFFF) + (n >> 16 & 0xFFFF) + (n >> 32 & 0xFFFF) + (n >> 48);

@@ -1,4 +1,4 @@
-//! Small valid containers that between them have everything the format has.
+//! Small valid containers that together use every feature of the format.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub struct Sample {
     pub bytes: Vec<u8>,
 }
 
-/// `n` weights with tails: most are small, some reach far.
+/// `n` weights with tails: most are small, some are large.
 pub fn weights(n: usize, seed: u64) -> Vec<f32> {
     let mut rng = Rng(seed);
     (0..n)
@@ -46,13 +46,13 @@ pub fn as_f16(values: &[f32]) -> Vec<u8> {
     as_bytes(&values.iter().map(|&w| f16::from_f32(w)).collect::<Vec<_>>())
 }
 
-/// Two matrices of one distribution, so that they share a table; a stack; a transposed matrix; plain bytes; an empty
-/// tensor; a scalar; and a tied name.
+/// Two matrices with the same distribution, so that they share a table; a stack; a transposed matrix; plain bytes; an
+/// empty tensor; a scalar; and a tied name.
 pub fn source() -> MemorySource<'static> {
     source_of([32, 192], [46, 250], [2, 16, 128], [128, 32], [32, 128])
 }
 
-/// The same with fewer elements, for files in the repository.
+/// As [`source`], with fewer elements, for files in the repository.
 pub fn small_source() -> MemorySource<'static> {
     source_of([16, 128], [30, 64], [2, 16, 64], [64, 24], [16, 64])
 }
@@ -102,7 +102,7 @@ const KINDS: &[(&str, Coder, Layout, Scheme)] = &[
     ("zstd of raw", Coder::Zstd, Layout::Byte, Scheme::Raw),
 ];
 
-/// What format 1.2 adds to them.
+/// The samples that format 1.2 adds.
 const QUADS: &[(&str, Coder, Layout, Scheme)] = &[
     ("huffman quad row", Coder::Huffman, Layout::Quad, Scheme::Int8(Granularity::Row)),
     ("huffman quad block", Coder::Huffman, Layout::Quad, Scheme::Int8(Granularity::Block(64))),
@@ -134,8 +134,8 @@ fn kinds_of(source: &MemorySource<'_>, kinds: &[(&str, Coder, Layout, Scheme)]) 
     kinds.iter().map(make).collect()
 }
 
-/// The same with one weight, one tensor of wide raw elements that zstd shrinks, and an alias: short indexes, for tests
-/// that try much.
+/// Containers with one weight, one tensor of wide raw elements that zstd compresses, and an alias: short indexes, for
+/// tests that try many changes.
 pub fn minis() -> Vec<Sample> {
     let make = |&(name, coder, layout, scheme): &(&str, Coder, Layout, Scheme)| {
         let mut s = MemorySource::new();
@@ -153,7 +153,7 @@ pub fn mini(name: &str) -> Vec<u8> {
     minis().into_iter().find(|s| s.name == name).expect("a sample of this name").bytes
 }
 
-/// Int8 matrices that show one feature each: every shift, raw chunks, patches, filters.
+/// Int8 matrices that exercise one feature each: every shift, raw chunks, patches, filters.
 pub fn layer_symbols(rows: usize, cols: usize) -> Vec<(String, Vec<i8>)> {
     let n = rows * cols;
     let mut shapes: Vec<(String, Vec<i8>)> =
@@ -163,7 +163,7 @@ pub fn layer_symbols(rows: usize, cols: usize) -> Vec<(String, Vec<i8>)> {
     shapes.push(("eights".to_owned(), eights));
     let mut noise = symbols(n, 6.0, 22);
     let mut rng = Rng(23);
-    // The last strip does not shrink, so that its chunks are stored raw among coded ones.
+    // The last strip is incompressible, so that its chunks are stored raw among coded ones.
     noise[(rows - 16) * cols..].iter_mut().for_each(|q| *q = rng.next() as i8);
     shapes.push(("raw chunks".to_owned(), noise));
     let mut outliers = symbols(n, 4.0, 24);
@@ -198,7 +198,7 @@ pub fn all_layers() -> Vec<Sample> {
     kinds.into_iter().flat_map(|(c, l)| layers(c, l, 48, 192)).collect()
 }
 
-/// Fails where `samples` lack a coder, layout, shift, filter, scheme or kind of segment.
+/// Fails if `samples` lack a coder, layout, shift, filter, scheme or kind of segment.
 pub fn assert_coverage(samples: &[Sample]) {
     let mut seen = BTreeSet::new();
     for s in samples {

@@ -1,10 +1,10 @@
-//! Zstd frames (RFC 8878) made by hand, so that every field can be what a writer would not make it.
+//! Handmade zstd frames (RFC 8878), in which every field can have a value that writers do not produce.
 
 /// A frame of one raw block.
 #[derive(Clone, Copy)]
 pub struct Frame<'a> {
     pub content: &'a [u8],
-    /// What the frame says of its content's size, if anything.
+    /// The content size in the frame's header, if any.
     pub size: Option<u32>,
     /// Window descriptor; `None`: a single segment.
     pub window: Option<u8>,
@@ -41,7 +41,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A skippable frame, which decoders pass over.
+/// A skippable frame, which decoders ignore.
 pub fn skippable(content: &[u8]) -> Vec<u8> {
     let mut out = vec![0x50, 0x2A, 0x4D, 0x18];
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());

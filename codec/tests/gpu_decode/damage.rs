@@ -1,4 +1,4 @@
-//! Damage that no hash catches: never a crash, a hang or a byte written outside, and the same verdict as the oracle's.
+//! Damage that no hash catches: never a crash, a hang or an out-of-bounds write, and the same verdict as the oracle's.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::data::{self, GRANULARITIES, KINDS};
 use crate::lossless;
 use crate::rig::{Outputs, Rig, Want, Watchdog, assert_same, dtypes, expected, new_seed};
 
-/// Containers of many small tensors in tiles: weights with scales, and bytes that show every feature.
+/// Containers of many small tensors in tiles: weights with scales, and bytes that exercise every feature.
 fn originals(rng: &mut Rng) -> Vec<(String, Vec<u8>)> {
     let mut all = Vec::new();
     for (coder, layout) in KINDS.into_iter().filter(|k| matches!(k.0, Coder::Rans | Coder::Huffman)) {
-        // A table of quads is larger: small tensors are often stored raw.
+        // A table of quads is larger, so small tensors are often stored raw.
         let taller = if layout == Layout::Quad { 3 } else { 1 };
         for granularity in [GRANULARITIES[rng.below(4)], GRANULARITIES[0]] {
             let mut source = MemorySource::new();
@@ -79,15 +79,15 @@ fn damage(rng: &mut Rng, bytes: &mut [u8]) {
     }
 }
 
-/// Makes another table of one, as valid as before.
+/// Turns a table into another valid one.
 fn other_table(rng: &mut Rng, info: &TensorInfo, table: &mut [u8]) {
     if info.planes[0].layout.as_deref() != Some("quad") {
-        // Two symbols change places.
+        // Two symbols swap places.
         let size = if info.coder() == "rans" { 2 } else { 1 };
         let (a, b) = (rng.below(256) * size, rng.below(256) * size);
         return (0..size).for_each(|i| table.swap(a + i, b + i));
     }
-    // A symbol becomes one that had no code, in the order of those of its length.
+    // A symbol is replaced by one that had no code, keeping the order among codes of its length.
     let mut words: Vec<u16> = table.as_chunks::<2>().0.iter().map(|w| u16::from_le_bytes(*w)).collect();
     let sum = |n: usize| words[..n].iter().map(|&w| usize::from(w)).sum::<usize>();
     let counts = (1..words.len()).find(|&n| n + sum(n) == words.len()).expect("counts of codes, and symbols");
@@ -102,8 +102,8 @@ fn other_table(rng: &mut Rng, info: &TensorInfo, table: &mut [u8]) {
     }
 }
 
-/// A copy of a container in which every tensor in tiles is damaged, where the structure does not show it; rarely, its tables
-/// are others too. A few tensors stay as they are.
+/// A copy of a container in which every tiled tensor is damaged without affecting its structure; rarely, its tables are
+/// changed, too. A few tensors stay intact.
 fn damaged(rng: &mut Rng, original: &[u8], infos: &[TensorInfo]) -> Vec<u8> {
     let mut bytes = original.to_vec();
     let tables = rng.below(10) == 0;
@@ -126,7 +126,7 @@ fn damaged(rng: &mut Rng, original: &[u8], infos: &[TensorInfo]) -> Vec<u8> {
     bytes
 }
 
-/// What the oracle makes of one tensor: bytes, or nothing where it noticed the damage.
+/// The oracle's verdict on one tensor: bytes, or none if it noticed the damage.
 struct Verdict {
     want: Want,
     accepted: bool,
@@ -145,7 +145,7 @@ fn verdicts(container: &Container, infos: &[TensorInfo], rng: &mut Rng) -> Vec<V
             if let Err(e) = &result {
                 assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
             }
-            // Of what is refused, only the size counts.
+            // If it was refused, only the size matters.
             let size = if info.scheme == "int8" { dtype.size() } else { info.dtype.size() };
             let bytes = result.unwrap_or_else(|_| vec![0; info.elements as usize * size]);
             Verdict { want: Want { name: info.name.clone(), dtype, rows: None, bytes }, accepted }
@@ -153,7 +153,7 @@ fn verdicts(container: &Container, infos: &[TensorInfo], rng: &mut Rng) -> Vec<V
         .collect()
 }
 
-/// How many corruptions to try.
+/// The number of corruptions to try.
 fn cases() -> usize {
     std::env::var("WCODEC_CORRUPTIONS").map_or(10_000, |n| n.parse().expect("WCODEC_CORRUPTIONS is a number"))
 }
@@ -169,7 +169,7 @@ fn damage_is_found_as_the_oracle_finds_it() {
     let options = GpuOptions { verify: false, ..Default::default() };
     let originals = originals(&mut rig.rng);
     let (mut tried, mut refused, mut changed) = (0, 0, 0);
-    // It has to decode as before when all this is over.
+    // It must decode as before after all this.
     let intact = Container::from_bytes(originals[0].1.clone()).unwrap();
     let witness = GpuDecoder::new(&rig.device, &intact, &[], &options).unwrap();
     while tried < cases() {
@@ -184,7 +184,7 @@ fn damage_is_found_as_the_oracle_finds_it() {
             let mut outputs = Outputs::new(&mut rig, &wants);
             let targets = outputs.targets(&wants);
 
-            // All in a few launches.
+            // All of them in a few launches.
             outputs.poison(&mut rig.rng, &rig.stream);
             // SAFETY: the outputs outlive the work, which `check` waits for.
             unsafe { decoder.decode(&targets, &rig.stream) }.unwrap();
@@ -201,7 +201,7 @@ fn damage_is_found_as_the_oracle_finds_it() {
                 assert_same(got, &v.want, what);
             }
 
-            // One by one, which shows what is said of each.
+            // One by one, to see the verdict on each.
             outputs.poison(&mut rig.rng, &rig.stream);
             for (target, v) in targets.iter().zip(&verdicts) {
                 // SAFETY: as above.
@@ -237,7 +237,7 @@ fn damage_is_found_as_the_oracle_finds_it() {
     rig.compare(&witness, &wants, "what was on the device all the time");
 }
 
-/// Of slices, too: damage elsewhere in the tensor is none of theirs.
+/// Damage elsewhere in the tensor does not affect slices, either.
 #[test]
 fn damage_outside_of_a_slice_is_not_reported() {
     let Some(mut rig) = Rig::new() else { return };
@@ -281,7 +281,7 @@ fn damage_outside_of_a_slice_is_not_reported() {
     }
 }
 
-/// With hashes compared, nothing that is damaged reaches the device: not ours, and not nvCOMP.
+/// With hashes compared, no damage reaches the device, neither our kernels nor nvCOMP.
 #[test]
 fn hashes_catch_damage_first() {
     let Some(mut rig) = Rig::new() else { return };
@@ -304,7 +304,7 @@ fn hashes_catch_damage_first() {
     }
 }
 
-/// Without a GPU: what the test above sends is damaged in the ways that it should be.
+/// Runs without a GPU: the data of the test above is damaged in the intended ways.
 #[test]
 fn the_damage_is_of_every_kind() {
     let mut rng = Rng(new_seed());

@@ -1,4 +1,4 @@
-//! What is decoded.
+//! The data to decode.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -20,7 +20,7 @@ pub const KINDS: [(Coder, Layout); 7] = [
 pub const GRANULARITIES: [Granularity; 4] =
     [Granularity::Row, Granularity::Tensor, Granularity::Block(64), Granularity::Block(16)];
 
-/// Weights as bytes of `dtype`: most are small, some reach far.
+/// Weights as bytes of `dtype`: most are small, some are large.
 pub fn weights(n: usize, dtype: Dtype, seed: u64) -> Vec<u8> {
     const RUN: usize = 1 << 16;
     let mut out = vec![0; n * dtype.size()];
@@ -45,7 +45,7 @@ pub fn push(source: &mut MemorySource<'_>, name: &str, dtype: Dtype, shape: &[us
     source.push(name.to_owned(), dtype, shape.to_vec(), bytes.into()).unwrap();
 }
 
-/// Every class of shape, and some that chance chose. Names that begin with `t.` are to be transposed.
+/// Every class of shape, and some random ones. Names that begin with `t.` are to be transposed.
 pub fn shapes(rng: &mut Rng) -> MemorySource<'static> {
     let mut source = MemorySource::new();
     let dtypes = [Dtype::BF16, Dtype::F32, Dtype::F16];
@@ -72,11 +72,11 @@ pub fn shapes(rng: &mut Rng) -> MemorySource<'static> {
     source
 }
 
-/// Matrices of bytes, each of which shows another part of the format: every shift, raw chunks, patches, filters.
+/// Matrices of bytes, each exercising another part of the format: every shift, raw chunks, patches, filters.
 pub fn features(rows: usize, cols: usize, rng: &mut Rng) -> MemorySource<'static> {
     let mut source = MemorySource::new();
     for (what, mut symbols) in samples::layer_symbols(rows, cols) {
-        // New data, whose distribution stays as it is: rows are turned, and the filtered ones begin elsewhere.
+        // New data with the same distribution: rows are rotated, and the filtered ones start at another value.
         if matches!(what.as_str(), "left" | "up") {
             let first = rng.next() as i8;
             symbols.iter_mut().for_each(|q| *q = q.wrapping_add(first));
@@ -92,7 +92,7 @@ pub fn encode(source: &MemorySource<'_>, options: &EncodeOptions) -> Container {
     Container::from_bytes(samples::encode(source, options)).unwrap()
 }
 
-/// Options with everything but the coder chosen by chance.
+/// Options with everything but the coder chosen at random.
 pub fn options(coder: Coder, layout: Layout, granularity: Granularity, rng: &mut Rng) -> EncodeOptions {
     EncodeOptions {
         scheme: Scheme::Int8(granularity),

@@ -26,8 +26,8 @@ fn golden_files_equal_the_oracle() {
     }
 }
 
-/// The corpus of damaged files: what the CPU refuses for its structure or its segments' hashes is refused before anything is
-/// sent to the device; what it finds while it decodes, the device finds; the rest is the same.
+/// The corpus of damaged files: faults that the CPU finds by structure or segment hashes are refused before anything is
+/// sent to the device; faults that it finds while decoding, the device finds; the rest decodes alike.
 #[test]
 fn corrupt_files_are_refused_as_by_the_oracle() {
     let Some(mut rig) = Rig::new() else { return };
@@ -39,7 +39,7 @@ fn corrupt_files_are_refused_as_by_the_oracle() {
         let damaged: Vec<_> = container.infos().unwrap().into_iter().filter(|t| t.name != "ok").collect();
         for (verify, damaged) in [true, false].into_iter().flat_map(|v| damaged.iter().map(move |t| (v, t))) {
             let options = GpuOptions { verify, ..Default::default() };
-            // The other tensor is in order.
+            // The other tensor is sound.
             if let Some(ok) = &ok {
                 let decoder = GpuDecoder::new(&rig.device, &container, &["ok".to_owned()], &options).unwrap();
                 let wants = [Want::whole(&container, ok, ok.dtype, &mut rig.rng)];
@@ -61,7 +61,7 @@ fn corrupt_files_are_refused_as_by_the_oracle() {
             assert!(!(verify && what.starts_with("flip-")), "{what}: the hash was not compared");
             for dtype in dtypes(damaged) {
                 match expected(&container, damaged, dtype, false) {
-                    // What only the hash of the decoded plane would show.
+                    // Damage that only the hash of the decoded plane reveals.
                     Ok(bytes) => {
                         let want = Want { name: name.clone(), dtype, rows: None, bytes };
                         rig.compare(&decoder, &[want], &what);
@@ -80,7 +80,7 @@ fn corrupt_files_are_refused_as_by_the_oracle() {
                             (ErrorKind::Corrupt, Some(name.as_str())),
                             "{what}: {e}"
                         );
-                        // It is said once.
+                        // It is reported once.
                         decoder.check(&rig.stream).unwrap();
                         outputs.contents(&rig.stream, &what);
                         late += 1;

@@ -19,7 +19,7 @@ fn any_scratch_gives_the_same() {
         let container = data::encode(&source, &options);
         let mut sizes = Vec::new();
         for zstd_scratch in BUDGETS {
-            // One frame in each launch: enough of that with frames that are not short.
+            // One frame per launch: skipped unless frames are long, because it is slow.
             if zstd_scratch == 0 && zstd_chunk.is_some_and(|n| n < 40_000) {
                 continue;
             }
@@ -53,7 +53,7 @@ fn filters_are_undone_in_every_batch() {
     }
 }
 
-/// More tensors than one launch describes, with frames that differ in length.
+/// More tensors than one launch can describe, with frames of different lengths.
 #[test]
 fn frames_of_many_tensors_share_batches() {
     let Some(mut rig) = Rig::with_nvcomp() else { return };

@@ -1,4 +1,4 @@
-//! Compressed bytes in the host's memory, sent to the device in a ring while what was sent before is decoded.
+//! Compressed bytes in host memory, sent to the device through a ring while earlier ones are decoded.
 
 use wcodec::gpu::{GpuDecoder, GpuOptions, HostDecoder, Sizes, Stream};
 use wcodec::{Coder, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme};
@@ -9,7 +9,8 @@ use crate::rig::{Outputs, Rig, Want, shuffle};
 /// From one tensor at a time to everything at once.
 const RINGS: [usize; 3] = [0, 200_000, 128 << 20];
 
-/// Decodes all tensors in every dtype, in the order of the file and in another one, several times without waiting between.
+/// Decodes all tensors in every dtype, in the order of the file and in another one, several times without waiting in
+/// between.
 fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
     let mut source: MemorySource<'_> = data::shapes(&mut rig.rng);
     for i in 0..12 {
@@ -57,7 +58,7 @@ fn frames_from_the_host_equal_the_oracle() {
     check(&mut rig, &options, "zstd");
 }
 
-/// What decoders say that they hold is what was said before they were made, and a ring keeps to its bound whatever is streamed.
+/// The memory that decoders report equals the estimate made before, and a ring keeps to its bound whatever is streamed.
 #[test]
 fn decoders_hold_what_was_said() {
     let Some(mut rig) = Rig::new() else { return };

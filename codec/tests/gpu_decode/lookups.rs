@@ -1,4 +1,4 @@
-//! Rows whose numbers are on the device.
+//! Lookups of rows whose indices are on the device.
 
 use wcodec::gpu::{DeviceBuffer, GpuDecoder, GpuOptions, RowIds};
 use wcodec::{Coder, Container, Dtype, ErrorKind};
@@ -8,7 +8,7 @@ use crate::data::{self, GRANULARITIES, KINDS};
 use crate::lossless;
 use crate::rig::{Outputs, Rig, Want, dtypes, expected};
 
-/// Numbers of rows, some of which are of none, as bytes; and the rows as they should be found.
+/// Row indices as bytes, some of them out of range; and the expected rows.
 fn some_ids(rng: &mut Rng, whole: &[u8], rows: usize, dtype: Dtype, wide: bool) -> (Vec<u8>, Vec<u8>) {
     let row = whole.len() / rows;
     let nan = match dtype {
@@ -37,7 +37,7 @@ fn some_ids(rng: &mut Rng, whole: &[u8], rows: usize, dtype: Dtype, wide: bool) 
     (ids, found)
 }
 
-/// Looks rows of every tensor up that kernels look rows up of; how many there were.
+/// Looks up rows of every tensor that kernels support; returns the number of tensors.
 fn compare(rig: &mut Rig, container: &Container, what: &str) -> usize {
     let infos = rig.decodable(container);
     let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
@@ -63,7 +63,8 @@ fn compare(rig: &mut Rig, container: &Container, what: &str) -> usize {
                 outputs.poison(&mut rig.rng, &rig.stream);
                 let out = outputs.targets(&want).remove(0).out;
                 let what = format!("{count} rows of {} as {dtype}, {what}", info.name);
-                // SAFETY: numbers and output outlive the work, which `check` waits for; the output has room for all rows.
+                // SAFETY: indices and output outlive the work, which `check` waits for; the output has room for all
+                // rows.
                 unsafe { lookup.look_up(RowIds { ptr: ids.ptr(), count, wide }, out, &rig.stream) }
                     .unwrap_or_else(|e| panic!("{what}: {e}"));
                 decoder.check(&rig.stream).unwrap();

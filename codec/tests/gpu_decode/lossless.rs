@@ -1,4 +1,4 @@
-//! Scheme `lossless`: every bit of every dtype, coder and shape, from the device's memory and from the host's.
+//! Scheme `lossless`: every bit of every dtype, coder and shape, from device memory and from host memory.
 
 use wcodec::gpu::{GpuDecoder, GpuOptions, HostDecoder, Sizes, Stream};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, MemorySource, Scheme};
@@ -11,14 +11,14 @@ use crate::slices;
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F8_E4M3, Dtype::F8_E5M2];
 const CODERS: [Coder; 4] = [Coder::Rans, Coder::Huffman, Coder::Zstd, Coder::Raw];
 
-/// Options with everything but the coder chosen by chance.
+/// Options with everything but the coder chosen at random.
 pub fn options(coder: Coder, rng: &mut Rng) -> EncodeOptions {
     let options = data::options(coder, wcodec::Layout::Byte, data::GRANULARITIES[0], rng);
     EncodeOptions { scheme: Scheme::Lossless, transpose: vec!["t.*".to_owned()], ..options }
 }
 
-/// Bits of floats: weights, those with whatever bits among them, and those that were of fewer bits once, so that each sort is put together
-/// of other planes.
+/// Bits of floats: weights, weights with arbitrary bits among them, and weights that once had fewer bits, so that each
+/// sort is joined from other planes.
 fn floats(n: usize, dtype: Dtype, sort: usize, rng: &mut Rng) -> Vec<u8> {
     let size = dtype.size();
     let mut weight = || rng.bell() * 0.05;
@@ -76,7 +76,7 @@ fn lossless(container: &Container) -> usize {
     container.infos().unwrap().iter().filter(|t| t.scheme == "lossless").count()
 }
 
-/// Without a GPU: the tests below decode what they are meant to.
+/// Runs without a GPU: the tests below decode the intended planes.
 #[test]
 fn the_planes_are_of_every_kind() {
     let mut rng = Rng(new_seed());
@@ -192,7 +192,7 @@ fn tensors_from_the_host_equal_the_oracle() {
     }
 }
 
-/// The same tensors at several places in one call, as batches of several planes must not mix them up.
+/// Requests one tensor at several places in one call, which batches of several planes must not mix up.
 #[test]
 fn tensors_that_are_wanted_twice() {
     let Some(mut rig) = Rig::new() else { return };

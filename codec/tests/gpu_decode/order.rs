@@ -19,12 +19,12 @@ fn container(rig: &mut Rig, coder: Coder, layout: Layout) -> Container {
     data::encode(&source, &options)
 }
 
-/// Everything, as everything.
+/// Every tensor in every dtype.
 fn wants(rig: &mut Rig, container: &Container) -> Vec<Want> {
     Want::everything(container, &container.infos().unwrap(), &mut rig.rng)
 }
 
-/// Kernels may begin before the work ahead of them ends. They must not write before it has.
+/// Kernels may begin before the preceding work ends, but must not write before it has.
 #[test]
 fn work_in_a_stream_is_done_in_order() {
     let Some(mut rig) = Rig::new() else { return };
@@ -40,7 +40,7 @@ fn work_in_a_stream_is_done_in_order() {
             let mut outputs = Outputs::new(&mut rig, &wants);
             let batch = decoder.prepare(&outputs.targets(&wants)).unwrap();
             for round in 0..20 {
-                // What a fill leaves must be overwritten, and what is decoded must be there when the next fill begins.
+                // The decode must overwrite the fill, and must be complete when the next fill begins.
                 outputs.poison(&mut rig.rng, &rig.stream);
                 // SAFETY: the outputs and the decoder outlive the work, which `check` waits for.
                 unsafe { batch.launch(&rig.stream) }.unwrap();
@@ -54,7 +54,7 @@ fn work_in_a_stream_is_done_in_order() {
     }
 }
 
-/// Decodes into the same place again and again, another tensor each time: the last one wins.
+/// Decodes into the same place repeatedly, another tensor each time: the last one wins.
 #[test]
 fn decoding_over_what_was_decoded() {
     let Some(mut rig) = Rig::new() else { return };
@@ -74,7 +74,7 @@ fn decoding_over_what_was_decoded() {
             // SAFETY: the output outlives the work, which `check` waits for.
             unsafe { decoder.decode(&outputs.targets(&[other]), &rig.stream) }.unwrap();
         }
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { decoder.decode(&outputs.targets(std::slice::from_ref(&want)), &rig.stream) }.unwrap();
         decoder.check(&rig.stream).unwrap();
         outputs.assert_equal(std::slice::from_ref(&want), &rig.stream, &format!("round {round}"));
@@ -134,7 +134,7 @@ fn threads_share_a_decoder() {
     });
 }
 
-/// What [`Batch::launch`](wcodec::gpu::Batch::launch) promises: it can be captured, and replayed without the host.
+/// The promise of [`Batch::launch`](wcodec::gpu::Batch::launch): it can be captured, and replayed without the host.
 fn replay(coder: Coder, layout: Layout, zstd_scratch: usize) {
     let Some(mut rig) = Rig::new() else { return };
     if coder == Coder::Zstd && !rig.has_nvcomp() {
@@ -150,11 +150,11 @@ fn replay(coder: Coder, layout: Layout, zstd_scratch: usize) {
     let graph = Graph::capture(&rig.stream, || {
         // SAFETY: the outputs and the decoder outlive the graph.
         unsafe { batch.launch(&rig.stream)? };
-        // SAFETY: likewise. Once more, behind itself.
+        // SAFETY: as above. A second launch, after the first.
         unsafe { batch.launch(&rig.stream) }
     })
     .unwrap();
-    // Nothing was done yet.
+    // Nothing has run yet.
     let untouched = outputs.contents(&rig.stream, "captured");
     assert!(untouched.iter().flatten().all(|&b| b == untouched[0][0]));
     for round in 0..5 {
@@ -192,7 +192,7 @@ fn graphs_of_zstd_are_replayed() {
     replay(Coder::Zstd, Layout::Byte, 1 << 20);
 }
 
-/// A batch that outlives what it was made for is still only launches: the decoder may decode other things between.
+/// A batch that outlives its request still consists only of launches: the decoder may decode other tensors in between.
 #[test]
 fn batches_and_single_calls_take_turns() {
     let Some(mut rig) = Rig::new() else { return };
@@ -221,7 +221,8 @@ fn batches_and_single_calls_take_turns() {
     outputs.assert_equal(&wants, &rig.stream, "batches");
 }
 
-/// Frames of several streams, of a graph that is replayed in one of them, and of another graph beside it: all use scratch.
+/// Frames of several streams, of a graph that is replayed in one of them, and of another graph beside it: all use
+/// scratch.
 #[test]
 fn streams_and_graphs_of_zstd_do_not_share_scratch() {
     let Some(mut rig) = Rig::with_nvcomp() else { return };
@@ -251,7 +252,7 @@ fn streams_and_graphs_of_zstd_do_not_share_scratch() {
     }
 }
 
-/// Bytes of the device that are free, once they are `want`: what graphs kept is freed by a thread of its own.
+/// Free bytes of the device, once they are `want`: memory kept by graphs is freed by its own thread.
 fn free_again(rig: &Rig, want: u64) -> u64 {
     let mut free = 0;
     for _ in 0..200 {
@@ -264,7 +265,7 @@ fn free_again(rig: &Rig, want: u64) -> u64 {
     free
 }
 
-/// A graph reads what its decoder had long after that is gone, and no longer than it lives itself.
+/// A graph can read its decoder's memory long after the decoder is gone, and that memory is freed with the graph.
 #[test]
 fn graphs_keep_what_they_read() {
     let Some(mut rig) = Rig::alone() else { return };
@@ -275,7 +276,7 @@ fn graphs_keep_what_they_read() {
         let container = container(&mut rig, coder, layout);
         let wants = wants(&mut rig, &container);
         let mut outputs = Outputs::new(&mut rig, &wants);
-        // What the driver and nvCOMP take for themselves, they have since the first time.
+        // The driver and nvCOMP allocate their own memory the first time.
         for turn in 0..2 {
             outputs.poison(&mut rig.rng, &rig.stream);
             rig.stream.synchronize().unwrap();
@@ -285,7 +286,7 @@ fn graphs_keep_what_they_read() {
             let work = || unsafe { decoder.decode(&outputs.targets(&wants), &rig.stream) };
             let graph = Graph::capture(&rig.stream, work).unwrap();
             drop(decoder);
-            // Whoever gets the memory now writes to it.
+            // The freed memory would be reused and overwritten here.
             let others: Vec<DeviceBuffer> =
                 (0..40).map(|i| DeviceBuffer::new(&rig.device, (i % 8 + 1) << 17).unwrap()).collect();
             others.iter().for_each(|other| other.fill(0x3C, &rig.stream).unwrap());
@@ -304,7 +305,7 @@ fn graphs_keep_what_they_read() {
     }
 }
 
-/// What is kept by a stream that nothing captures goes at once.
+/// A stream that is not being captured releases what it is to keep at once.
 #[test]
 fn streams_keep_only_what_is_captured() {
     let Some(rig) = Rig::new() else { return };
@@ -330,7 +331,7 @@ fn streams_keep_only_what_is_captured() {
     assert!(numbers[0].is_some() && numbers[0] != numbers[1]);
 }
 
-/// Who waited for a stream that is being captured would become a part of the graph.
+/// Waiting for a stream that is being captured would make the waiting stream part of the graph.
 #[test]
 fn streams_follow_each_other_but_not_into_a_capture() {
     let Some(rig) = Rig::new() else { return };

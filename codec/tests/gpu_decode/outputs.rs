@@ -102,7 +102,7 @@ fn hundreds_of_tensors_in_one_call() {
             let shape = [1 + rig.rng.below(70), 1 + rig.rng.below(500)];
             data::push(&mut source, &format!("w{i}"), Dtype::BF16, &shape, &mut rig.rng);
         }
-        // Some that are copied.
+        // Some tensors that are copied.
         for i in 0..40 {
             let shape = [1 + rig.rng.below(5000)];
             data::push(&mut source, &format!("norm{i}"), Dtype::F32, &shape, &mut rig.rng);
@@ -112,7 +112,7 @@ fn hundreds_of_tensors_in_one_call() {
         let infos = container.infos().unwrap();
         let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
         for round in 0..3 {
-            // One kind of output each, all of one kind in the last round; some tensors twice.
+            // One dtype per output, the same for all in the last round; some tensors twice.
             let mut wants: Vec<Want> = Vec::new();
             for info in infos.iter().chain(&infos[..50]) {
                 let all = dtypes(info);

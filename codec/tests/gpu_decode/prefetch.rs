@@ -1,4 +1,4 @@
-//! Batches of a [`HostDecoder`] whose bytes are copied ahead of their decoding, in any order and number.
+//! Batches of a [`HostDecoder`] whose bytes are prefetched, in any order and number.
 
 use wcodec::gpu::{GpuOptions, HostBatch, HostDecoder, Stream};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, TensorInfo};
@@ -21,7 +21,7 @@ fn decoder(rig: &Rig, container: &Container, ring: usize) -> HostDecoder {
     HostDecoder::new(&rig.device, container, &[], &GpuOptions { ring, ..Default::default() }).unwrap()
 }
 
-/// Wants in parts of `per`, each with its outputs and its batch.
+/// `wants` in parts of `per`, each with its outputs and its batch.
 fn batches(rig: &mut Rig, decoder: &HostDecoder, wants: &[Want], per: usize) -> Vec<(Vec<Want>, Outputs, HostBatch)> {
     wants
         .chunks(per)
@@ -33,7 +33,7 @@ fn batches(rig: &mut Rig, decoder: &HostDecoder, wants: &[Want], per: usize) -> 
         .collect()
 }
 
-/// Launches batches again and again with prefetches before, between and never, and compares all outputs.
+/// Launches batches repeatedly, with prefetches before, between and without launches, and compares all outputs.
 fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
     let container = container(rig, options);
     let infos = container.infos().unwrap();
@@ -49,14 +49,14 @@ fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
             for (_, outputs, _) in &mut all {
                 outputs.poison(&mut rig.rng, &stream);
             }
-            // How many batches ahead are prefetched: none, one, some, more than there are slots.
+            // The number of batches that are prefetched ahead: none, one, some, more than there are slots.
             let ahead = [0, 1, 3, 9][round];
             for i in 0..all.len() {
                 for (_, _, next) in all.iter().skip(i).take(ahead) {
                     next.prefetch().unwrap();
                 }
                 if rig.rng.below(4) == 0 {
-                    // Prefetched and, for now, not launched.
+                    // Prefetched and not launched yet.
                     all[rig.rng.below(all.len())].2.prefetch().unwrap();
                 }
                 // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
@@ -86,7 +86,7 @@ fn frames_that_were_prefetched_equal_the_oracle() {
     check(&mut rig, &options, "zstd");
 }
 
-/// Rows of a tensor whose edges are strips.
+/// Rows of a tensor with boundaries at strips.
 fn slice(container: &Container, info: &TensorInfo, rows: std::ops::Range<usize>) -> Want {
     let whole = expected(container, info, Dtype::BF16, true).unwrap();
     let row = whole.len() / (info.count * info.rows);
@@ -145,7 +145,7 @@ fn batches_and_decoders_that_are_dropped_early() {
         let wants: Vec<Want> = infos.iter().map(|i| Want::whole(&container, i, Dtype::F32, &mut rig.rng)).collect();
         let mut all = batches(&mut rig, &decoder, &wants, 2);
         all.iter().for_each(|(_, _, batch)| batch.prefetch().unwrap());
-        // Prefetched, and gone: its slots are free again, and copies into them do no harm.
+        // Prefetched and dropped: its slots are free again, and copies into them do no harm.
         all.truncate(6);
         all.remove(1);
         for (_, outputs, _) in &mut all {
@@ -155,7 +155,7 @@ fn batches_and_decoders_that_are_dropped_early() {
             // SAFETY: the outputs hold the targets and outlive the work, which is waited for below.
             unsafe { batch.launch(&stream).unwrap() };
         }
-        // Batches keep what they need of the decoder, until they are dropped with copies under way.
+        // Batches keep the parts of the decoder that they need, until they are dropped with copies in flight.
         drop(decoder);
         stream.synchronize().unwrap();
         for (wants, outputs, batch) in all {

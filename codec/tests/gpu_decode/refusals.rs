@@ -1,4 +1,4 @@
-//! Calls that are wrong.
+//! Invalid calls.
 
 use wcodec::gpu::{DeviceBuffer, GpuDecoder, GpuOptions, Target};
 use wcodec::{Container, Dtype, EncodeOptions, ErrorKind, MemorySource};
@@ -39,11 +39,11 @@ fn what_cannot_be_decoded_is_refused() {
         let e = decoder.prepare(std::slice::from_ref(&target)).expect_err("it is wrong");
         assert_eq!(e.kind(), ErrorKind::Input, "{target:?}: {e}");
         assert!(e.to_string().contains(words), "{target:?}: {e}");
-        // One that is right beside it does not help.
+        // A valid target beside it does not help.
         decoder.prepare(&[good.clone(), target]).expect_err("it is wrong");
     }
     assert!(decoder.output_bytes("w", Dtype::U8).is_err() && decoder.output_bytes("nobody", Dtype::I8).is_err());
-    // What has nothing to do is no mistake.
+    // Empty work is not an error.
     let nothing = [Target { rows: Some(16..16), ..good.clone() }, Target { rows: Some(120..120), ..good }];
     // SAFETY: nothing is written.
     unsafe {

@@ -1,4 +1,4 @@
-//! A GPU, outputs that show every byte written where none should be, and the oracle.
+//! A GPU, outputs that reveal every out-of-bounds write, and the oracle.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -13,10 +13,10 @@ use wcodec::{Container, DecodeOptions, Dtype, Isa, Result, TensorInfo};
 
 use crate::common::{self, Rng};
 
-/// Untouched bytes before and behind every output, at least.
+/// The fewest guard bytes before and after every output.
 const GUARD: usize = 256;
 
-/// What most tests need.
+/// The fixture of most tests.
 pub struct Rig {
     pub device: Device,
     pub stream: Stream,
@@ -25,7 +25,7 @@ pub struct Rig {
     _place: Place,
 }
 
-/// Who measures the device's memory has it alone; all others share it.
+/// Tests that measure the device's memory hold this exclusively; all others share it.
 static DEVICE: RwLock<()> = RwLock::new(());
 
 enum Place {
@@ -33,7 +33,7 @@ enum Place {
     Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
-/// A seed that nobody has used before, or that of WCODEC_SEED. Printed, which shows where the test fails.
+/// A fresh seed, or that of WCODEC_SEED. Printed, so that it is shown if the test fails.
 pub fn new_seed() -> u64 {
     let given = std::env::var("WCODEC_SEED").ok().map(|s| s.parse().expect("WCODEC_SEED is a number"));
     let seed = given.unwrap_or_else(|| RandomState::new().hash_one(0));
@@ -42,12 +42,12 @@ pub fn new_seed() -> u64 {
 }
 
 impl Rig {
-    /// Nothing where there is no GPU.
+    /// `None` if there is no GPU.
     pub fn new() -> Option<Self> {
         Self::at(|| Place::Shared { _guard: DEVICE.read().unwrap_or_else(PoisonError::into_inner) })
     }
 
-    /// Likewise, for a test that no other one may take memory beside.
+    /// As [`new`](Self::new), for a test beside which no other one may allocate memory.
     pub fn alone() -> Option<Self> {
         Self::at(|| Place::Alone { _guard: DEVICE.write().unwrap_or_else(PoisonError::into_inner) })
     }
@@ -60,34 +60,34 @@ impl Rig {
         Some(Self { device, stream, rng: Rng(seed), seed, _place: place })
     }
 
-    /// Nothing where there is no GPU or no nvCOMP; the latter is said, once.
+    /// `None` if there is no GPU or no nvCOMP; the latter is reported, once.
     pub fn with_nvcomp() -> Option<Self> {
         let rig = Self::new()?;
         rig.has_nvcomp().then_some(rig)
     }
 
-    /// Whether planes of coder `zstd` can be decoded. Fails where they cannot and WCODEC_REQUIRE_GPU is 1.
+    /// Whether planes of coder `zstd` can be decoded. Fails if they cannot and WCODEC_REQUIRE_GPU is 1.
     pub fn has_nvcomp(&self) -> bool {
         let Err(e) = Nvcomp::load_for(&self.device, None, &[]) else { return true };
         assert!(std::env::var("WCODEC_REQUIRE_GPU").as_deref() != Ok("1"), "nvCOMP is required: {e}");
         static SAID: Once = Once::new();
-        // Not by `eprintln`, which the test harness hides.
+        // Not through `eprintln`, which the test harness captures.
         SAID.call_once(|| drop(writeln!(std::io::stderr(), "GPU tests of coder zstd are skipped: {e}")));
         false
     }
 
-    /// Decodes `wants` in one call and compares: outputs at odd addresses among them, all of them poisoned and guarded.
+    /// Decodes `wants` in one call and compares: some outputs are at odd addresses, and all are poisoned and guarded.
     pub fn compare(&mut self, decoder: &GpuDecoder, wants: &[Want], what: &str) {
         let mut outputs = Outputs::new(self, wants);
         outputs.poison(&mut self.rng, &self.stream);
         let targets = outputs.targets(wants);
-        // SAFETY: the outputs outlive the work, which `check` waits for, and have the sizes of what is wanted.
+        // SAFETY: the outputs outlive the work, which `check` waits for, and have the right sizes.
         unsafe { decoder.decode(&targets, &self.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
         decoder.check(&self.stream).unwrap_or_else(|e| panic!("{what}: {e}"));
         outputs.assert_equal(wants, &self.stream, what);
     }
 
-    /// Compares all tensors of a container, as everything that they can be decoded to. Returns how many outputs there were.
+    /// Compares all tensors of a container, in every dtype that they can be decoded to. Returns the number of outputs.
     pub fn compare_container(&mut self, container: &Container, options: &GpuOptions, what: &str) -> usize {
         let infos = self.decodable(container);
         let names: Vec<String> = infos.iter().map(|t| t.name.clone()).collect();
@@ -110,7 +110,7 @@ impl Rig {
         wants.len()
     }
 
-    /// Tensors of `container`, without those of coder `zstd` where there is no nvCOMP.
+    /// Tensors of `container`, without those of coder `zstd` if there is no nvCOMP.
     pub fn decodable(&self, container: &Container) -> Vec<TensorInfo> {
         let infos = container.infos().unwrap();
         let zstd = infos.iter().any(|t| t.coder() == "zstd") && self.has_nvcomp();
@@ -137,7 +137,7 @@ pub fn oracle(verify: bool) -> DecodeOptions {
     DecodeOptions { isa: Some(Isa::Scalar), verify, ..Default::default() }
 }
 
-/// All that a tensor can be decoded to.
+/// All dtypes that a tensor can be decoded to.
 pub fn dtypes(info: &TensorInfo) -> Vec<Dtype> {
     match info.scheme.as_str() {
         "int8" => vec![Dtype::I8, Dtype::F16, Dtype::BF16, Dtype::F32],
@@ -145,7 +145,7 @@ pub fn dtypes(info: &TensorInfo) -> Vec<Dtype> {
     }
 }
 
-/// The bytes of a tensor as the CPU decodes them.
+/// The bytes of a tensor decoded by the CPU.
 pub fn expected(container: &Container, info: &TensorInfo, dtype: Dtype, verify: bool) -> Result<Vec<u8>> {
     if info.scheme != "int8" || dtype != Dtype::I8 {
         return container.read_as(&info.name, dtype, &oracle(verify)).map(|b| b.to_vec());
@@ -155,12 +155,12 @@ pub fn expected(container: &Container, info: &TensorInfo, dtype: Dtype, verify: 
     if info.row_axis == 0 {
         return Ok(symbols);
     }
-    // They come in the order of the matrix; elements lie in that of the tensor.
+    // Symbols are in the order of the matrix; elements in that of the tensor.
     let (rows, cols) = (info.rows, info.cols);
     Ok((0..cols).flat_map(|c| (0..rows).map(move |r| r * cols + c)).map(|i| symbols[i]).collect())
 }
 
-/// A tensor to decode and what it must come to.
+/// A tensor to decode and its expected bytes.
 #[derive(Clone, Debug)]
 pub struct Want {
     pub name: String,
@@ -178,7 +178,7 @@ impl Want {
         Self { name, dtype, rows: None, bytes }
     }
 
-    /// All tensors as everything that they can be decoded to, in any order.
+    /// All tensors in every dtype that they can be decoded to, in any order.
     pub fn everything(container: &Container, infos: &[TensorInfo], rng: &mut Rng) -> Vec<Self> {
         let mut wants = Vec::new();
         for info in infos {
@@ -197,7 +197,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// One output for each of `wants`; half of them do not begin at multiples of 16 bytes.
+    /// One output for each of `wants`; half of them are not aligned to 16 bytes.
     pub fn new(rig: &mut Rig, wants: &[Want]) -> Self {
         let mut end = 0;
         let places = wants
@@ -216,7 +216,7 @@ impl Outputs {
 
     /// Fills everything with one value, in the stream.
     pub fn poison(&mut self, rng: &mut Rng, stream: &Stream) {
-        // Another one than the last.
+        // A value that differs from the last.
         self.poison = self.poison.wrapping_add(1 + rng.below(255) as u8);
         self.buffer.fill(self.poison, stream).unwrap();
     }
@@ -231,7 +231,7 @@ impl Outputs {
         self.places.iter().zip(wants).map(target).collect()
     }
 
-    /// Contents of all outputs, whose guards must be as they were.
+    /// Contents of all outputs, whose guards must be unchanged.
     pub fn contents(&self, stream: &Stream, what: &str) -> Vec<Vec<u8>> {
         let mut all = vec![0; self.buffer.len()];
         self.buffer.download(0, &mut all, stream).unwrap();
@@ -265,7 +265,7 @@ pub fn assert_same(got: &[u8], want: &Want, what: &str) {
     }
 }
 
-/// Ends the process when what it guards takes too long: a kernel that hangs cannot be waited for.
+/// Ends the process if the guarded work takes too long: waiting for a hanging kernel would never end.
 pub struct Watchdog(Option<mpsc::Sender<()>>);
 
 impl Watchdog {

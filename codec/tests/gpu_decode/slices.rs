@@ -9,7 +9,7 @@ use crate::common::Rng;
 use crate::data::{self, GRANULARITIES, KINDS};
 use crate::rig::{Outputs, Rig, Want, dtypes, expected};
 
-/// Matrices, and rows of each: of what is not stored as matrices, the first dimension.
+/// Matrices, and rows of each; without a matrix view, the first dimension.
 fn rows(container: &Container, info: &TensorInfo) -> (usize, usize) {
     match container.reader().tensor(&info.name).unwrap().matrix {
         Some(m) => (m.count, m.rows),
@@ -24,7 +24,7 @@ fn edges((count, rows): (usize, usize)) -> Vec<usize> {
     edges
 }
 
-/// `n` slices of a tensor, whole and empty ones possibly among them.
+/// `n` slices of a tensor, possibly including whole and empty ones.
 pub fn some(container: &Container, info: &TensorInfo, n: usize, rng: &mut Rng) -> Vec<Want> {
     let edges = edges(rows(container, info));
     let all = dtypes(info);
@@ -62,7 +62,7 @@ fn slices_are_parts_of_the_whole() {
     }
 }
 
-/// Filters reach from one chunk into the next; slices begin where they begin anew.
+/// Filters cross chunk borders; slices begin where filters restart.
 #[test]
 fn slices_of_filtered_planes() {
     let Some(mut rig) = Rig::new() else { return };
@@ -83,7 +83,7 @@ fn slices_of_filtered_planes() {
     }
 }
 
-/// A tensor that is decoded piece by piece, as when its parts go to several places.
+/// A tensor that is decoded piece by piece, as if its parts went to several places.
 #[test]
 fn all_slices_of_a_tensor_make_the_whole() {
     let Some(mut rig) = Rig::new() else { return };
@@ -104,7 +104,7 @@ fn all_slices_of_a_tensor_make_the_whole() {
     }
 }
 
-/// Ranges of one tensor in any order, some more than once, lie one behind the other.
+/// Ranges of one tensor in any order, some more than once, are written one after the other.
 #[test]
 fn runs_of_rows_lie_one_behind_the_other() {
     let Some(mut rig) = Rig::new() else { return };

@@ -1,4 +1,4 @@
-//! Single flipped bits, with the hashes as they were: each is noticed, and only where it is.
+//! Single flipped bits, with unchanged hashes: each is noticed, and only by readers of the affected bytes.
 
 use wcodec::container::Header;
 use wcodec::{Container, DecodeOptions, ErrorKind};
@@ -6,7 +6,7 @@ use wcodec::{Container, DecodeOptions, ErrorKind};
 use crate::common::image::{Image, flipped};
 use crate::common::{Rng, checked, samples, text, values};
 
-/// Bits that are tried in segments whose every bit would be too many.
+/// Bits that are tried in segments too long to try every bit.
 const SAMPLE: usize = 300;
 
 #[test]
@@ -69,7 +69,7 @@ fn a_damaged_tensor_is_damaged_under_all_its_names_and_in_all_its_parts() {
             assert_eq!(e.kind(), ErrorKind::Corrupt);
             assert!(text(&e).contains(&format!("'{name}'")) && text(&e).contains("still readable"), "{e}");
         }
-        // What does not read the damaged bytes still works.
+        // Reads that avoid the damaged bytes still work.
         assert!(container.scales(name).is_ok() && container.chunk(name, 0).is_ok());
     }
     let report = wcodec::verify(&container, None, &DecodeOptions::default(), &mut |_| Ok(())).unwrap();

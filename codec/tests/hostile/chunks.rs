@@ -1,4 +1,4 @@
-//! Single chunks whose bytes contradict each other, with all hashes right: only the decoders' own checks are left.
+//! Single chunks whose bytes contradict each other, with all hashes correct: only the decoders' own checks remain.
 
 use serde_json::json;
 use wcodec::{Coder, Container, ErrorKind, Isa, Layout, layer};
@@ -24,7 +24,7 @@ fn plane(image: &Image) -> &serde_json::Value {
     &image.index["tensors"][0]["planes"][0]
 }
 
-/// `image` with the first chunk replaced, chunk offsets and all hashes but the plane's made right.
+/// `image` with the first chunk replaced; chunk offsets and all hashes except the plane's are corrected.
 fn with_first_chunk(image: &Image, change: impl FnOnce(&mut Vec<u8>)) -> Container {
     let mut offsets: Vec<u32> = numbers(&image.segment(&format!("{AT}/offsets")));
     let data = image.segment(&format!("{AT}/data"));
@@ -46,7 +46,7 @@ fn numbers(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
 }
 
-/// Asserts that every instruction set refuses it, whether hashes are compared or not, and says which chunk it is.
+/// Asserts that every instruction set refuses it, whether hashes are compared or not, and names the chunk.
 fn assert_refused(container: &Container, words: &str, what: &str) {
     for verify in [true, false] {
         let e = read_everywhere(container, "layer", verify).map(|_| ()).expect_err(what);
@@ -81,7 +81,7 @@ fn patches() {
             assert_refused(&with_first_chunk(&image, edit), "", what);
         }
         assert_refused(&with_first_chunk(&image, Vec::clear), "too short", "no count");
-        // What is allowed: another value of a patch, noticed by the plane's hash alone.
+        // Another value of a patch is valid; only the plane's hash notices it.
         let other = with_first_chunk(&image, |c| put(c, 1, one ^ 0x0001_0000));
         assert!(read_everywhere(&other, "layer", false).is_ok());
         assert!(text(&read_everywhere(&other, "layer", true).unwrap_err()).contains("hash"));
@@ -132,7 +132,7 @@ fn bodies() {
     }
 }
 
-/// Patches of layout `quad`, which say by how much they change what is coded.
+/// Patches of layout `quad`, which store by how much they change the coded value.
 #[test]
 fn patches_of_quads() {
     let image = layer_of(Coder::Huffman, Layout::Quad, "patches");
@@ -161,12 +161,12 @@ fn patches_of_quads() {
     assert_refused(&with_first_chunk(&image, Vec::clear), "too short", "no count");
 }
 
-/// Two streams of a lane, whose lengths are units beyond the least one.
+/// A lane has two streams, whose lengths exceed the shortest one by units.
 #[test]
 fn bodies_of_quads() {
     let images = samples::layers(Coder::Huffman, Layout::Quad, 48, 192).into_iter().map(|s| Image::new(&s.bytes));
     let image = images.into_iter().find(|i| i.segment(&format!("{AT}/data"))[..4] == [0; 4]).expect("no patches");
-    // Behind the count of patches: least length, unit, a byte for each lane, and words.
+    // After the count of patches: least length, unit, a byte for each lane, and words.
     let refused = |change: Edit<'_>, how: &str| assert_refused(&with_first_chunk(&image, change), "", how);
     refused(&Vec::clear, "nothing");
     refused(&|c| c.truncate(4), "no body");
@@ -187,7 +187,7 @@ fn bodies_of_quads() {
     refused(&|c| c[40] ^= 2, "bit 1 is not 0");
 }
 
-/// Chunks of no bytes, of all bytes, and in between, at every place.
+/// Chunks with no bytes, all bytes, and in between, at every position.
 #[test]
 fn chunk_offsets_of_tiles() {
     for (coder, layout) in [(Coder::Rans, Layout::Pair), (Coder::Huffman, Layout::Byte), (Coder::Huffman, Layout::Quad)]
@@ -212,7 +212,7 @@ fn chunk_offsets_of_tiles() {
     }
 }
 
-/// Raw chunks have no structure: any bytes are symbols, and only the plane's hash says which were meant.
+/// Raw chunks have no structure: any bytes are symbols, and only the plane's hash identifies the right ones.
 #[test]
 fn raw_chunks_take_any_bytes() {
     for coder in [Coder::Rans, Coder::Huffman] {

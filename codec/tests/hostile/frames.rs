@@ -1,4 +1,4 @@
-//! Zstd frames that libzstd would take and the format does not, and those that neither takes.
+//! Zstd frames that libzstd would accept and the format does not, and frames that neither accepts.
 
 use serde_json::json;
 use wcodec::{Coder, Container, ErrorKind, Layout, Scheme};
@@ -22,7 +22,7 @@ fn image() -> Image {
     Image::new(&wcodec::layer::encode(bytemuck::cast_slice(&plane()), ROWS, COLS, &options).unwrap())
 }
 
-/// A container whose one chunk is `frame`, with everything around it right.
+/// A container whose only chunk is `frame`, with everything around it correct.
 fn with_frame(frame: &[u8]) -> Container {
     let offsets = [0u32.to_le_bytes(), (frame.len() as u32).to_le_bytes()].concat();
     let at = "/tensors/0/planes/0";
@@ -89,7 +89,7 @@ fn edited(frame: &[u8], at: usize, flip: u8) -> Vec<u8> {
     frame
 }
 
-/// libzstd's own, so that the frame with a checksum is one that it would take.
+/// libzstd's checksum, so that libzstd would accept the frame that has one.
 fn xxh64(bytes: &[u8]) -> u64 {
     let mut c = zstd::bulk::Compressor::new(1).unwrap();
     c.set_parameter(zstd::zstd_safe::CParameter::ChecksumFlag(true)).unwrap();

@@ -1,4 +1,4 @@
-//! Indexes whose hash is right and whose values are not.
+//! Indexes with a correct hash and wrong values.
 
 use serde_json::{Value, json};
 use wcodec::{Container, ErrorKind};
@@ -7,7 +7,7 @@ use crate::allocator::assert_modest;
 use crate::common::image::Image;
 use crate::common::{checked, fuzz, newer, read_everywhere, samples, text, trusting};
 
-/// What every value of the index is replaced by.
+/// The replacements for every value of the index.
 fn hostile_values() -> Vec<Value> {
     let mut values: Vec<Value> =
         [0, 1, 2, 63, 64, 1 << 12, 1 << 20, 1 << 24, 1 << 31, 1 << 32, 1 << 40, 1 << 53, 1 << 62, 1 << 63]
@@ -35,7 +35,7 @@ fn pointers(value: &Value, at: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Opens what may be opened and reads what may be read, with and without hashes.
+/// Opens and reads everything possible, with and without hashes.
 fn try_all(bytes: Vec<u8>, what: &str) {
     match trusting(bytes) {
         Ok(container) => {
@@ -95,7 +95,8 @@ fn every_value_missing() {
     }
 }
 
-/// The fields of each kind of object in the order in which the crate declares them, which is the one that serde would take a list in.
+/// The fields of each kind of object in the order of their declaration in the crate, in which serde would accept a
+/// list.
 const FIELDS: &[(&str, &[&str])] = &[
     ("", &["format", "features", "writer", "metadata", "model", "tables", "tensors", "aliases"]),
     ("/tables/0", &["coder", "layout", "bits", "data"]),
@@ -131,7 +132,7 @@ fn lists_are_no_objects() {
             let Some(object) = image.index.pointer(pointer) else { continue };
             let known = object.as_object().unwrap().keys().all(|k| fields.contains(&k.as_str()));
             assert!(known, "{}: another field in {object}", sample.name);
-            // Up to the last value that is there; those left out before it are none.
+            // Up to the last value present; earlier missing ones are null.
             let values: Vec<Value> = fields.iter().map(|f| object.get(f).cloned().unwrap_or_default()).collect();
             let last = values.iter().rposition(|v| !v.is_null()).unwrap();
             for n in [last + 1, values.len()] {
@@ -145,7 +146,7 @@ fn lists_are_no_objects() {
     }
 }
 
-/// Products of parts that pass 2^64 while the whole is 0, or what it should be.
+/// Partial products that exceed 2^64 while the total is 0, or correct.
 #[test]
 fn matrices_whose_parts_are_too_large() {
     const BIG: u64 = 1 << 40;
@@ -177,7 +178,7 @@ fn matrices_whose_parts_are_too_large() {
     }
 }
 
-/// The same for two sizes at once that agree with each other, which a single replacement never does.
+/// Two sizes at once that agree with each other, which a single replacement never achieves.
 #[test]
 fn shapes_that_agree_and_no_data_supports() {
     for sample in samples::minis() {
@@ -257,7 +258,7 @@ fn segments_that_do_not_fit_the_file() {
     }
 }
 
-/// One mistake each, and what must be said of it.
+/// One mistake each, and the expected message.
 #[test]
 fn contradictions_are_told_apart() {
     use ErrorKind::{Corrupt, Format, Unsupported};
@@ -336,7 +337,7 @@ fn unsupported_things_concern_one_tensor_and_wrong_ones_the_file() {
     }
 }
 
-/// Keys that a plane's coder does not look at are not told of it, and numbers of chunks that nothing supports are counted without overflow.
+/// Keys that a plane's coder ignores are not reported, and chunk counts without supporting data do not overflow.
 #[test]
 fn keys_that_a_coder_does_not_use_say_nothing() {
     let with = |name: &str, keys: &[(&str, Value)]| {
@@ -368,7 +369,7 @@ fn keys_that_a_coder_does_not_use_say_nothing() {
     assert_eq!(container.infos().unwrap()[at].chunks(), usize::MAX);
 }
 
-/// Everything is asked of containers with strange but possible values.
+/// Runs every operation on containers with strange but possible values.
 #[test]
 fn every_question_can_be_asked() {
     for sample in samples::minis().into_iter().chain(samples::all()) {

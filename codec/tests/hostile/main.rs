@@ -1,4 +1,4 @@
-//! Containers that are not what they should be: whatever the bytes are, an error or the right tensor.
+//! Invalid containers: whatever the bytes are, the result is an error or the right tensor.
 
 #[path = "../common/allocator.rs"]
 mod allocator;
@@ -17,7 +17,7 @@ mod truncation;
 #[global_allocator]
 static ALLOCATOR: allocator::Limited = allocator::Limited;
 
-/// The samples must have what the tests want to damage.
+/// The samples must have the features that the tests damage.
 #[test]
 fn samples_cover_the_format() {
     let samples: Vec<_> = common::samples::all().into_iter().chain(common::samples::all_layers()).collect();

@@ -94,7 +94,7 @@ fn unknown_features_are_refused_by_name() {
     let image = Image::new(&samples::mini("rans pair row"));
     let words = ["'rate-planes'", "upgrade"];
     assert_refused(&image.clone().set("/features", json!(["rate-planes"])).seal(), ErrorKind::Unsupported, &words);
-    // What comes with a feature may look like nothing that this version knows.
+    // With an unknown feature, the rest of the index may be unrecognizable.
     let strange = image.clone().set("/features", json!(["rate-planes"])).set("/tensors", json!({ "new": 1 }));
     assert_refused(&strange.seal(), ErrorKind::Unsupported, &words);
     let wrong = image.set("/format", json!("other"));
@@ -125,7 +125,7 @@ fn names_are_unique_and_not_empty() {
     assert_refused(&image.clone().set("/aliases", json!({ "steps": "w" })).seal(), f, &["'steps'", "not unique"]);
     assert_refused(&image.clone().set("/aliases", json!({ "w": "w" })).seal(), f, &["'w'"]);
     assert_refused(&image.clone().set("/aliases", json!({ "x": "nothing" })).seal(), f, &["'x'", "'nothing'"]);
-    // In both orders of the names, since the map is read in theirs.
+    // In both orders of the names, since the map is sorted by name.
     for chain in [json!({ "x": "w", "y": "x" }), json!({ "a": "b", "b": "w" }), json!({ "x": "x" })] {
         assert_refused(&image.clone().set("/aliases", chain).seal(), f, &["not there"]);
     }
@@ -181,13 +181,13 @@ fn indexes_that_are_not_one_json_object() {
         let e = Container::from_bytes(image.clone().seal_with(&index)).map(|_| ()).expect_err(what);
         assert_eq!(e.kind(), ErrorKind::Format, "{what}: {e}");
     }
-    // White space is JSON's own business.
+    // Surrounding white space is allowed in JSON.
     let spaced = [b" \n", &good[..], b"\n "].concat();
     assert!(Container::from_bytes(image.clone().seal_with(&spaced)).is_ok());
-    // Deep nesting under a key that nobody reads costs no stack.
+    // Deep nesting under an unknown key costs no stack.
     let deep = edited("{\"aliases\"", &format!("{{\"new\":{},\"aliases\"", nested("[", "]")));
     assert!(Container::from_bytes(image.clone().seal_with(&deep)).is_ok_and(|c| c.index_json().is_ok()));
-    // What the model is concerns only those who ask.
+    // The model's JSON is parsed only on demand.
     for model in [nested("[", "]"), "1e999".to_owned(), "\"\\ud800\"".to_owned()] {
         let index = edited("{\"aliases\"", &format!("{{\"model\":{model},\"aliases\""));
         let container = Container::from_bytes(image.clone().seal_with(&index)).unwrap();

@@ -1,4 +1,4 @@
-//! Damage that the hashes do not show, because nobody compares them or because they were made anew.
+//! Damage that hashes do not reveal, because they are not compared or were recomputed.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::common::{Rng, checked, fuzz, options, read_everywhere, samples, text,
 /// Bits that are tried in a long segment.
 const SAMPLE: usize = 250;
 
-/// Bits of `range` (bytes), all or a sample, always with the first and last 16: counts and ends are there.
+/// Bits of a range of bytes, all or a sample, always including the first and last 16: counts and ends are there.
 fn bits(offset: usize, length: usize, rng: &mut Rng) -> Vec<usize> {
     let (begin, end) = (offset * 8, (offset + length) * 8);
     if end - begin <= SAMPLE {
@@ -21,8 +21,8 @@ fn bits(offset: usize, length: usize, rng: &mut Rng) -> Vec<usize> {
     edges.chain((0..SAMPLE - 32).map(|_| begin + rng.below(end - begin))).collect()
 }
 
-/// Without hashes every instruction set must say the same of the damage; with new segment hashes, the plane's own hash is
-/// left, which must notice every value that changed.
+/// Without hashes every instruction set must agree on the damage; with new segment hashes, only the plane's own hash
+/// remains, which must notice every changed value.
 #[test]
 fn flipped_bits_meet_the_decoders() {
     let mut outcomes: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
@@ -38,7 +38,7 @@ fn flipped_bits_meet_the_decoders() {
                 let mut body = image.clone();
                 body.body.copy_from_slice(&bytes[..image.body.len()]);
                 let resealed = Container::from_bytes(body.rehash().seal()).expect(&what);
-                // A bit of a symbol makes another table, where the order stays as it is.
+                // A changed bit of a symbol makes another valid table if the order is kept.
                 let quads =
                     place.role == "table" && image.index.pointer(&place.pointer.replace("/data", "/layout")).is_some();
                 let role = if quads { "quads" } else { place.role };
@@ -47,7 +47,7 @@ fn flipped_bits_meet_the_decoders() {
                     outcomes.entry(role).or_default()[usize::from(decoded.is_err())] += 1;
                     let verified = resealed.read(name, &checked(true));
                     match (&decoded, &verified) {
-                        // Scales have the segment's hash alone.
+                        // Scales are covered by the segment's hash alone.
                         (Ok(d), Ok(v)) => {
                             assert_eq!(d[..], v[..], "{what}");
                             assert!(place.role == "scales" || d[..] == good[name][..], "{what}: wrong and unnoticed");
@@ -67,17 +67,17 @@ fn flipped_bits_meet_the_decoders() {
             }
         }
     }
-    // Both happens to every role, or else the test does not meet what it is for.
+    // Both outcomes must occur for every role, or else the test does not reach its target.
     for role in ["data", "side", "table", "offsets"] {
         let [fine, refused] = outcomes[role];
-        // A table that differs in one bit never adds up, and offsets that differ in one never meet.
+        // A table with one changed bit never adds up, and offsets with one changed bit never fit.
         let strict = matches!(role, "table" | "offsets");
         assert!(strict == (fine == 0) && (strict || fine > 50), "{role}: {fine} flips decode");
         assert!(role == "side" || refused > 50, "{role}: only {refused} flips are refused");
     }
 }
 
-/// Everything resealed, the planes' hashes too: what decodes is then as good as any container.
+/// Everything resealed, including the planes' hashes: whatever decodes is a valid container.
 #[test]
 fn damage_with_all_hashes_right_is_a_container_like_any_other() {
     let mut rng = Rng(42);
@@ -138,7 +138,7 @@ fn garbage_segments() {
     }
 }
 
-/// Scales are taken as they are: NaN stays NaN in every dtype, and infinity times 0 is NaN.
+/// Scales are not interpreted: NaN stays NaN in every dtype, and infinity times 0 is NaN.
 #[test]
 fn scales_that_are_not_finite() {
     use wcodec::Dtype::{BF16, F16, F32};
@@ -167,7 +167,8 @@ fn scales_that_are_not_finite() {
     }
 }
 
-/// What they make of symbols is damage that verifying finds, and where. Reading gives it as it is (above).
+/// Symbols that become non-finite are damage, which verifying finds and locates. Reading returns them unchanged
+/// (above).
 #[test]
 fn values_that_are_not_finite_are_found_by_verifying() {
     let verify = |image: &Image, scales: &[f32]| {
@@ -179,7 +180,7 @@ fn values_that_are_not_finite_are_found_by_verifying() {
         assert_eq!(container.check("w", &checked(false)).is_ok(), found.status == VerifyStatus::Ok);
         found
     };
-    // How many columns share a scale.
+    // The number of columns that share a scale.
     for (name, columns) in [("rans pair row", 128), ("rans byte block", 64), ("huffman pair tensor", 48 * 128)] {
         let image = Image::new(&samples::mini(name));
         let container = Container::from_bytes(image.clone().seal()).unwrap();
@@ -198,7 +199,7 @@ fn values_that_are_not_finite_are_found_by_verifying() {
                 assert!(found.detail.contains(&place) && found.detail.contains("older wcodec"), "{}", found.detail);
             }
         }
-        // The largest symbol decides, not the largest that there could be.
+        // The largest symbol present decides, not the largest possible one.
         let largest = f32::from(symbols[..columns].iter().map(|q| q.unsigned_abs()).max().unwrap());
         let most = f32::from(half::bf16::MAX) / largest;
         let mut scales = good.clone();
@@ -209,7 +210,7 @@ fn values_that_are_not_finite_are_found_by_verifying() {
     }
 }
 
-/// With a source, too: it would say that a scale differs, and nothing of what comes out.
+/// With a source, too: it would report that a scale differs, but not the non-finite values.
 #[test]
 fn values_that_are_not_finite_are_damage_whatever_the_source_is() {
     let weights = samples::weights(48 * 128, 11);

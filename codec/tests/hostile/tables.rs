@@ -1,4 +1,4 @@
-//! Tables that do not add up, with hashes that do.
+//! Inconsistent tables, with matching hashes.
 
 use wcodec::{Container, ErrorKind};
 
@@ -73,7 +73,7 @@ fn code_lengths_that_do_not_fill_the_code() {
     }
 }
 
-/// Lengths and symbols, u16 both, of tables of quads.
+/// Lengths and symbols, both u16, of tables of quads.
 #[test]
 fn quads_that_do_not_fill_the_code() {
     let image = Image::new(&samples::mini("huffman quad row"));
@@ -81,7 +81,7 @@ fn quads_that_do_not_fill_the_code() {
     let good: Vec<u16> = image.segment("/tables/0/data").as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
     let (lengths, symbols) = good.split_at(bits);
     assert_eq!(lengths.iter().map(|&n| usize::from(n)).sum::<usize>(), symbols.len());
-    // Two neighbours that have codes of one length.
+    // Two adjacent codes of the same length.
     let long = lengths.iter().position(|&n| n > 1).unwrap();
     let first = bits + lengths[..long].iter().map(|&n| usize::from(n)).sum::<usize>();
     let edited = |edit: &dyn Fn(&mut Vec<u16>)| {
@@ -108,7 +108,7 @@ fn quads_that_do_not_fill_the_code() {
         ("a table for other layouts", vec![8; 256]),
         ("none", Vec::new()),
     ] {
-        // The shortest code's symbol may be the only one of its length, which says nothing of it.
+        // The symbol of the shortest code may be the only one of its length, so no fault arises.
         if what == "a symbol of two lengths" && first == bits {
             continue;
         }
@@ -116,7 +116,7 @@ fn quads_that_do_not_fill_the_code() {
     }
 }
 
-/// Tables for another layout than the plane's, or for one that no reader knows.
+/// Tables for another layout than the plane's, or for an unknown one.
 #[test]
 fn tables_for_other_layouts() {
     let (quad, pair) = ("huffman quad row", "huffman pair tensor");
@@ -165,7 +165,7 @@ fn sizes_that_tables_do_not_have() {
             assert!(e.kind() == kind && text(&e).contains(says.unwrap_or("chunk")), "{name}, {bits} bits: {e}");
         }
     }
-    // Codes that are too long for the size that the index says.
+    // Codes that are too long for the size in the index.
     let long = Image::new(&samples::mini("huffman pair tensor"));
     let longest = long.segment("/tables/0/data").into_iter().max().unwrap();
     assert!(longest > 8);
@@ -182,7 +182,7 @@ fn two_quads() -> Vec<u8> {
     samples::as_bytes(&[&words[..], &[0x0001, 0x7000]].concat())
 }
 
-/// A valid table that is not the one the plane was coded with.
+/// A valid table that differs from the one the plane was coded with.
 #[test]
 fn tables_of_other_planes() {
     let mut flat = vec![0u16; 256];
@@ -205,7 +205,7 @@ fn tables_of_other_planes() {
     for (name, table) in wrong {
         let image = Image::new(&samples::mini(name)).replace("/tables/0/data", &table);
         let container = Container::from_bytes(image.seal()).unwrap();
-        // The ends of the streams show it, even without hashes.
+        // The ends of the streams reveal it, even without hashes.
         for verify in [true, false] {
             let e = read_everywhere(&container, "w", verify).map(|_| ()).expect_err(name);
             assert!(e.kind() == ErrorKind::Corrupt && text(&e).contains("chunk"), "{name}: {e}");

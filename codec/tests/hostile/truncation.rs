@@ -1,4 +1,4 @@
-//! Files that were cut off.
+//! Truncated files.
 
 use wcodec::container::{HEADER_BYTES, Header};
 use wcodec::{Container, ErrorKind};
@@ -33,7 +33,7 @@ fn cuts_at_every_border_and_a_thousand_other_places() {
                 let e = error(Container::open(&path));
                 assert!(e.kind() == kind && text(&e).contains("cut.wcodec"), "{what}: {e}");
             }
-            // A header that says the file was meant to be so long finds no index.
+            // A header that matches the truncated length finds no index.
             let mut resealed = bytes.to_vec();
             reseal_header(&mut resealed);
             error(Container::from_bytes(resealed));
@@ -49,7 +49,7 @@ fn bytes_after_the_end_are_noticed() {
             bytes.resize(bytes.len() + more, 0);
             let e = Container::from_bytes(bytes.clone()).unwrap_err();
             assert!(e.kind() == ErrorKind::Corrupt && text(&e).contains("appended"), "{e}");
-            // And with the length made to fit, where the index no longer ends the file.
+            // And with the length corrected, so that the index no longer ends the file.
             let good = Header::from_bytes(&sample.bytes, sample.bytes.len() as u64).unwrap();
             let header = Header { file_length: bytes.len() as u64, ..good };
             bytes[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
@@ -58,7 +58,7 @@ fn bytes_after_the_end_are_noticed() {
     }
 }
 
-/// A segment that ends early while all hashes and places are right: only the decoders can notice.
+/// A segment that ends early while all hashes and positions are correct: only the decoders can notice.
 #[test]
 fn segments_that_are_too_short_or_too_long_are_refused() {
     for sample in samples::all() {

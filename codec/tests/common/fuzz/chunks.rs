@@ -1,4 +1,4 @@
-//! Planes without a container: every coder, layout and filter, and all instruction sets beside each other.
+//! Planes without a container: every coder, layout and filter, comparing all instruction sets.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -18,7 +18,7 @@ use crate::common::{Rng, samples};
 
 pub const TARGET: Target = Target { name: "chunks", body, seeds, mutate };
 
-/// Symbols that are decoded at most, padding included: every instruction set decodes all of them.
+/// The most symbols that are decoded, padding included: every instruction set decodes all of them.
 const SYMBOLS: usize = 32 << 10;
 /// Bytes that choose the form of the plane.
 const HEAD: usize = 16;
@@ -30,20 +30,22 @@ const BITS_12: u8 = 0x80;
 const CHANGES: u8 = 0x80;
 /// The shift from which on layout `pair` is `quad`.
 const QUAD: u32 = 8;
-/// Place in the third byte.
+/// Bit position in the third byte.
 const SMALLER: u32 = 6;
 
 fn body(input: &[u8]) {
     decode(input);
 }
 
-/// Decodes a plane: the first 16 bytes choose its form and how the rest is cut into segments.
+/// Decodes a plane: the first 16 bytes choose its form and the division of the rest into segments.
 ///
-/// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left as they are (5) or fitted to each
-/// other, whether the table is there as it is stored (6), bits of the table (7); 1: shift, where 8, 16 and 24
-/// make layout `split` of `byte`, and those from 8 on `quad` of `pair`, with what they exceed 8 by (0 to 6), whether patches say changes (7); 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6, 7); 3: count; 4, 5: rows;
-/// 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of zstd. Then the table (or 256 symbol counts
-/// of one byte), offsets, side plane and data. Returns which pieces could be decoded; none where the parts do not fit each other.
+/// 0: coder (bits 0, 1), layout (2), filter (3, 4), whether offsets, side plane and data are left unchanged (5) or
+/// fitted to each other, whether the table is in its stored form (6), bits of the table (7); 1: shift, where 8, 16 and
+/// 24 make layout `split` of `byte`, and those from 8 on `quad` of `pair`, with the excess over 8 as shift (0 to 6),
+/// whether patches store changes (7); 2: tile / 64 - 1 (0 to 5), by how many bits a table of `huffman` is smaller (6,
+/// 7); 3: count; 4, 5: rows; 6, 7: columns; 8, 9: bytes of offsets; 10, 11: bytes of side plane; 12 to 15: chunk of
+/// zstd. Then the table (or 256 symbol counts of one byte), offsets, side plane and data. Returns for each piece
+/// whether it could be decoded; nothing if the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return Vec::new() };
     let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
@@ -94,7 +96,7 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
     outcomes.into_iter().next().flatten().map_or_else(Vec::new, |(good, _)| good)
 }
 
-/// Which pieces of a plane decode, and to what.
+/// For each piece of a plane whether it decodes, and the decoded bytes.
 fn all_pieces(source: PlaneSource<'_>, isa: Isa) -> Option<(Vec<bool>, Vec<i8>)> {
     let plane = Plane::new(source, isa).ok().filter(|p| p.elements() <= SYMBOLS)?;
     let bytes = plane.element_bytes();
@@ -103,13 +105,13 @@ fn all_pieces(source: PlaneSource<'_>, isa: Isa) -> Option<(Vec<bool>, Vec<i8>)>
     let held = |i: usize| plane.piece(i).start * bytes..plane.piece(i).end * bytes;
     let piece = |i: usize| plane.decode_piece(i, &mut out[held(i)], &mut scratch).is_ok();
     let good: Vec<bool> = (0..plane.pieces()).map(piece).collect();
-    // What is in a piece that cannot be decoded is nobody's business here.
+    // The output of a piece that cannot be decoded is unspecified, so it is not compared.
     good.iter().enumerate().filter(|(_, good)| !**good).for_each(|(i, _)| out[held(i)].fill(0));
     row_is_of_its_piece(&plane, source.form.matrix.2, &good, &out);
     Some((good, out))
 }
 
-/// A row that is decoded by itself, tile by tile, is that of its strip.
+/// Checks that a row decoded alone, tile by tile, equals that row of its strip.
 fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]) {
     let Some(i) = good.iter().rposition(|&good| good).filter(|_| plane.geometry().is_some() && cols > 0) else {
         return;
@@ -122,9 +124,9 @@ fn row_is_of_its_piece(plane: &Plane<'_>, cols: usize, good: &[bool], out: &[i8]
     assert!(alone == out[(row * cols + range.start) * bytes..(row * cols + range.end) * bytes], "row {row} by itself");
 }
 
-/// The table that begins `rest`, where the coder has one, and what follows it.
+/// The table at the start of `rest`, if the coder has one, and the bytes after it.
 fn table(coder: Coder, layout: Layout, first: u8, smaller: u8, rest: &[u8]) -> Option<(Option<Table>, &[u8])> {
-    // Coder `rans` has no table for quads: planes are to refuse what it has.
+    // Coder `rans` has no table for quads: planes must refuse its ordinary one.
     let quads = (layout == Layout::Quad && coder == Coder::Huffman).then_some(Layout::Quad);
     let (_, most) = Table::stored_bytes(coder, quads);
     if most == 0 {
@@ -146,30 +148,31 @@ fn table(coder: Coder, layout: Layout, first: u8, smaller: u8, rest: &[u8]) -> O
     Some((Some(Table::from_bytes(coder, quads, bits, stored).ok()?), rest))
 }
 
-/// Bytes of the table of quads that begins `rest`, going by its counts.
+/// Bytes of the table of quads at the start of `rest`, according to its counts.
 fn quads_length(bits: u32, rest: &[u8]) -> usize {
     let counts = rest.as_chunks().0.iter().take(bits as usize).map(|n| usize::from(u16::from_le_bytes(*n)));
     2 * (bits as usize + counts.sum::<usize>())
 }
 
-/// A table of quads by 256 decisions, as [`lengths`] has them, of which it has at most so many.
+/// A table of at most `most` quads, built by 256 decisions, as in [`lengths`].
 fn few_quads(bits: u32, decisions: &[u8; 256]) -> Table {
     let quad = |i: u16| i & 3 | (i & 0x0C) << 2 | (i & 0x30) << 4 | (i & 0xC0) << 6;
     let codes = (0..).map(quad).zip(lengths(bits, decisions)).filter(|&(_, length)| length > 0);
     Table::Quads(QuadTable::from_lengths(bits, codes))
 }
 
-/// A table of `rans` whose frequencies are about proportional to `counts`: far from the best one, but made fast.
+/// A table of `rans` with frequencies roughly proportional to `counts`: far from optimal, but computed fast.
 fn frequencies(bits: u32, counts: &[u8; 256]) -> Vec<u8> {
     let total: u32 = counts.iter().map(|&n| u32::from(n)).sum();
-    // Two symbols have a slot at least.
+    // At least two symbols have a slot.
     let mut slots = counts.map(|n| ((u32::from(n) << bits) / (total + 1)) as u16);
     slots[1] += 1;
     slots[0] += (1 << bits) - slots.iter().sum::<u16>();
     slots.iter().flat_map(|n| n.to_le_bytes()).collect()
 }
 
-/// A table of `huffman` by 256 decisions: a code is taken for the next symbol, or becomes two that are longer by a bit.
+/// A table of `huffman`, built by 256 decisions: a code is assigned to the next symbol, or split into two codes that
+/// are a bit longer.
 fn lengths(bits: u32, decisions: &[u8; 256]) -> Vec<u8> {
     let mut open = VecDeque::from([1, 1]);
     let (mut lengths, mut taken) = (vec![0; 256], 0);
@@ -193,7 +196,7 @@ struct Segments {
 }
 
 impl Segments {
-    /// Gives all of them the lengths that the plane needs, and the offsets an order.
+    /// Gives all segments the lengths that the plane needs, and puts offsets into order.
     fn fit(&mut self, geometry: &TileGeometry, coder: Coder, layout: Layout, shift: u32) {
         let widths = || (0..geometry.chunks()).map(|i| geometry.position(i).width);
         // FORMAT.md, section 3.
@@ -219,7 +222,7 @@ impl Segments {
     }
 }
 
-/// What an index would have to say of `offsets`, so that the input need not know.
+/// The longest chunk according to `offsets`, as an index would state it, so that the input need not contain it.
 fn longest_chunk(coder: Coder, offsets: &[u8]) -> usize {
     let words: Vec<u32> = offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
     let longest = match coder {
@@ -229,7 +232,8 @@ fn longest_chunk(coder: Coder, offsets: &[u8]) -> usize {
     longest.unwrap_or(0)
 }
 
-/// Planes that decode, of all coders, layouts, shifts and filters, with tables of their own and with others; with and without padding.
+/// Planes that decode, of all coders, layouts, shifts and filters, with their own tables and with shared ones; with and
+/// without padding.
 fn seeds() -> Vec<Vec<u8>> {
     let kinds = [
         (Coder::Rans, Layout::Byte, Filters::Tried, 12),
@@ -262,7 +266,7 @@ fn seeds() -> Vec<Vec<u8>> {
             filters,
         };
         let (pool, cancel) = (Pool::new(None).unwrap(), Cancel::new());
-        // A byte of noise lies beside a symbol.
+        // Each symbol has an uncoded byte of noise.
         let planes = usize::from(layout == Layout::Split);
         let beside = |n: usize| vec![(0..n).map(|i| (i * i / 7) as i8).collect::<Vec<i8>>(); planes];
         let encoded = |rows, cols, data: &[i8], tables: &mut Vec<Table>| {
@@ -273,10 +277,10 @@ fn seeds() -> Vec<Vec<u8>> {
         };
         for (_, mut large) in samples::layer_symbols(48, 192) {
             if filters == Filters::Trellis {
-                // Paths are levels of whatever symbols.
+                // Paths are made of arbitrary symbols.
                 large.chunks_mut(64).for_each(trellis::levels_of);
             }
-            // What is large enough for a table of its own gives it to what is small.
+            // Large planes make the table, and small ones share it.
             let mut tables = Vec::new();
             encoded(48, 192, &large, &mut tables);
             for (rows, cols) in [(16, 64), (21, 130)] {
@@ -292,7 +296,7 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Input for a plane, with its own table or with counts of one byte, which any bytes decode by.
+/// Input for a plane, with its own table or with one-byte counts, which any bytes can be decoded with.
 fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     let place = |found: Option<usize>| found.unwrap() as u8;
     let PlaneForm { matrix, coding, .. } = source.form;
@@ -321,7 +325,7 @@ fn input(source: &PlaneSource<'_>, stored_table: bool) -> Vec<u8> {
     [&out, &table[..], source.offsets, source.side, source.data].concat()
 }
 
-/// Half of the mutations are of what comes after the table, or near it.
+/// Half of the mutations affect the bytes after the table, or near it.
 fn mutate(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
     let table = [256, 512][rng.below(2)];
     mutate_from(rng, seed, other, HEAD + table)

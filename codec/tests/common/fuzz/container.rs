@@ -1,4 +1,4 @@
-//! Whole containers: header, index, and everything that can be asked of them.
+//! Whole containers: header, index, and every operation on them.
 
 use wcodec::{Container, Dtype, ErrorKind, Isa, TensorInfo};
 
@@ -9,14 +9,14 @@ use crate::common::{checked, options, read_everywhere, samples, text};
 
 pub const TARGET: Target = Target { name: "container", body, seeds, mutate: mutate_container };
 
-/// How many questions [`ask`] knows.
+/// The number of questions in [`ask`].
 pub const QUESTIONS: u8 = 6;
-/// Flags of the first byte: what is left as it is.
+/// Flags of the first byte: parts that are left unchanged.
 const SEGMENTS: u8 = 0x40;
 const HEADER: u8 = 0x80;
 
-/// The first byte says which question is asked (bits 0 to 5), and whether the hashes of segments (bit 6), and those of header and
-/// index (bit 7), are left as they are. The rest is the file.
+/// The first byte chooses the question (bits 0 to 5), and whether the hashes of segments (bit 6), and those of header
+/// and index (bit 7), are left unchanged. The rest is the file.
 fn body(input: &[u8]) {
     let Some((&first, file)) = input.split_first() else { return };
     let mut bytes = file.to_vec();
@@ -38,7 +38,7 @@ fn seeds() -> Vec<Vec<u8>> {
     files.map(input).collect()
 }
 
-/// Half of the mutations are of the index alone.
+/// Half of the mutations affect the index alone.
 fn mutate_container(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
     let mut out = match seed.split_first() {
         Some((_, file)) => mutate_from(rng, seed, other, 1 + index_offset(file)),
@@ -52,7 +52,7 @@ fn mutate_container(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Opens `bytes` as a container, if they are one.
+/// Opens `bytes` as a container, if they are valid.
 fn open(bytes: Vec<u8>) -> Option<Container> {
     match Container::from_bytes(bytes) {
         Ok(container) => Some(container),
@@ -64,19 +64,19 @@ fn open(bytes: Vec<u8>) -> Option<Container> {
     }
 }
 
-/// Opens `bytes` as a container and asks it for everything.
+/// Opens `bytes` as a container and runs every operation on it.
 pub fn exercise_file(bytes: &[u8]) {
     if let Some(container) = open(bytes.to_vec()) {
         exercise(&container);
     }
 }
 
-/// Everything that can be asked of an open container.
+/// Every operation on an open container.
 pub fn exercise(container: &Container) {
     (0..QUESTIONS).for_each(|question| ask(container, question));
 }
 
-/// One question of several, so that an input takes little time.
+/// One group of operations, so that an input takes little time.
 pub fn ask(container: &Container, question: u8) {
     let infos = container.infos().unwrap();
     let small = infos.iter().filter(|t| t.original_bytes <= LARGEST);
@@ -95,7 +95,7 @@ pub fn ask(container: &Container, question: u8) {
     }
 }
 
-/// All instruction sets agree, on values and on symbols.
+/// Checks that all instruction sets agree, on values and on symbols.
 fn decodes_everywhere(container: &Container, info: &TensorInfo) {
     read_everywhere(container, &info.name, false).ok();
     let symbols = Isa::available().into_iter().map(|isa| container.symbols(&info.name, &options(isa, false)).ok());
@@ -103,7 +103,8 @@ fn decodes_everywhere(container: &Container, info: &TensorInfo) {
     assert!(symbols.windows(2).all(|w| w[0] == w[1]), "symbols of '{}'", info.name);
 }
 
-/// Comparing hashes changes nothing but whether there is an answer, and values that are not finite do not pass a check.
+/// Checks that comparing hashes only affects whether there is an answer, and that values that are not finite do not
+/// pass a check.
 fn hashes_only_refuse(container: &Container, info: &TensorInfo) {
     let name = &info.name;
     let plain = container.read(name, &checked(false));
@@ -120,7 +121,7 @@ fn hashes_only_refuse(container: &Container, info: &TensorInfo) {
     }
 }
 
-/// Rows are parts of the whole, or, where that does not decode, whatever they are.
+/// Checks that rows are parts of the whole tensor; if that does not decode, they may be anything.
 fn rows_are_of_the_whole(container: &Container, info: &TensorInfo) {
     let whole = container.read(&info.name, &checked(false)).ok();
     let all = info.shape.first().copied().unwrap_or(0);
@@ -153,7 +154,7 @@ fn parts_can_be_asked_for(container: &Container, info: &TensorInfo) {
     }
 }
 
-/// What is extracted is a container that says the same.
+/// Checks that an extracted container has the same content.
 fn extracts_stand_alone(container: &Container, info: &TensorInfo) {
     if let Ok(part) = wcodec::extract(container, &[&info.name], &checked(true)) {
         let part = Container::from_bytes(part).unwrap();

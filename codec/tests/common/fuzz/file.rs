@@ -1,5 +1,5 @@
-//! Files as a whole, of all versions of the format: one thing or several in a valid container are changed, hashes are made right again, and
-//! every reader is asked for everything.
+//! Files as a whole, of all versions of the format: one or several things in a valid container are changed, hashes are
+//! corrected, and every reader runs every operation.
 
 use super::{Rng, Target, files, mutate};
 
@@ -21,12 +21,12 @@ fn body(input: &[u8]) {
     exercise(input);
 }
 
-/// Asks all readers for what `input` stands for.
+/// Runs all readers on the file that `input` stands for.
 pub fn exercise(input: &[u8]) -> readers::Events {
     readers::all(&file_of(input), turn_of(input))
 }
 
-/// The file that an input stands for: itself, or a mutation that its bytes drive.
+/// The file of an input: itself, or a mutation driven by its bytes.
 pub fn file_of(input: &[u8]) -> Vec<u8> {
     match input.split_first() {
         Some((&PLAIN, file)) => file.to_vec(),
@@ -34,7 +34,7 @@ pub fn file_of(input: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A number that follows from an input: it says which readers have their turn.
+/// A number derived from an input that decides which readers run.
 pub fn turn_of(input: &[u8]) -> u64 {
     choices::Choices::new(input).then.0 >> 8
 }
@@ -48,7 +48,7 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// An input as campaigns have them: short, and followed by random numbers that it makes.
+/// An input as campaigns use them: short, and continued by random numbers derived from it.
 pub fn random(rng: &mut Rng) -> Vec<u8> {
     let mut input: Vec<u8> = [rng.next(), rng.next()].iter().flat_map(|n| n.to_le_bytes()).collect();
     input[0] &= 0x7F;

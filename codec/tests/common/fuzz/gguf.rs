@@ -7,11 +7,11 @@ use super::{Rng, Target, mutate};
 pub const TARGET: Target = Target { name: "gguf", body, seeds, mutate: mutate_header };
 
 thread_local! {
-    // As for safetensors, where these are in memory (`TMPDIR=/dev/shm`) they cost little.
+    // Temporary files are cheap if they are in memory (`TMPDIR=/dev/shm`).
     static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
 }
 
-/// A file as it is.
+/// The input is a file.
 fn body(input: &[u8]) {
     FOLDER.with(|folder| {
         let path = folder.path().join("fuzz.gguf");
@@ -25,7 +25,7 @@ fn body(input: &[u8]) {
         for (i, t) in file.tensors().iter().enumerate() {
             let missing = file.missing(i);
             assert!(missing <= t.bytes);
-            // Half a byte a weight at least, or what is read would not fit the memory that a small file may take.
+            // At least half a byte per weight, or the result would not fit the memory that a small file may take.
             let some = (t.bytes - missing).min(1 << 16) as usize;
             let read = file.read_part(i, 0, some, &Cancel::new());
             assert!(t.offset > input.len() as u64 || read.is_ok(), "{t:?}: {read:?}");
@@ -39,7 +39,7 @@ fn body(input: &[u8]) {
     });
 }
 
-/// Weights as numbers: all of a tensor that a small file can have, whatever its blocks say, or an error.
+/// Weights as numbers: all weights of a tensor that fits a small file, whatever its blocks contain, or an error.
 fn values(file: &Gguf, i: usize) {
     let t = &file.tensors()[i];
     let (pool, go) = (Pool::new(Some(1)).unwrap(), Cancel::new());
@@ -52,14 +52,14 @@ fn values(file: &Gguf, i: usize) {
         (Ok(as_numbers), Ok(read)) => {
             assert!(read.len() == count * as_numbers.size() && (file.missing(i) == 0 || count == 0), "{t:?}");
         }
-        // It is not in the file, or larger than is asked for here.
+        // It is not in the file, or larger than this test asks for.
         (Ok(_), Err(e)) => {
             assert!(file.missing(i) > 0 || t.elements > 1 << 40 || t.offset > file.file_len(), "{t:?}: {e}");
         }
     }
 }
 
-/// A file of some values (type and bytes) and some tensors (dimensions, type, offset), with so many bytes of data.
+/// A file with values (type and bytes) and tensors (dimensions, type, offset), and `data` bytes of data.
 pub fn file(values: &[(&str, u32, &[u8])], tensors: &[(&str, &[u64], u32, u64)], data: usize) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     out.extend(3u32.to_le_bytes());
@@ -86,7 +86,7 @@ pub fn file(values: &[(&str, u32, &[u8])], tensors: &[(&str, &[u64], u32, u64)],
     out
 }
 
-/// A text as GGUF has it.
+/// A text in GGUF's encoding.
 pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
@@ -103,7 +103,7 @@ fn seeds() -> Vec<Vec<u8>> {
         ("nested", 9, &nested),
         ("flag", 7, &[1]),
     ];
-    // F32, F16, Q4_0, Q4_K, BF16, and a type that nobody knows.
+    // F32, F16, Q4_0, Q4_K, BF16, and an unknown type.
     let tensors: [(&str, &[u64], u32, u64); 5] = [
         ("blk.0.attn_q.weight", &[64, 2], 1, 0),
         ("blk.0.attn_norm.weight", &[4], 0, 256),
@@ -112,7 +112,7 @@ fn seeds() -> Vec<Vec<u8>> {
         ("output.weight", &[3], 30, 480),
     ];
     let whole = file(&values, &tensors, 486);
-    // A block of each type that is decoded, with the bytes that it takes.
+    // A block of each type that can be decoded, with its length.
     let of_all: [(u32, u64, u64); 23] = [
         (2, 32, 18),
         (3, 32, 20),

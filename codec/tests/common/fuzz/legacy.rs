@@ -8,14 +8,14 @@ use crate::common::{Rng, samples};
 
 pub const TARGET: Target = Target { name: "legacy", body, seeds, mutate };
 
-/// Flags of the first byte: what is left as it is.
+/// Flags of the first byte: parts that are left unchanged.
 const HEADER: u8 = 1;
 const SIZES: u8 = 2;
-/// Whether what was decoded is encoded again.
+/// Whether the decoded symbols are encoded again.
 const AGAIN: u8 = 4;
 
-/// The first byte says whether magic, dtype and the length of the payload (bit 0), and the uncompressed size (bit 1), are left as they
-/// are, and whether what comes out is encoded again (bit 2). The rest is the blob.
+/// The first byte decides whether magic, dtype and the length of the payload (bit 0), and the uncompressed size (bit
+/// 1), are left unchanged, and whether the result is encoded again (bit 2). The rest is the blob.
 fn body(input: &[u8]) {
     let Some((&first, blob)) = input.split_first() else { return };
     let mut blob = blob.to_vec();
@@ -31,7 +31,7 @@ fn body(input: &[u8]) {
             blob[12..16].copy_from_slice(&product.to_le_bytes());
         }
     }
-    // The blob's own claim, which may be that a few bytes are many.
+    // The blob's own claim, by which a few bytes may become many.
     let claim = blob.get(12..16).map_or(0, |b| u32::from_le_bytes(b.try_into().unwrap()));
     if u64::from(claim) > LARGEST {
         return;

@@ -1,8 +1,8 @@
-//! Mutations that know of numbers, also of those in JSON.
+//! Mutations that are aware of numbers, including those in JSON.
 
 use super::Rng;
 
-/// Numbers at which sizes go wrong.
+/// Numbers at which size computations go wrong.
 const HOSTILE: &[u64] = &[0, 1, 15, 64, 255, 1 << 16, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 53, 1 << 63, u64::MAX];
 
 /// A mutation of `seed`, sometimes with a piece of `other`: cut, spliced, bits flipped, integers replaced.
@@ -37,7 +37,7 @@ pub fn mutate(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
     out
 }
 
-/// [`mutate`] for an input of which only what begins at `from` is changed, every other time.
+/// [`mutate`] for an input; every other time only the part from `from` on is changed.
 pub fn mutate_from(rng: &mut Rng, seed: &[u8], other: &[u8], from: usize) -> Vec<u8> {
     if rng.below(2) == 0 || seed.len() <= from {
         return mutate(rng, seed, other);

@@ -1,4 +1,5 @@
-//! Scheme `rate` and filter `trellis`: weights of any bits through the encoder and all decoders, and damage to what comes of them.
+//! Scheme `rate` and filter `trellis`: weights of any bits through the encoder and all decoders, and damage to the
+//! result.
 
 use half::{bf16, f16};
 use wcodec::coder::filter::trellis;
@@ -13,18 +14,18 @@ use crate::common::{Rng, checked, options, read_everywhere, samples, text};
 
 pub const TARGET: Target = Target { name: "rate", body, seeds, mutate };
 
-/// Weights at most: each input is encoded, and decoded in many ways.
+/// The most weights: each input is encoded, and decoded in many ways.
 const MOST: usize = 5 << 10;
-/// And where steps are searched for, which takes many encodings.
+/// The most weights if steps are searched, which takes many encodings.
 const SEARCHED: usize = 1 << 10;
-/// Bytes that choose what is done.
+/// Bytes that choose the case.
 const HEAD: usize = 16;
-/// Flags of the first byte, beside the coder.
+/// Flags of the first byte, besides the coder.
 const BYTES: u8 = 0x04;
 const TRELLIS: u8 = 0x08;
 const TRANSPOSED: u8 = 0x40;
 const STACKED: u8 = 0x80;
-/// Flags of the second one, beside the width of tiles.
+/// Flags of the second byte, besides the tile width.
 const ANY_BITS: u8 = 0x10;
 const GIVEN: u8 = 0x20;
 const SEARCH: u8 = 0x40;
@@ -34,7 +35,7 @@ fn body(input: &[u8]) {
     exercise(input);
 }
 
-/// What is asked for.
+/// The parameters of an input.
 struct Case {
     coder: Coder,
     layout: Layout,
@@ -53,7 +54,7 @@ impl Case {
     fn new(head: &[u8; HEAD]) -> Option<Self> {
         let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
         let (rows, cols, flags) = (short(2), short(4), head[1]);
-        // What is a stack by its shape.
+        // A 3-D shape counts as a stack only from 64 columns on.
         let count = if head[0] & STACKED != 0 && cols >= 64 { 2 } else { 1 };
         let most = if flags & SEARCH == 0 { MOST } else { SEARCHED };
         let case = Self {
@@ -94,7 +95,7 @@ impl Case {
         }
     }
 
-    /// Elements of these bits, again and again from another place; finite ones, unless any bits will do.
+    /// Elements with these bits, repeated with other offsets; finite ones, unless any bits are allowed.
     fn weights(&self, bytes: &[u8]) -> Vec<u8> {
         let size = self.dtype.size();
         let mut out = cycled(bytes, self.elements() * size);
@@ -110,7 +111,7 @@ impl Case {
         out
     }
 
-    /// Levels and scales of any bits, or such as may be given: paths where they are to be, and finite scales.
+    /// Levels and scales of any bits, or valid ones: paths if requested, and finite scales.
     fn levels(&self, bytes: &[u8]) -> Levels {
         let (count, rows, cols) = self.matrix;
         let mut symbols: Vec<i8> = bytemuck::cast_vec(cycled(bytes, self.elements()));
@@ -125,7 +126,7 @@ impl Case {
     }
 }
 
-/// So many bytes: those that there are, and the same again, each time with another number added.
+/// `count` bytes: the given ones, repeated each time with another number added.
 fn cycled(bytes: &[u8], count: usize) -> Vec<u8> {
     let rounds =
         (0..=255u8).cycle().flat_map(|round| bytes.iter().map(move |b| b.wrapping_add(round.wrapping_mul(29))));
@@ -134,12 +135,13 @@ fn cycled(bytes: &[u8], count: usize) -> Vec<u8> {
     out
 }
 
-/// Encodes, and holds what comes of it against the weights; says whether anything came.
+/// Encodes, and compares the result with the weights; returns whether there was a result.
 ///
-/// 0: coder (bits 0, 1), layout (2), trellis (3), dtype (4, 5), transposed (6), two matrices (7); 1: tile / 64 - 1 (0 to 3), whether floats
-/// and scales are of any bits (4), whether levels are given (5), or steps searched for (6), whether the file is damaged afterwards (7);
-/// 2, 3: rows; 4, 5: columns; 6 to 9: the step, an f32 of any bits; 10: bits; 11, 12: bytes of what follows that are weights and levels; 13: what
-/// is asked of the file. The other bytes say what is damaged: a place (u16) and a byte.
+/// 0: coder (bits 0, 1), layout (2), trellis (3), dtype (4, 5), transposed (6), two matrices (7); 1: tile / 64 - 1 (0
+/// to 3), whether floats and scales have arbitrary bits (4), whether levels are given (5), or steps searched for (6),
+/// whether the file is damaged afterwards (7); 2, 3: rows; 4, 5: columns; 6 to 9: the step, an f32 of any bits; 10:
+/// bits; 11, 12: how many of the following bytes are weights and levels; 13: the operation on the file. The other bytes
+/// define damage: an offset (u16) and a byte.
 pub fn exercise(input: &[u8]) -> bool {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return false };
     let Some(case) = Case::new(head) else { return false };
@@ -184,7 +186,7 @@ pub fn exercise(input: &[u8]) -> bool {
     true
 }
 
-/// Whether there is reason to refuse this.
+/// Checks that there was a reason to refuse this.
 fn refused_rightly(case: &Case, given: Option<&Levels>, weights: &[f32], e: &wcodec::Error) {
     let message = text(e);
     assert_eq!(e.kind(), ErrorKind::Input, "{message}");
@@ -200,7 +202,7 @@ fn refused_rightly(case: &Case, given: Option<&Levels>, weights: &[f32], e: &wco
         if message.contains("none that the trellis") { "level" } else { " at " }
     } else {
         match given {
-            // What any bits are.
+            // Arbitrary bits may have any fault.
             Some(_) if case.flags & ANY_BITS != 0 => "",
             Some(_) => "levels become values that are not finite, or weights of 0 others",
             None => panic!("refused without a reason: {message}"),
@@ -219,7 +221,8 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// Values are the products, symbols and scales what FORMAT.md says that this writer keeps to, and the error is the one that is stated.
+/// Checks that values are the products, that symbols and scales satisfy the rules of FORMAT.md for writers, and that
+/// the error is the stated one.
 fn is_what_it_says(container: &Container, case: &Case, given: Option<&Levels>, weights: &[u8]) {
     let (_, rows, cols) = case.matrix;
     let (symbols, scales) = (container.symbols("w", &checked(true)).unwrap(), container.scales("w").unwrap());
@@ -252,7 +255,8 @@ fn is_what_it_says(container: &Container, case: &Case, given: Option<&Levels>, w
     assert!(found <= stated * (1.0 + 1e-9) && stated <= found * 1.002, "the error is {found}, and {stated} is stated");
 }
 
-/// The levels of a trellis are those that FORMAT.md, section 4, makes of the plane's bytes, column after column.
+/// Checks that the levels of a trellis are those that FORMAT.md, section 4, computes from the plane's bytes, column by
+/// column.
 fn paths_are_by_the_page(file: &[u8], container: &Container) {
     let info = container.info("w").unwrap();
     let plane = &info.planes[0];
@@ -280,7 +284,7 @@ fn paths_are_by_the_page(file: &[u8], container: &Container) {
     }
 }
 
-/// The file with some bytes of its segments replaced, and all hashes of stored bytes right.
+/// The file with some bytes of its segments replaced, and all hashes of stored bytes correct.
 fn damaged(mut file: Vec<u8>, damage: &[u8]) -> Vec<u8> {
     let end = u64::from_le_bytes(file[16..24].try_into().unwrap()) as usize;
     for change in damage.chunks_exact(3) {
@@ -294,7 +298,7 @@ fn damaged(mut file: Vec<u8>, damage: &[u8]) -> Vec<u8> {
     file
 }
 
-/// All coders, dtypes and kinds of steps, of weights that are coded well, and some of any bits.
+/// All coders, dtypes and kinds of steps, with weights that compress well and some of any bits.
 fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     let mut add = |first: u8, second: u8, (rows, cols): (u16, u16), step: f32, data: &[u8]| {
@@ -307,7 +311,7 @@ fn seeds() -> Vec<Vec<u8>> {
         seed.push(seeds.len() as u8);
         seed.resize(HEAD, 0);
         seed.extend_from_slice(data);
-        // Something to damage.
+        // Damage to apply.
         seed.extend_from_slice(&[0x40, 0x01, 0x5A, 0x00, 0x03, 0xFF, 0x81, 0x02, 0x00]);
         seeds.push(seed);
     };
@@ -315,7 +319,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let odd = [0.0, -0.0, f32::MIN_POSITIVE, 1e-40, -1e-45, f32::MAX, -f32::MAX, 65504.0, 1e4, 6e-8, 3.4e38, 1.0];
     let not_finite = [1.0, f32::NAN, 0.5, f32::INFINITY, -1.0, f32::NEG_INFINITY];
     for coder in 0..4u8 {
-        // Others cannot have one, which the last seed of each asks for.
+        // Other coders do not support one, which the last seed of each requests.
         let tiled = matches!(Coder::ALL[usize::from(coder)], Coder::Rans | Coder::Huffman);
         let path = if tiled { TRELLIS } else { 0 };
         for (d, bytes) in [samples::as_bf16, samples::as_f16, samples::as_bytes::<f32>].into_iter().enumerate() {
@@ -341,7 +345,7 @@ fn seeds() -> Vec<Vec<u8>> {
 
 fn mutate(rng: &mut Rng, seed: &[u8], other: &[u8]) -> Vec<u8> {
     let mut out = mutate_from(rng, seed, other, HEAD);
-    // Steps and sizes that make sense come up rarely by themselves.
+    // Sensible steps and sizes rarely occur by chance.
     if out.len() >= HEAD {
         match rng.below(6) {
             0 => out[6..10].copy_from_slice(&(2f32.powi(rng.below(24) as i32 - 12)).to_le_bytes()),

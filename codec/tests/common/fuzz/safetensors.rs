@@ -10,20 +10,20 @@ use crate::common::{checked, safetensors, samples, text};
 
 pub const TARGET: Target = Target { name: "safetensors", body, seeds, mutate: mutate_header };
 
-/// Flags of the first byte: whether what was opened is stored, or quantized and coded.
+/// Flags of the first byte: whether the opened checkpoint is stored raw, or quantized and coded.
 const STORE: u8 = 1;
 const CODE: u8 = 2;
 /// Whether the data are zeros.
 const ZEROS: u8 = 4;
-/// Whether the rest is a file as it is.
+/// Whether the rest is a file, unchanged.
 const FILE: u8 = 0x80;
 
 thread_local! {
-    // A checkpoint is files. Where these are in memory (`TMPDIR=/dev/shm`), they cost little.
+    // A checkpoint consists of files, which are cheap in memory (`TMPDIR=/dev/shm`).
     static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
 }
 
-/// The first byte is made of the flags above; the rest is a header, which gets its length and as many bytes of data as it names.
+/// The first byte has the flags above; the rest is a header, to which its length and the data that it names are added.
 fn body(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else { return };
     let whole;
@@ -38,7 +38,7 @@ fn body(input: &[u8]) {
     FOLDER.with(|folder| open(file, &folder.path().join("fuzz.safetensors"), first));
 }
 
-/// The bytes of data that a header names, if it is one; none where they are many.
+/// The bytes of data that a header names, if it is valid; 0 if they are many.
 fn data_length(header: &[u8]) -> usize {
     let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
     let ends = parsed.as_object().into_iter().flat_map(|o| o.values()).filter_map(|t| t["data_offsets"][1].as_u64());

@@ -13,7 +13,7 @@ pub const TARGET: Target = Target { name: "zstd", body, seeds, mutate };
 
 /// Bytes that choose the form of the plane.
 const HEAD: usize = 8;
-/// Flags of the first byte, beside the filter.
+/// Flags of the first byte, besides the filter.
 const STREAMED: u8 = 0x20;
 const ANY_BLOCKS: u8 = 0x40;
 const ANY_FRAMES: u8 = 0x80;
@@ -24,11 +24,11 @@ fn body(input: &[u8]) {
 
 /// Decodes a plane: the first 8 bytes choose its form.
 ///
-/// 0: filter (bits 0, 1), whether libzstd's streaming decoder is to say the same (5), whether blocks are left as they are (6) or
-/// their headers made right, so that the last one and no other ends the frame, whether frames are there as they are (7) or get the
-/// header that the format asks for; 1: not used; 2, 3: decoded bytes of a chunk; 4, 5: columns; 6, 7: decoded bytes of all. Then the
-/// frames: a u16 that is the length of each but the last, and its bytes. Returns which of them could be decoded; none where the
-/// parts do not fit each other.
+/// 0: filter (bits 0, 1), whether libzstd's streaming decoder must agree (5), whether blocks are left unchanged (6) or
+/// their headers corrected, so that only the last one ends the frame, whether frames are left unchanged (7) or get the
+/// header that the format requires; 1: not used; 2, 3: decoded bytes of a chunk; 4, 5: columns; 6, 7: decoded bytes of
+/// all. Then the frames: a u16 that is the length of each but the last, and its bytes. Returns for each whether it
+/// could be decoded; nothing if the parts do not fit each other.
 pub fn decode(input: &[u8]) -> Vec<bool> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return Vec::new() };
     let short = |i: usize| usize::from(u16::from_le_bytes([head[i], head[i + 1]]));
@@ -69,7 +69,7 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
         plane.decode_piece(i, &mut out, &mut scratch).ok().map(|()| out)
     };
     let forwards: Vec<_> = (0..count).map(&mut piece).collect();
-    // The same context again, in another order: it remembers nothing.
+    // Reuses the context in another order: it must not keep state.
     let backwards: Vec<_> = (0..count).rev().map(&mut piece).collect();
     assert!(forwards.iter().eq(backwards.iter().rev()), "frames depend on each other");
     if forwards.iter().all(Option::is_some) {
@@ -88,7 +88,7 @@ pub fn decode(input: &[u8]) -> Vec<bool> {
     forwards.iter().map(Option::is_some).collect()
 }
 
-/// A frame of `body`, with as much made right as `first` asks for. `size` bytes are to come out.
+/// A frame of `body`, corrected as far as `first` asks for. `size` bytes are to be decoded.
 fn frame(body: &[u8], first: u8, size: usize) -> Vec<u8> {
     if first & ANY_FRAMES != 0 {
         return body.to_vec();
@@ -104,14 +104,14 @@ fn frame(body: &[u8], first: u8, size: usize) -> Vec<u8> {
     frame
 }
 
-/// Walks over the blocks from `at` on: where one would reach beyond the end, it is made the last one.
+/// Walks over the blocks from `at` on; a block that would exceed the end becomes the last one.
 fn link_blocks(frame: &mut Vec<u8>, mut at: usize) {
     loop {
         let left = frame.len().saturating_sub(at + 3);
         frame.resize(frame.len().max(at + 3), 0);
         let header = u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], 0]);
         let (kind, size) = (header >> 1 & 3, header >> 3);
-        // A block of one repeated byte has one, whatever it says of its size.
+        // A block of one repeated byte stores one byte, whatever its size.
         let stored = if kind == 1 { 1 } else { size as usize };
         let last = stored >= left;
         let header = match last {
@@ -170,7 +170,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ] {
         add(ANY_FRAMES | STREAMED, 200, 200, 200, &[frame]);
     }
-    // Blocks of each kind in a row: bytes, one byte again and again, and a compressed one of no sequences.
+    // One block of each kind: raw bytes, a repeated byte, and a compressed one without sequences.
     let rle = [(150u32 << 3 | 1 << 1).to_le_bytes()[..3].to_vec(), vec![7]].concat();
     let raw = [(10u32 << 3).to_le_bytes()[..3].to_vec(), vec![9; 10]].concat();
     let literals = [(7u32 << 3 | 2 << 1).to_le_bytes()[..3].to_vec(), vec![5 << 3, 1, 2, 3, 4, 5, 0]].concat();
@@ -178,7 +178,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What FORMAT.md, section 8, says of a frame's header: no checksum, no dictionary, a window that is not larger than `size`.
+/// The requirements of FORMAT.md, section 8, on a frame's header: no checksum, no dictionary, a window not larger than
+/// `size`.
 fn is_allowed(frame: &[u8], size: usize) -> bool {
     let window = || (8 + u64::from(frame[5] & 7)) << (7 + u32::from(frame[5] >> 3));
     frame[4] & 7 == 0 && (frame[4] >> 5 & 1 == 1 || window() <= size as u64)

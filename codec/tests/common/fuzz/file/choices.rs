@@ -1,4 +1,4 @@
-//! Mutations are driven by these: the bytes of an input, and random numbers that follow from them where they end.
+//! Choices that drive mutations: the bytes of an input, and after its end random numbers derived from it.
 
 use super::super::Rng;
 
@@ -10,13 +10,13 @@ pub struct Choices<'a> {
 
 impl<'a> Choices<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        // Any input that differs goes on differently.
+        // Inputs that differ anywhere continue differently.
         let seed =
             bytes.iter().fold(0xCBF2_9CE4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3));
         Self { bytes, then: Rng(seed) }
     }
 
-    /// A byte of the input, or a random one behind its end.
+    /// The next byte of the input, or a random one after its end.
     pub fn byte(&mut self) -> u8 {
         match self.bytes.split_first() {
             Some((&first, rest)) => {
@@ -41,12 +41,12 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// Whether something happens that does once in `n` times.
+    /// True once in `n` times.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `all`, which has some.
+    /// One of `all`, which is not empty.
     pub fn one<'b, T>(&mut self, all: &'b [T]) -> &'b T {
         &all[self.below(all.len())]
     }

@@ -1,4 +1,5 @@
-//! A container in parts, to be changed and put together again: wherever its segments then lie, the index says so, with their hashes.
+//! A container taken apart, to be changed and put together again: the index gets the new positions of segments, with
+//! their hashes.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use wcodec::container::{HEADER_BYTES, Header, hash};
 
 use crate::common::image::Image;
 
-/// A segment's stand-in in the index begins with this; its number follows.
+/// The prefix of a segment's placeholder in the index; its number follows.
 const MARK: char = '@';
 
 /// An index and its segments.
@@ -18,7 +19,7 @@ pub struct Draft {
     pub version: (u16, u16),
 }
 
-/// A draft as a file, but for its header.
+/// A draft laid out as a file, without its header.
 pub struct Laid {
     /// Room for the header, and segments.
     pub body: Vec<u8>,
@@ -45,18 +46,18 @@ impl Draft {
         Some(&self.segments.get(number_of(value)?)?[..])
     }
 
-    /// These bytes, to be changed. Whatever else stands for this segment changes with it.
+    /// Mutable bytes of the segment. Everything else that refers to this segment changes with it.
     pub fn bytes_mut(&mut self, value: &Value) -> Option<&mut Vec<u8>> {
         Some(Arc::make_mut(self.segments.get_mut(number_of(value)?)?))
     }
 
-    /// A segment of its own with these bytes.
+    /// Adds a segment with these bytes.
     pub fn add(&mut self, bytes: Vec<u8>) -> Value {
         self.segments.push(Arc::new(bytes));
         mark(self.segments.len() - 1)
     }
 
-    /// Lays the segments out, one behind the other, as the index comes by them.
+    /// Lays the segments out, one after the other, in the order in which the index refers to them.
     pub fn lay(&self) -> Laid {
         let mut body = vec![0; HEADER_BYTES];
         let mut index = self.index.clone();
@@ -133,7 +134,7 @@ fn list(value: &mut Value) -> &mut Vec<Value> {
     value.as_array_mut().expect("a valid container")
 }
 
-/// All marks, wherever they are by now.
+/// Visits all placeholders, wherever they are by now.
 fn each_mark(value: &mut Value, visit: &mut dyn FnMut(&mut Value)) {
     match value {
         Value::String(text) if text.starts_with(MARK) => visit(value),

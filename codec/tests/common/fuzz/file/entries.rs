@@ -1,11 +1,11 @@
-//! Changes of what an index says.
+//! Changes values of an index.
 
 use serde_json::{Map, Value, json};
 
 use super::choices::Choices;
 use super::draft::Draft;
 
-/// Numbers at which sizes go wrong.
+/// Numbers at which size computations go wrong.
 const HOSTILE: &[u64] = &[
     0,
     1,
@@ -56,7 +56,7 @@ const DTYPES: &[&str] = &[
     "f32",
     "",
 ];
-/// Names that are hard to show, or to tell apart.
+/// Names that are hard to display, or to tell apart.
 const NAMES: &[&str] = &[
     "",
     "w.weight",
@@ -88,7 +88,7 @@ const NAMES: &[&str] = &[
     " ",
     "-1",
 ];
-/// Keys of an index, in whatever object.
+/// Keys of an index, of any of its objects.
 const KEYS: &[&str] = &[
     "name",
     "dtype",
@@ -143,7 +143,7 @@ pub fn change(draft: &mut Draft, c: &mut Choices<'_>) {
     if c.once_in(5) { structure(place, c) } else { value(place, &key, c) }
 }
 
-/// A place below `value`, and the key that it is found by.
+/// A place below `value`, and its key.
 fn descend<'v>(value: &'v mut Value, key: String, c: &mut Choices<'_>, depth: usize) -> (&'v mut Value, String) {
     let children = match value {
         Value::Array(all) => all.len(),
@@ -164,7 +164,7 @@ fn descend<'v>(value: &'v mut Value, key: String, c: &mut Choices<'_>, depth: us
     }
 }
 
-/// Another value, of the same type most often.
+/// Replaces a value, usually by one of the same type.
 fn value(place: &mut Value, key: &str, c: &mut Choices<'_>) {
     if c.once_in(12) {
         *place = odd(c);
@@ -179,7 +179,7 @@ fn value(place: &mut Value, key: &str, c: &mut Choices<'_>) {
     }
 }
 
-/// A number in the place of `old`, of those that `key` may have or may not.
+/// A replacement for the number `old`, valid or invalid for `key`.
 fn number(old: u64, key: &str, c: &mut Choices<'_>) -> Value {
     let of_key: &[u64] = match key {
         "tile" => &[64, 128, 192, 256, 512, 1024, 1088, 96, 0],
@@ -207,7 +207,7 @@ fn number(old: u64, key: &str, c: &mut Choices<'_>) -> Value {
     }
 }
 
-/// A word in the place of `old`.
+/// A replacement for the word `old`.
 fn word(old: &str, key: &str, c: &mut Choices<'_>) -> Value {
     let of_key: &[&str] = match key {
         "coder" => &["rans", "huffman", "zstd", "raw", "lzma", "RANS"],
@@ -264,7 +264,7 @@ fn odd(c: &mut Choices<'_>) -> Value {
     }
 }
 
-/// Changes what an object or a list has.
+/// Changes the members of an object or a list.
 fn structure(place: &mut Value, c: &mut Choices<'_>) {
     match place {
         Value::Array(all) if !all.is_empty() => {
@@ -312,7 +312,7 @@ fn keys(all: &mut Map<String, Value>, c: &mut Choices<'_>) {
     }
 }
 
-/// Changes that which people read of the whole file: plans, figures, models, names.
+/// Changes descriptions of the whole file that people read: plans, figures, models, names.
 pub fn statements(draft: &mut Draft, c: &mut Choices<'_>) {
     let key = *c.one(&["wcodec.plan", "wcodec.quality", "wcodec.rest", "format"]);
     if c.once_in(3) {
@@ -326,7 +326,7 @@ pub fn statements(draft: &mut Draft, c: &mut Choices<'_>) {
         (Ok(statement), 0..=2) => {
             let mut text = inside(statement, c).to_string();
             if c.once_in(4) {
-                // Numbers that JSON has and no machine.
+                // Numbers that JSON allows and machines cannot represent.
                 text = text.replacen(
                     ":1",
                     [":1e999", ":-1e400", ":0.0000000000000000000001e-400", ":100000000000000000000000000"][c.below(4)],
@@ -341,7 +341,7 @@ pub fn statements(draft: &mut Draft, c: &mut Choices<'_>) {
     metadata.insert(key.to_owned(), new.into());
 }
 
-/// `statement` with something in it changed.
+/// `statement` with a part changed.
 fn inside(mut statement: Value, c: &mut Choices<'_>) -> Value {
     for _ in 0..=c.below(2) {
         let (place, key) = descend(&mut statement, String::new(), c, 0);
@@ -350,7 +350,7 @@ fn inside(mut statement: Value, c: &mut Choices<'_>) -> Value {
     statement
 }
 
-/// Names that are tied, to whatever.
+/// Ties names, to anything.
 pub fn aliases(draft: &mut Draft, c: &mut Choices<'_>) {
     let names: Vec<String> = draft.index["tensors"]
         .as_array()

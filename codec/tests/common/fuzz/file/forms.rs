@@ -1,4 +1,5 @@
-//! Changes of several entries at once that fit each other: another shape, view, dtype or granularity, with as many scales as it needs.
+//! Changes several entries at once so that they fit each other: another shape, view, dtype or granularity, with the
+//! matching number of scales.
 
 use serde_json::{Value, json};
 
@@ -26,7 +27,7 @@ fn numbers(value: &Value) -> Vec<usize> {
     value.as_array().into_iter().flatten().filter_map(|n| usize::try_from(n.as_u64()?).ok()).collect()
 }
 
-/// A few rows or columns more or less, which padding has room for or not.
+/// A few rows or columns more or less, which may or may not fit the padding.
 fn resize(draft: &mut Draft, tensor: &mut Value, c: &mut Choices<'_>) {
     let matrix = numbers(&tensor["matrix"]);
     let &[count, rows, cols, axis] = &matrix[..] else { return };
@@ -50,7 +51,7 @@ fn resize(draft: &mut Draft, tensor: &mut Value, c: &mut Choices<'_>) {
     fit_scales(draft, tensor);
 }
 
-/// Another view of as many elements.
+/// Another view of equally many elements.
 fn view(tensor: &mut Value, c: &mut Choices<'_>) {
     let mut parts = numbers(&tensor["shape"]);
     let Some(product) = parts.iter().try_fold(1usize, |n, &p| n.checked_mul(p)).filter(|&n| n > 0) else { return };
@@ -84,7 +85,7 @@ fn granularity(draft: &mut Draft, tensor: &mut Value, c: &mut Choices<'_>) {
     fit_scales(draft, tensor);
 }
 
-/// As many scales as the tensor needs, of those that there are.
+/// Keeps as many of the existing scales as the tensor needs.
 fn fit_scales(draft: &mut Draft, tensor: &mut Value) {
     let &[count, rows, cols, _] = &numbers(&tensor["matrix"])[..] else { return };
     let scales = &tensor["scales"];
@@ -102,7 +103,7 @@ fn fit_scales(draft: &mut Draft, tensor: &mut Value) {
     tensor["scales"]["data"] = draft.add(new);
 }
 
-/// Which bits of an element planes hold.
+/// Changes the bits of an element that planes hold.
 fn fields(tensor: &mut Value, c: &mut Choices<'_>) {
     let Some(planes) = tensor["planes"].as_array_mut().filter(|p| !p.is_empty()) else { return };
     let (i, j) = (c.below(planes.len()), c.below(planes.len()));
@@ -129,7 +130,7 @@ fn fields(tensor: &mut Value, c: &mut Choices<'_>) {
     }
 }
 
-/// Codes a plane in another way: what goes with that goes with it.
+/// Changes the coding of a plane, with everything that depends on it.
 fn plane(tensor: &mut Value, c: &mut Choices<'_>) {
     let Some(planes) = tensor["planes"].as_array_mut().filter(|p| !p.is_empty()) else { return };
     let i = c.below(planes.len());
@@ -149,7 +150,7 @@ fn plane(tensor: &mut Value, c: &mut Choices<'_>) {
     }
 }
 
-/// Seen as the transpose, or no more.
+/// Toggles whether the view is the transpose.
 fn turn(tensor: &mut Value) {
     let &[count, rows, cols, axis] = &numbers(&tensor["matrix"])[..] else { return };
     tensor["matrix"] = json!([count, rows, cols, 1 - axis.min(1)]);

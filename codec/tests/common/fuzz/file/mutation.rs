@@ -1,4 +1,4 @@
-//! From bytes that drive it to a changed container, most often with all of its hashes right.
+//! Turns driving bytes into a changed container, usually with all of its hashes correct.
 
 use serde_json::Value;
 use wcodec::container::{HEADER_BYTES, hash};
@@ -10,7 +10,7 @@ use super::seeds::{SEEDS, SMALL};
 use super::{entries, forms, stored};
 use crate::common::image::reseal_header;
 
-/// The file that `input` makes.
+/// The file that `input` drives.
 pub fn file(input: &[u8]) -> Vec<u8> {
     let c = &mut Choices::new(input);
     let which = |c: &mut Choices<'_>| if c.once_in(48) { c.below(SEEDS.len()) } else { c.below(*SMALL) };
@@ -56,7 +56,7 @@ fn change(draft: &mut Draft, other: &Draft, c: &mut Choices<'_>) {
     }
 }
 
-/// Segments of one place in another.
+/// Uses the segment of one place in another.
 fn segments(draft: &mut Draft, c: &mut Choices<'_>) {
     let n = draft.segments.len();
     let (a, b) = (c.below(n), c.below(n));
@@ -69,7 +69,7 @@ fn segments(draft: &mut Draft, c: &mut Choices<'_>) {
     }
 }
 
-/// A tensor of another file, with its table or with whatever has that number here.
+/// A tensor of another file, with its table or with whatever table has that number here.
 fn transplant(draft: &mut Draft, other: &Draft, c: &mut Choices<'_>) {
     let Some(tensors) = other.index["tensors"].as_array() else { return };
     let Some(mut tensor) = tensors.get(c.below(tensors.len())).cloned() else { return };
@@ -100,7 +100,7 @@ fn transplant(draft: &mut Draft, other: &Draft, c: &mut Choices<'_>) {
     }
 }
 
-/// Makes the hashes of planes those of what they decode to by now.
+/// Updates the hashes of planes to their decoded bytes.
 fn rehash(draft: &mut Draft) {
     let open = |bytes| Container::from_bytes_with(bytes, &OpenOptions::default());
     let Ok(container) = open(draft.seal()) else { return };
@@ -131,7 +131,7 @@ fn rehash(draft: &mut Draft) {
     }
 }
 
-/// One of several planes, decoded: chunk by chunk, of a file in which the tensor has no other.
+/// One of several planes, decoded chunk by chunk from a file in which the tensor has no other plane.
 fn plane_alone(draft: &Draft, tensor: usize, plane: usize) -> Option<Vec<u8>> {
     let mut alone = draft.clone();
     let mut entry = alone.index["tensors"][tensor].clone();
@@ -164,7 +164,7 @@ fn plane_alone(draft: &Draft, tensor: usize, plane: usize) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Says something wrong of where a segment lies.
+/// Corrupts the stated position of a segment.
 fn places(laid: &mut Laid, c: &mut Choices<'_>) {
     fn find<'v>(value: &'v mut Value, found: &mut Vec<&'v mut Value>) {
         let is_place = value.as_array().is_some_and(|a| a.len() == 3 && a[2].is_string());
@@ -194,14 +194,14 @@ fn places(laid: &mut Laid, c: &mut Choices<'_>) {
     }
 }
 
-/// Changes the index as a text: keys twice, other spellings, bytes that are none.
+/// Changes the index as text: duplicate keys, other spellings, invalid bytes.
 fn as_text(text: Vec<u8>, c: &mut Choices<'_>) -> Vec<u8> {
     let mut out = text;
     let at = c.below(out.len());
     let next = |out: &[u8], byte: u8| out[at..].iter().position(|&b| b == byte).map(|i| at + i);
     match c.below(9) {
         0 => {
-            // The member that begins here, once more.
+            // Duplicates the member that begins here.
             if let (Some(begin), Some(end)) = (next(&out, b'{'), next(&out, b','))
                 && begin < end
             {
@@ -215,7 +215,7 @@ fn as_text(text: Vec<u8>, c: &mut Choices<'_>) -> Vec<u8> {
             out.splice(place..place, space);
         }
         2 => {
-            // A letter by its number.
+            // A letter as an escape sequence.
             if let Some(i) = out[at..].iter().position(u8::is_ascii_lowercase).map(|i| at + i) {
                 out.splice(i..=i, format!("\\u{:04x}", out[i]).into_bytes());
             }
@@ -240,7 +240,7 @@ fn as_text(text: Vec<u8>, c: &mut Choices<'_>) -> Vec<u8> {
     out
 }
 
-/// Header and ends of the file, with and without the hash that goes with them.
+/// Header and end of the file, with and without a matching hash.
 fn ends(file: &mut Vec<u8>, c: &mut Choices<'_>) {
     match c.below(6) {
         0 => {

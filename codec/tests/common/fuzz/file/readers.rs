@@ -1,4 +1,5 @@
-//! Every reader of a file, and what must be true of their answers: each is an error of the library or right, and two that both answer agree.
+//! Every reader of a file, and the properties of their answers: each is an error of the library or right, and two that
+//! both answer agree.
 
 use half::{bf16, f16};
 use wcodec::{
@@ -9,15 +10,15 @@ use wcodec::{
 use super::super::{LARGEST, container};
 use crate::common::{checked, text};
 
-/// A file's outcome, in words that are counted.
+/// A file's outcome, as words to be counted.
 pub type Events = Vec<&'static str>;
 
-/// One of so many inputs is asked everything that takes long: on disk, and with every instruction set.
+/// One of so many inputs also runs the slow operations: on disk, and with every instruction set.
 pub const RARELY: u64 = 32;
 /// One of so many inputs is cut into parts.
 pub const SOMETIMES: u64 = 4;
 
-/// Opens `bytes` and asks for everything, some of it in some turns only.
+/// Opens `bytes` and runs every operation, some of them only in some turns.
 pub fn all(bytes: &[u8], turn: u64) -> Events {
     let mut events = Events::new();
     let container = match Container::from_bytes(bytes.to_vec()) {
@@ -52,7 +53,7 @@ pub fn all(bytes: &[u8], turn: u64) -> Events {
     events
 }
 
-/// The kind of an error about a file, which says something.
+/// The kind of an error about a file, which must have a message.
 fn of_file(e: &Error) -> &'static str {
     assert!(!text(e).is_empty());
     match e.kind() {
@@ -63,7 +64,7 @@ fn of_file(e: &Error) -> &'static str {
     }
 }
 
-/// The kind of an error about a tensor, which names it.
+/// The kind of an error about a tensor, which must name it.
 fn of_tensor(e: &Error, info: &TensorInfo) -> &'static str {
     let said = text(e);
     assert_eq!(e.tensor_name(), Some(info.name.as_str()), "{said}");
@@ -97,7 +98,7 @@ fn verified(container: &Container, infos: &[TensorInfo], events: &mut Events) {
     }
 }
 
-/// Asks once for a tensor that is too large for more: it is refused, or there, in bounded memory.
+/// Reads once a tensor that is too large for more: it is refused, or read in bounded memory.
 fn large(container: &Container, info: &TensorInfo) {
     if let Ok(bytes) = container.read(&info.name, &checked(true)) {
         assert_eq!(bytes.len() as u64, info.original_bytes);
@@ -107,7 +108,7 @@ fn large(container: &Container, info: &TensorInfo) {
     container.chunk(&info.name, 0).ok();
 }
 
-/// The whole: with and without hashes, as symbols and scales, and as what these come to.
+/// Reads the whole tensor: with and without hashes, as symbols and scales, and as the values of these.
 fn read(container: &Container, info: &TensorInfo, events: &mut Events) {
     let name = &info.name;
     let plain = container.read(name, &checked(false));
@@ -180,7 +181,7 @@ fn values(info: &TensorInfo, symbols: &[i8], scales: &[f32]) -> Vec<f32> {
     }
 }
 
-/// Rows are parts of the whole.
+/// Checks that rows are parts of the whole.
 fn rows(container: &Container, info: &TensorInfo) {
     let whole = container.read(&info.name, &checked(false)).ok();
     let all = info.shape.first().copied().unwrap_or(0);
@@ -204,7 +205,7 @@ fn rows(container: &Container, info: &TensorInfo) {
     }
 }
 
-/// Chunks are as many as there are, as large as they are said to be, and parts of the symbols.
+/// Checks the number of chunks and their sizes, and that they are parts of the symbols.
 fn chunks(container: &Container, info: &TensorInfo) {
     let name = &info.name;
     let symbols = container.symbols(name, &checked(false)).ok();
@@ -226,7 +227,7 @@ fn chunks(container: &Container, info: &TensorInfo) {
     }
 }
 
-/// Parts by themselves are those of the whole, and their file is as good as any.
+/// Checks that narrowed parts equal those of the whole, and that their file is sound.
 fn narrowed(container: &Container, info: &TensorInfo, turn: u64) {
     let Ok(whole) = container.read(&info.name, &checked(false)) else {
         let cut = Cut { tensor: &info.name, name: "part", axis: 0, ranges: alone(0..1) };
@@ -244,9 +245,9 @@ fn narrowed(container: &Container, info: &TensorInfo, turn: u64) {
             let cut = Cut { tensor: &info.name, name: "part", axis, ranges: ranges.clone() };
             let part = match narrow(container, &[cut], &checked(false)) {
                 Ok(part) => part,
-                // Scales per block, and tensors that have no rows.
+                // Per-block scales, and tensors without rows.
                 Err(e) if e.kind() == ErrorKind::Input => continue,
-                // Tables that are copied are compared with their hashes.
+                // Copied tables are compared with their hashes.
                 Err(e) if e.kind() == ErrorKind::Corrupt && !sound => continue,
                 Err(e) => panic!("{ranges:?} of axis {axis}: {}", text(&e)),
             };
@@ -270,7 +271,7 @@ fn cut_of(info: &TensorInfo, whole: &[u8], axis: usize, ranges: &[std::ops::Rang
     outer.flat_map(|run| ranges.iter().flat_map(|r| &run[r.start * inner..r.end * inner])).copied().collect()
 }
 
-/// Readers that need a file: opening one, reading ahead, decoding into another file.
+/// Readers that need a file: opening it, reading ahead, decoding into another file.
 fn on_disk(bytes: &[u8], memory: &Container, infos: &[TensorInfo]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.wcodec");

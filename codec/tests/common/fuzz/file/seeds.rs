@@ -1,4 +1,4 @@
-//! The files that are mutated: small containers that between them have everything the format has, and the golden ones.
+//! The files that are mutated: small containers that together use every feature of the format, and the golden ones.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use super::draft::Draft;
 use crate::common::newer::{as_e5m2, rate};
 use crate::common::samples::{as_bf16, as_bytes, as_f16, encode, encode_options, layer_symbols, symbols, weights};
 
-/// A container to begin with.
+/// A container to start from.
 pub struct Seed {
     pub name: String,
     pub draft: Draft,
@@ -31,7 +31,7 @@ pub static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
 /// The number of [`SEEDS`] that are made here.
 pub static SMALL: LazyLock<usize> = LazyLock::new(|| SEEDS.iter().filter(|s| !s.name.starts_with("golden")).count());
 
-/// Two matrices that share a table, one of them transposed or a stack; a tensor as it is; a tied name.
+/// Two matrices that share a table, one of them transposed or a stack; an unencoded tensor; a tied name.
 fn source(kind: usize) -> MemorySource<'static> {
     let mut s = MemorySource::new();
     let mut push = |name: &str, dtype: Dtype, shape: &[usize], w: &[f32]| {
@@ -55,7 +55,7 @@ fn source(kind: usize) -> MemorySource<'static> {
     s
 }
 
-/// Floats whose bits are kept.
+/// Floats that are stored losslessly.
 fn floats(which: usize) -> MemorySource<'static> {
     let mut s = MemorySource::new();
     let mut rng = Rng(80 + which as u64);
@@ -85,7 +85,7 @@ fn floats(which: usize) -> MemorySource<'static> {
     s
 }
 
-/// Coder, layout, scheme, bits of the table, step, of files that [`source`] makes.
+/// Coder, layout, scheme, bits of the table and step of the files made from [`source`].
 type Kind = (Coder, Layout, Scheme, u32, Option<f32>);
 
 fn kinds() -> Vec<Kind> {
@@ -165,7 +165,7 @@ fn small() -> Vec<(String, Vec<u8>)> {
             all.push((format!("{coder} {layout} {what}"), wcodec::layer::encode(&data, 48, 66, &options).unwrap()));
         }
     }
-    // A few bytes of each dtype, as they are.
+    // A few bytes of each dtype, stored raw.
     let mut plain = MemorySource::new();
     let dtypes = ["BOOL", "U8", "I8", "F8_E8M0", "I16", "F16", "BF16", "I32", "F32", "F64", "C64"];
     for (i, dtype) in dtypes.into_iter().map(|name| Dtype::from_name(name).unwrap()).enumerate() {
@@ -179,7 +179,7 @@ fn small() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// With everything that people read: a plan, what was measured, a model.
+/// Adds everything that people read: a plan, measurements, a model.
 fn stated(bytes: &[u8]) -> Vec<u8> {
     let mut draft = Draft::new(bytes);
     let plan = json!({"version": 1, "target": "3.5 bits", "recipe": "rate 3.5", "scheme": "rate", "bits": 3.5, "trellis": true, "candidates": [

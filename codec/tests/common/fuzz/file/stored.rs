@@ -1,4 +1,4 @@
-//! Changes of stored bytes: of any, and of those that mean something to a decoder.
+//! Changes of stored bytes: of any, and of those with a meaning to a decoder.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::draft::Draft;
 /// Numbers at which streams go wrong.
 const EDGES: &[u32] =
     &[0, 1, 2, 7, 8, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x1_0000, 0x7FFF_FFFF, 0x8000_0000, u32::MAX];
-/// Scales that are odd, as f32; the upper half of each is one as bf16.
+/// Unusual scales as f32; the upper half of each is one as bf16.
 const SCALES: &[u32] = &[
     0,
     0x8000_0000,
@@ -72,7 +72,7 @@ fn scramble(bytes: &mut Vec<u8>, other: &[u8], c: &mut Choices<'_>) {
 /// A plane of the draft: the tensor's number, and its own.
 fn some_plane(draft: &Draft, c: &mut Choices<'_>) -> Option<(usize, usize)> {
     let tensors = draft.index["tensors"].as_array()?;
-    // Those that are coded are worth more.
+    // Coded planes are worth more.
     (0..4).find_map(|_| {
         let t = c.below(tensors.len());
         let planes = tensors.get(t)?["planes"].as_array()?;
@@ -81,7 +81,7 @@ fn some_plane(draft: &Draft, c: &mut Choices<'_>) -> Option<(usize, usize)> {
     })
 }
 
-/// Changes bytes that mean something: chunks, offsets, side planes, scales, tables.
+/// Changes meaningful bytes: chunks, offsets, side planes, scales, tables.
 pub fn meant(draft: &mut Draft, c: &mut Choices<'_>) {
     match c.below(8) {
         0 => scales(draft, c),
@@ -102,7 +102,7 @@ fn scales(draft: &mut Draft, c: &mut Choices<'_>) {
     bytes[at..at + size].copy_from_slice(&bits[4 - size..]);
 }
 
-/// Changes a table so that it often still is one.
+/// Changes a table so that it often stays valid.
 fn table(draft: &mut Draft, c: &mut Choices<'_>) {
     let Some(tables) = draft.index["tables"].as_array() else { return };
     let Some(entry) = tables.get(c.below(tables.len())).cloned() else { return };
@@ -117,9 +117,9 @@ fn table(draft: &mut Draft, c: &mut Choices<'_>) {
     let place = |c: &mut Choices<'_>| counts + c.below(places) * size;
     let (a, b) = (place(c), place(c));
     match c.below(5) {
-        // Other symbols have these codes.
+        // Swaps the codes of two symbols.
         0 | 1 => (0..size).for_each(|i| bytes.swap(a + i, b + i)),
-        // One has what the other had, as far as it goes.
+        // Gives one symbol part of the other's slots.
         2 if wide && counts == 0 => {
             let get = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let moved = [1, get(bytes, a), get(bytes, a) / 2][c.below(3)].min(get(bytes, a));
@@ -128,7 +128,7 @@ fn table(draft: &mut Draft, c: &mut Choices<'_>) {
             bytes[b..b + 2].copy_from_slice(&more.to_le_bytes());
         }
         3 if counts > 2 => {
-            // One code becomes two that are longer by a bit.
+            // Splits one code into two that are a bit longer.
             let at = 2 * c.below(counts / 2 - 1);
             let get = |bytes: &[u8], at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             let (fewer, more) = (get(bytes, at).wrapping_sub(1), get(bytes, at + 2).wrapping_add(2));
@@ -156,7 +156,7 @@ fn offsets(draft: &mut Draft, c: &mut Choices<'_>) {
     bytes[at..at + 4].copy_from_slice(&new.to_le_bytes());
 }
 
-/// Decodes whatever it is.
+/// Any side plane decodes.
 fn side(draft: &mut Draft, c: &mut Choices<'_>) {
     let Some((t, p)) = some_plane(draft, c) else { return };
     let place = draft.index["tensors"][t]["planes"][p]["side"].clone();
@@ -167,7 +167,7 @@ fn side(draft: &mut Draft, c: &mut Choices<'_>) {
     }
 }
 
-/// Changes a chunk, of any length; offsets and the length of the longest one follow.
+/// Changes a chunk, possibly its length; offsets and the length of the longest one are updated.
 fn chunk(draft: &mut Draft, c: &mut Choices<'_>) {
     let Some((t, p)) = some_plane(draft, c) else { return };
     let plane = draft.index["tensors"][t]["planes"][p].clone();
@@ -187,7 +187,7 @@ fn chunk(draft: &mut Draft, c: &mut Choices<'_>) {
     put_chunks(draft, (t, p), &chunks, zstd);
 }
 
-/// The chunks of a plane, where its offsets are in order.
+/// The chunks of a plane, if its offsets are in order.
 fn chunks_of(draft: &Draft, plane: &Value, zstd: bool) -> Option<Vec<Vec<u8>>> {
     let (offsets, data) = (draft.bytes(&plane["offsets"])?, draft.bytes(&plane["data"])?);
     let words: Vec<usize> = offsets.as_chunks().0.iter().map(|b| u32::from_le_bytes(*b) as usize).collect();
@@ -228,13 +228,13 @@ fn has_patches(plane: &Value) -> bool {
     plane["layout"] == "quad" || (plane["layout"] == "pair" && plane["shift"].as_u64().is_some_and(|s| s < 3))
 }
 
-/// The place at which the body of a chunk begins.
+/// The offset at which the body of a chunk begins.
 fn body_at(chunk: &[u8], plane: &Value) -> usize {
     let count = chunk.first_chunk().map_or(0, |b| u32::from_le_bytes(*b) as usize);
     if has_patches(plane) { (4 + 4 * count.min(1 << 16)).min(chunk.len()) } else { 0 }
 }
 
-/// Makes the body as long as one that is not coded, or a word shorter or longer.
+/// Makes the body as long as an uncoded one, or a word shorter or longer.
 fn body_length(chunk: &mut Vec<u8>, plane: &Value, c: &mut Choices<'_>) {
     let width = plane["tile"].as_u64().unwrap_or(64).min(1024) as usize;
     let narrow = plane["layout"] == "pair" || plane["layout"] == "quad";
@@ -259,7 +259,7 @@ fn patches(chunk: &mut Vec<u8>, plane: &Value, c: &mut Choices<'_>) {
             chunk[..4].copy_from_slice(&count.to_le_bytes());
         }
         2 | 3 => {
-            // One more, behind the others or not.
+            // Adds a patch, after the others or not.
             let last = if count == 0 { 0 } else { usize::from(u16::from_le_bytes([chunk[at], chunk[at + 1]])) };
             let position = ((last + c.below(40)) as u16).to_le_bytes();
             let patch = [position[0], position[1], c.byte(), if c.once_in(2) { 0 } else { c.byte() }];
@@ -273,7 +273,7 @@ fn patches(chunk: &mut Vec<u8>, plane: &Value, c: &mut Choices<'_>) {
             chunk[..4].copy_from_slice(&(count as u32 - 1).to_le_bytes());
         }
         5 => {
-            // Another value, and as much more of a change: the element without the patch is what it was.
+            // Changes the value and the change equally, so that the element without the patch stays the same.
             let more = c.byte();
             chunk[at + 2] = chunk[at + 2].wrapping_add(more);
             chunk[at + 3] = chunk[at + 3].wrapping_add(more);
@@ -286,7 +286,7 @@ fn patches(chunk: &mut Vec<u8>, plane: &Value, c: &mut Choices<'_>) {
     }
 }
 
-/// Changes what a body begins with: states of lanes, lengths of streams; or its end.
+/// Changes the beginning of a body, states of lanes or lengths of streams, or its end.
 fn head(chunk: &mut [u8], plane: &Value, c: &mut Choices<'_>) {
     let from = body_at(chunk, plane);
     let body = &mut chunk[from..];
@@ -311,7 +311,7 @@ fn head(chunk: &mut [u8], plane: &Value, c: &mut Choices<'_>) {
         }
         1 => body[2] = [0, 1, 2, 8, 9, 0xFF][c.below(6)],
         2 => {
-            // A bit from one lane to another.
+            // Moves a bit from one lane to another.
             let n = (body.len() - 4).min(32);
             if n > 1 {
                 let (a, b) = (4 + c.below(n), 4 + c.below(n));
