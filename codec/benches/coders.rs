@@ -107,7 +107,7 @@ fn benches(c: &mut Criterion) {
     }
     group.finish();
 
-    // In a strip that stays in the cache, where decoding leaves it; what its bytes are does not matter.
+    // The strip stays in the cache, where decoding leaves it; its content does not matter.
     let (group, undo) = FILTER.split_once('/').expect("group and name");
     let mut group = c.benchmark_group(group);
     group.throughput(bytes.clone());
@@ -135,20 +135,19 @@ fn benches(c: &mut Criterion) {
 const QUANTIZE: &str = "scheme/quantize-int8-row";
 const FILTER: &str = "filter/undo-trellis";
 
-/// Instruction sets of this machine for which `coder` has decoders of its own.
+/// Instruction sets of this machine for which `coder` has its own decoders.
 fn isas(coder: Coder) -> Vec<Isa> {
     let differ = |isa: &Isa| match coder {
         Coder::Rans => true,
-        // One fast decoder, which AVX2 turns on.
+        // There is one fast decoder, which AVX2 enables.
         Coder::Huffman => *isa != Isa::Avx512,
-        // libzstd chooses for itself.
+        // libzstd chooses its own instruction set.
         _ => *isa == Isa::Scalar,
     };
     Isa::available().into_iter().filter(differ).collect()
 }
 
-/// Size of a plane beside the order-0 entropy of its symbols, printed and for the report. Scales are not counted.
-/// Width of its tiles.
+/// Width of a plane's tiles; `None` if it is not tiled.
 fn tile_of(plane: &EncodedPlane) -> Option<usize> {
     match plane.form.coding {
         Coding::Tiles(tiling) => Some(tiling.tile),
@@ -156,6 +155,7 @@ fn tile_of(plane: &EncodedPlane) -> Option<usize> {
     }
 }
 
+/// Size of a plane beside the order-0 entropy of its symbols, printed and for the report. Scales are not counted.
 fn size(name: &str, data: &[i8], plane: &EncodedPlane) -> serde_json::Value {
     let entropy = entropy(&count_bytes(bytemuck::cast_slice(data)));
     let (stored, tile) = (plane.stored_bytes(), tile_of(plane));
@@ -164,7 +164,8 @@ fn size(name: &str, data: &[i8], plane: &EncodedPlane) -> serde_json::Value {
     json!({ "name": name, "bytes": data.len(), "stored": stored, "tile": tile, "entropy": entropy, "over": over })
 }
 
-/// What `report.py` cannot learn from criterion's files. Written before any of those: older ones are of another run.
+/// Writes the facts that `report.py` cannot read from criterion's files. Written before any of those, so that older
+/// files are recognized as another run's.
 fn write_facts(sizes: &[serde_json::Value], benchmarks: Vec<String>) {
     let zstd = zstd::zstd_safe::version_string();
     let versions = json!({ "wcodec": env!("CARGO_PKG_VERSION"), "zstd": zstd });

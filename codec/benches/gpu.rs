@@ -1,8 +1,8 @@
-//! Speed of decoding on a GPU, beside copies on the device and nvCOMP in the same run. `make bench-gpu` runs it and writes
-//! `target/bench/gpu.json`.
+//! Speed of decoding on a GPU, beside copies on the device and nvCOMP in the same run. `make bench-gpu` runs it and
+//! writes `target/bench/gpu.json`.
 //!
-//! Throughput counts decoded weights (1 byte each as int8). "us in a graph" is the time of one launch of a CUDA graph divided
-//! by the launches that it holds, over copies that together exceed the device's L2 cache.
+//! Throughput counts decoded weights (1 byte each as int8). "us in a graph" is the time of one launch of a CUDA graph
+//! divided by the number of launches in it, over copies that together exceed the device's L2 cache.
 
 #[path = "gpu/data.rs"]
 mod data;
@@ -21,7 +21,7 @@ use wcodec::{Coder, Container, DecodeOptions, Dtype, Layout, Result};
 /// Bytes of a copy on the device.
 const COPY: usize = 4 << 30;
 
-/// One figure.
+/// One measurement.
 struct Row {
     what: String,
     case: String,
@@ -37,7 +37,7 @@ struct Bench {
     rows: Vec<Row>,
     quick: bool,
     overlap: bool,
-    /// Part of the names of the cases that are wanted.
+    /// A substring of the names of the cases to run.
     only: Option<String>,
 }
 
@@ -63,7 +63,7 @@ impl Bench {
         Ok((decoder, buffers, targets))
     }
 
-    /// Compares what was decoded with the scalar CPU decoder.
+    /// Compares the decoded tensors with the scalar CPU decoder.
     fn compare(
         &self,
         container: &Container,
@@ -90,7 +90,7 @@ impl Bench {
         let (from, to) = (DeviceBuffer::new(&self.device, COPY)?, DeviceBuffer::new(&self.device, COPY)?);
         from.fill(1, &self.stream)?;
         let copy = || {
-            // SAFETY: both buffers have as many bytes and outlive the copy.
+            // SAFETY: both buffers have that many bytes and outlive the copy.
             let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to.ptr(), from.ptr(), COPY, self.stream.raw().cast()) };
             code.result().map_err(|e| wcodec::Error::device(format!("cuMemcpyDtoDAsync: {e}")))
         };
@@ -104,7 +104,7 @@ impl Bench {
         self.only.as_ref().is_none_or(|part| case.contains(part.as_str()))
     }
 
-    /// Throughput of decoding everything again and again.
+    /// Throughput of decoding everything repeatedly.
     fn bulk(&mut self, container: &Container, case: &str, what: &str, dtype: Dtype, weights: usize) -> Result<()> {
         let (decoder, out, targets) = self.decoder(container, dtype)?;
         let batch = decoder.prepare(&targets)?;
@@ -125,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Rate at which compressed bytes are copied from pinned memory and decoded, the one beside the other.
+    /// Rate at which compressed bytes are copied from pinned memory and decoded at the same time.
     fn host(&mut self, container: &Container, case: &str, what: &str) -> Result<()> {
         let decoder = HostDecoder::new(&self.device, container, &[], &GpuOptions::default())?;
         let mut out = Vec::new();
@@ -166,7 +166,7 @@ fn many(name: &str, n: usize, rows: usize, cols: usize) -> Vec<Shape> {
 }
 
 fn main() -> Result<()> {
-    // Cargo's own arguments are of no interest here.
+    // Cargo's own arguments are ignored.
     let args: Vec<String> = std::env::args().collect();
     let flag = |name: &str| args.iter().any(|a| a == name);
     let value = |name: &str| args.iter().skip_while(|a| *a != name).nth(1).cloned();
@@ -205,7 +205,7 @@ fn main() -> Result<()> {
             }
         }
     }
-    // The bits of bf16 itself: 2 bytes a weight are written, and 1.3 read.
+    // All bits of bf16: 2 bytes per weight are written, and 1.3 read.
     if b.wants("lossless") {
         let shapes = many("w", if quick { 32 } else { 128 }, 4096, 2048);
         let n: usize = shapes.iter().map(|s| s.1 * s.2).sum();
@@ -224,7 +224,7 @@ fn main() -> Result<()> {
             b.latency(&c, "lossless, one 2048 x 2048", &what, Dtype::BF16, 1)?;
         }
     }
-    // Few bits, beside int8 of the same weights in as many launches.
+    // Few bits per weight, beside int8 of the same weights in as many launches.
     if b.wants("rate") {
         let shapes = many("w", if quick { 16 } else { 64 }, 4096, 2048);
         let n: usize = shapes.iter().map(|s| s.1 * s.2).sum();

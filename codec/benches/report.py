@@ -1,6 +1,6 @@
-"""Turns what `cargo bench -p wcodec --bench coders` left behind into a table and `target/bench/cpu.json`.
+"""Turns the output of `cargo bench -p wcodec --bench coders` into a table and `target/bench/cpu.json`.
 
-`make bench` runs both. Ratios to libzstd are of one run on one core and are results; GB/s are of this machine only.
+`make bench` runs both. Ratios to libzstd are of one run on one core and are results; GB/s hold for this machine only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(*command: str) -> str:
 
 
 def target_folder() -> Path:
-    # Cargo knows of CARGO_TARGET_DIR and of its own configuration files.
+    # Cargo considers CARGO_TARGET_DIR and its own configuration files.
     metadata = json.loads(run("cargo", "metadata", "--no-deps", "--offline", "--format-version=1"))
     return Path(metadata["target_directory"])
 
@@ -69,14 +69,14 @@ def criterion_folder(target: Path) -> Path:
 
 
 def read_benchmarks(criterion: Path, facts: Json, began: float) -> tuple[list[Json], list[str]]:
-    """Results of the run that wrote `facts`, in its order, and the names of those that it lacks."""
+    """Results of the run that wrote `facts`, in its order, and the names of missing ones."""
     found = {}
     for path in criterion.glob("**/new/benchmark.json"):
         estimates = path.with_name("estimates.json")
         if not estimates.exists() or estimates.stat().st_mtime < began:
             continue
         benchmark = json.loads(path.read_text())
-        # Other benchmarks of the workspace leave theirs here too, and not all of them go through bytes.
+        # Other benchmarks of the workspace store theirs here too, and not all of them count bytes.
         size = (benchmark["throughput"] or {}).get("Bytes")
         if benchmark["full_id"] in facts["benchmarks"] and size is not None:
             found[benchmark["full_id"]] = (size, json.loads(estimates.read_text()))
@@ -92,7 +92,7 @@ def read_benchmarks(criterion: Path, facts: Json, began: float) -> tuple[list[Js
             {
                 "job": job,
                 "name": name,
-                # libzstd does not tell.
+                # libzstd does not report its choice.
                 "isa": isa[0] if isa and name != "zstd" else None,
                 "bytes": size,
                 "median_ns": median["point_estimate"],
@@ -117,7 +117,7 @@ def machine() -> Json:
         pairs = (line.split(":", 1) for line in cpuinfo.read_text().splitlines() if ":" in line)
         info = {key.strip(): value.strip() for key, value in pairs}
     flags = info.get("flags", "").split()
-    # Names of virtual machines' CPUs say little; these numbers do.
+    # The CPU names of virtual machines are uninformative; these numbers are not.
     numbers = {key: info.get(name) for key, name in [("family", "cpu family"), ("model", "model")]}
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
@@ -130,7 +130,7 @@ def machine() -> Json:
 
 
 def targets(sizes: list[Json], benchmarks: list[Json]) -> list[Json]:
-    """The targets; `met` is None where this machine, or this run, cannot say."""
+    """The targets; `met` is None if this machine, or this run, cannot decide."""
 
     def judge(what: str, value: float | None, want: float, unit: str) -> Json:
         met = None if value is None else value <= want if unit == "% over entropy" else value >= want

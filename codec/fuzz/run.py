@@ -1,4 +1,4 @@
-"""Runs the fuzz targets, tells what they found, and adds a row for each to `runs.md`. `make fuzz` calls it.
+"""Runs the fuzz targets, reports their findings, and adds a row for each to `runs.md`. `make fuzz` calls it.
 
 Settings are environment variables: SECONDS (of each target, 60), RUNS (inputs of each target, no limit), TARGETS (all),
 JOBS (targets side by side, 1). A finding ends its target; the input is kept in `artifacts/`.
@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 TARGETS = ("container", "chunks", "rate", "zstd", "safetensors", "gguf", "legacy", "file")
-# Inputs are small, so that many are tried: all that targets do with larger ones is the same again.
+# Inputs are small, so that many are tried: larger ones only repeat the same work.
 LIBFUZZER = ("-max_len=4096", "-malloc_limit_mb=64", "-rss_limit_mb=2048", "-timeout=20", "-print_final_stats=1")
 # Comparisons in the decoders' inner loops are not traced: that took a third of the time.
 CARGO_FUZZ = ("--no-trace-compares",)
@@ -28,12 +28,12 @@ HEAD = "| date | commit | target | inputs | inputs/s | findings |\n|---|---|---|
 
 
 class Stop(Exception):
-    """What is missing, or wrong, and what to do."""
+    """A missing tool or wrong setting, with advice."""
 
 
 @dataclass
 class Outcome:
-    """What a run of a target came to."""
+    """The outcome of a run of a target."""
 
     target: str
     inputs: int
@@ -64,7 +64,7 @@ def main() -> int:
     subprocess.run(["cargo", *seeds], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
     logs = HERE / "logs"
     logs.mkdir(exist_ok=True)
-    # Where files are in memory, targets `safetensors` and `gguf` need not wait for a disk.
+    # Files in memory spare targets `safetensors` and `gguf` the wait for a disk.
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder,
@@ -94,7 +94,7 @@ def chosen(text: str) -> list[str]:
 
 
 def toolchain() -> list[str]:
-    """The command that begins all calls of cargo-fuzz."""
+    """The command prefix of all calls of cargo-fuzz."""
 
     def says(*command: str) -> str:
         try:
@@ -116,7 +116,7 @@ def run(cargo: list[str], target: str, seconds: int, runs: int, folder: str, log
     environment = {
         **os.environ,
         "TMPDIR": folder,
-        # Each target has one core.
+        # Each target gets one core.
         "RAYON_NUM_THREADS": "1",
         "ASAN_OPTIONS": "malloc_context_size=4:" + os.environ.get("ASAN_OPTIONS", ""),
     }
@@ -127,7 +127,7 @@ def run(cargo: list[str], target: str, seconds: int, runs: int, folder: str, log
 
 
 def read_log(target: str, log: str, status: int) -> Outcome:
-    """What libFuzzer's final statistics say; where it ended too early to give them, its last line of progress."""
+    """Parses libFuzzer's final statistics or, if it ended too early for these, its last line of progress."""
 
     def last(pattern: str) -> int:
         found = re.findall(pattern, log, re.MULTILINE)
@@ -142,7 +142,7 @@ def read_log(target: str, log: str, status: int) -> Outcome:
 
 
 def commit() -> str:
-    """The commit, with a `+` where other files than `runs.md` were changed since."""
+    """The commit, with a `+` if files other than `runs.md` have changed since."""
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]

@@ -1,5 +1,6 @@
-//! What is decoded: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default tiles; for scheme
-//! `lossless` normal weights of a deviation of 0.02. Scheme `rate` takes the former, with steps that are found for the bits.
+//! The benchmark's data: Student-t rows (6 degrees of freedom) of 2,048 weights, int8 per row, in the codec's default
+//! tiles; for scheme `lossless` normal weights with a deviation of 0.02. Scheme `rate` takes the former, with steps
+//! that are searched for the bits.
 
 use std::borrow::Cow;
 
@@ -18,7 +19,7 @@ pub fn weights(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
     drawn(shapes, seed, StudentT::new(6.0f32).expect("valid"))
 }
 
-/// Those of scheme `lossless`, whose size depends on how they are distributed.
+/// Normal weights for scheme `lossless`, whose size depends on their distribution.
 pub fn normal(shapes: &[Shape], seed: u64) -> Vec<Vec<u8>> {
     drawn(shapes, seed, Normal::new(0.0, 0.02f32).expect("valid"))
 }
@@ -51,12 +52,12 @@ pub fn container(
     encoded(shapes, weights, EncodeOptions { coder, layout: Some(layout), tile, ..Default::default() })
 }
 
-/// Likewise, of scheme `lossless`.
+/// A container of scheme `lossless`, in tiles of `tile` columns or the default ones.
 pub fn lossless(shapes: &[Shape], weights: &[Vec<u8>], coder: Coder, tile: Option<usize>) -> Result<Container> {
     encoded(shapes, weights, EncodeOptions { scheme: Scheme::Lossless, coder, tile, ..Default::default() })
 }
 
-/// Likewise, of scheme `rate` with so many bits per weight.
+/// A container of scheme `rate` with `bits` bits per weight.
 pub fn rate(
     shapes: &[Shape],
     weights: &[Vec<u8>],
@@ -77,7 +78,7 @@ fn encoded(shapes: &[Shape], weights: &[Vec<u8>], options: EncodeOptions) -> Res
     Container::from_bytes(encode_to_vec(&source, &options, &mut |_| Ok(()))?.0)
 }
 
-/// The seven linears of a decoder block of TinyLlama-1.1B.
+/// The seven linear layers of a decoder block of TinyLlama-1.1B.
 pub fn block(prefix: &str) -> Vec<Shape> {
     [
         ("q", 2048, 2048),

@@ -17,12 +17,12 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Captures what `work` puts into the stream.
+    /// Captures the work that `work` puts into the stream.
     pub fn capture(stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<Self> {
         let raw_stream = stream.raw().cast();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.device().bind()?;
-        // SAFETY: the stream is alive; the capture is ended whatever `work` did.
+        // SAFETY: the stream is alive; the capture is ended whatever `work` does.
         unsafe {
             done("cuStreamBeginCapture", sys::cuStreamBeginCapture_v2(raw_stream, mode))?;
             let worked = work();
@@ -38,7 +38,7 @@ impl Graph {
 
     /// Puts the work into the stream.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
-        // SAFETY: graph and stream are alive, and what the graph touches is kept by who captured it.
+        // SAFETY: graph and stream are alive, and the caller of `capture` keeps all memory that the graph uses.
         unsafe { done("cuGraphLaunch", sys::cuGraphLaunch(self.exec, stream.raw().cast())) }
     }
 }

@@ -27,7 +27,7 @@ const ALIGN: usize = 256;
 /// Bytes of an offset in a file of ANS chunks.
 const OFFSET: u64 = 8;
 
-/// Measures all peers that are there.
+/// Measures all available peers.
 pub fn run(b: &mut Bench) -> Result<()> {
     if b.wants("pinned copy") {
         pinned(b)?;
@@ -57,7 +57,7 @@ pub fn run(b: &mut Bench) -> Result<()> {
 fn pinned(b: &mut Bench) -> Result<()> {
     let (from, to) = (PinnedBuffer::new(&b.device, PIECE)?, DeviceBuffer::new(&b.device, PIECE)?);
     let copies = || {
-        // SAFETY: `time` waits for the copies; both buffers outlive it, and nobody changes them.
+        // SAFETY: `time` waits for the copies; both buffers outlive it, and nothing changes them.
         (0..PIECES).try_for_each(|_| unsafe { to.upload_async(0, &from, 0..PIECE, &b.stream) })
     };
     let (ms, spread) = median(&time(&b.stream, 1, 11, &copies)?);
@@ -65,7 +65,7 @@ fn pinned(b: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// The symbols of a container's tensors, one after the other, and how many of these are decoded in one call.
+/// The symbols of a container's tensors, one after the other, and the number of tensors that one call decodes.
 struct Case<'a> {
     name: &'a str,
     symbols: Vec<u8>,
@@ -131,13 +131,14 @@ fn zstd(b: &mut Bench, nvcomp: &Nvcomp, name: &str, shapes: &[Shape], group: usi
     let ours = b.rows.last().expect("a row was added").value;
     let (chunks, stored) = frames(b, &container, &file, group)?;
     let direct = peer(b, &Calls::new(b, nvcomp, Format::Zstd, &chunks)?, &case, "nvCOMP zstd, direct", stored)?;
-    // Speeds are compared, also where times were measured.
+    // Speeds are compared, even if times were measured.
     let ratio = if bulk { ours / direct } else { direct / ours };
     b.add("zstd, ours / direct", name, "x", ratio, 0.0, json!({}));
     Ok(())
 }
 
-/// Times what `calls` decompress and compares it with the symbols: all at once, or one call of several in a graph.
+/// Times the decompression by `calls` and compares the result with the symbols: all at once, or one call of several in
+/// a graph.
 fn peer(b: &mut Bench, calls: &Calls<'_>, case: &Case<'_>, what: &str, stored: u64) -> Result<f64> {
     let n = calls.chunks.calls.len();
     calls.out.fill(0xA5, &b.stream)?;
@@ -171,16 +172,16 @@ struct Place {
     decoded: u64,
 }
 
-/// Compressed chunks on the device, in the order of what they decode to.
+/// Compressed chunks on the device, in the order of their decoded bytes.
 struct Chunks {
     places: Vec<Place>,
-    /// Those of each call.
+    /// The range of chunks of each call.
     calls: Vec<Range<usize>>,
-    /// What the addresses point to.
+    /// The memory that the addresses point to.
     _data: DeviceBuffer,
 }
 
-/// Chunks and bytes of the largest chunk and of all together, of the calls that have most of each.
+/// The largest values over all calls: the number of chunks, the size of the largest chunk, and the total size.
 fn bounds(places: &[Place], calls: &[Range<usize>]) -> (usize, usize, usize) {
     calls.iter().fold((0, 0, 0), |(count, largest, total), call| {
         let lengths = || places[call.clone()].iter().map(|p| p.decoded as usize);
@@ -216,7 +217,7 @@ fn frames(b: &Bench, container: &Container, file: &[u8], group: usize) -> Result
     Ok((Chunks { places, calls, _data: data }, stored))
 }
 
-/// Addresses of what lies one after the other from `start` on.
+/// Addresses of consecutive pieces from `start` on.
 fn addresses(start: u64, lengths: &[u64]) -> Vec<u64> {
     let next = |at: &mut u64, length: &u64| Some(std::mem::replace(at, *at + length));
     lengths.iter().scan(start, next).collect()
@@ -229,7 +230,7 @@ fn array(b: &Bench, values: &[u64]) -> Result<DeviceBuffer> {
     Ok(to)
 }
 
-/// Has nvCOMP compress `symbols`, those of the case, each tensor in chunks of `chunk` bytes.
+/// Makes nvCOMP compress the case's `symbols`, each tensor in chunks of `chunk` bytes.
 fn compress(
     b: &Bench,
     nvcomp: &Nvcomp,
@@ -251,7 +252,7 @@ fn compress(
     let [input, input_bytes, output] = [&addresses(symbols.ptr(), &lengths), &lengths, &places].map(|v| array(b, v));
     let (input, input_bytes, output) = (input?, input_bytes?, output?);
     let (output_bytes, statuses) = (array(b, &vec![0; count])?, array(b, &vec![0; count])?);
-    // A batch that bounds the chunks needs at least the scratch that they do.
+    // A bound on a batch's chunks needs at least the scratch of the batch.
     let temp_bytes = nvcomp.ans_compress_temp_bytes(count, chunk, count * chunk, mode)?;
     let temp = DeviceBuffer::new(&b.device, temp_bytes)?;
     let batch = CompressBatch {
@@ -272,14 +273,14 @@ fn compress(
     Ok(Chunks { places: places.into_iter().zip(stored).zip(lengths).map(place).collect(), calls, _data: data })
 }
 
-/// What nvCOMP decompresses.
+/// The format of the chunks that nvCOMP decompresses.
 #[derive(Clone, Copy)]
 enum Format {
     Zstd,
     Ans(AnsMode),
 }
 
-/// Calls that decompress chunks to where `out` has room for all of them, one after the other.
+/// Calls that decompress chunks into `out`, which has room for all of them, one after the other.
 struct Calls<'a> {
     nvcomp: &'a Nvcomp,
     format: Format,
@@ -288,7 +289,7 @@ struct Calls<'a> {
     all: DeviceBatch,
     out: DeviceBuffer,
     temp: DeviceBuffer,
-    /// What the addresses in `all` point to.
+    /// The arrays that the addresses in `all` point to.
     _arrays: [DeviceBuffer; 5],
 }
 
@@ -324,7 +325,7 @@ impl<'a> Calls<'a> {
         Ok(Self { nvcomp, format, chunks, all, out, temp, _arrays: arrays })
     }
 
-    /// Puts all calls into the stream. This has to outlive their work, and graphs of it.
+    /// Puts all calls into the stream. `self` must outlive their work, and graphs of it.
     fn launch(&self, b: &Bench) -> Result<()> {
         let (temp, temp_bytes, stream) = (self.temp.ptr(), self.temp.len(), b.stream.raw());
         for call in &self.chunks.calls {

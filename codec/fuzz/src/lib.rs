@@ -1,4 +1,4 @@
-//! The bodies of the tests (`codec/tests/common/fuzz`) as targets of cargo-fuzz.
+//! The fuzz bodies of the tests (`codec/tests/common/fuzz`) as targets of cargo-fuzz.
 
 use std::sync::LazyLock;
 
@@ -10,15 +10,16 @@ pub mod common;
 use common::Rng;
 use common::fuzz::Target;
 
-/// Where bodies run: calls of the library then stay on one thread, and need not wake another one up each time.
+/// The pool that bodies run on: calls of the library then stay on one thread, and need not wake another one each time.
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(None).unwrap());
 
-/// Gives `data` to the body of `target`.
+/// Passes `data` to the body of `target`.
 pub fn run(target: &Target, data: &[u8]) {
     POOL.run(|| (target.body)(data)).unwrap();
 }
 
-/// A mutation of the first `size` bytes of `data`, in their place; its length. Half of them are libFuzzer's own.
+/// Mutates the first `size` bytes of `data` in place and returns the new length. Half of the mutations are libFuzzer's
+/// own.
 pub fn mutate(target: &Target, data: &mut [u8], size: usize, longest: usize, seed: u32) -> usize {
     if seed & 1 == 0 {
         return libfuzzer_sys::fuzzer_mutate(data, size, longest);

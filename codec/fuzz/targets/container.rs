@@ -1,4 +1,4 @@
-//! Whole containers: header, index, and everything that can be asked of them.
+//! Whole containers: header, index, and every operation on them.
 
 #![no_main]
 
