@@ -1,15 +1,15 @@
-//! NumPy's arrays. NumPy is imported when the first of them comes or goes: much of the package needs none.
+//! NumPy arrays. NumPy is imported when the first of them is passed in or out: much of the package needs none.
 
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Has NumPy's interface looked up by a thread of its own, in which Python handles no signals: the crate `numpy` panics where its
-/// look-up at first use ends with an exception, and Ctrl-C would be one.
+/// Looks up NumPy's interface on a thread of its own, on which Python handles no signals: the crate `numpy` panics if
+/// its lookup on first use ends with an exception, and Ctrl-C would be one.
 fn look_up(py: Python<'_>) -> PyResult<()> {
     static DONE: PyOnceLock<()> = PyOnceLock::new();
     if DONE.get(py).is_none() {
-        // Without NumPy, or with a broken one, the caller sees why.
+        // If NumPy is missing or broken, the caller sees why.
         py.import("numpy")?;
         let looked_up = py.detach(|| {
             let thread =
@@ -24,13 +24,13 @@ fn look_up(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// An array of `elements`, which are not copied.
+/// An array of `elements`, without a copy.
 pub fn array<T: Element>(py: Python<'_>, elements: Vec<T>) -> PyResult<Bound<'_, PyArray1<T>>> {
     look_up(py)?;
     Ok(elements.into_pyarray(py))
 }
 
-/// A contiguous array that was given; its elements are there while the interpreter is held.
+/// A contiguous array passed by the caller; its elements are accessible while the interpreter is held.
 pub struct Array<'py, T: Element>(PyReadonlyArray1<'py, T>);
 
 impl<T: Element> Array<'_, T> {

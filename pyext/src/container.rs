@@ -22,7 +22,7 @@ use crate::errors::to_py;
 use crate::options::{Decode, open_options};
 use crate::progress::{detached, run, run_for};
 
-/// A part of a tensor: its name, the part's, the dimension that is cut, and where its ranges begin and end.
+/// A part of a tensor: its name, the part's name, the dimension that is cut, and the start and end of each range.
 type Part = (String, String, usize, Vec<(usize, usize)>);
 
 /// An open container; `wcodec.Container` is the class for users.
@@ -30,7 +30,7 @@ type Part = (String, String, usize, Vec<(usize, usize)>);
 pub struct Container(wcodec::Container);
 
 impl Container {
-    /// What Python holds of the crate's container.
+    /// Wraps the crate's container.
     pub fn new(container: wcodec::Container) -> Self {
         Self(container)
     }
@@ -40,7 +40,8 @@ impl Container {
         &self.0
     }
 
-    /// Bytes of a tensor before it was encoded, about those that decoding it makes; 0 where there is none of this name.
+    /// Bytes of a tensor before it was encoded, about as many as decoding produces; 0 if there is no tensor of this
+    /// name.
     fn bytes_of(&self, name: &str) -> u64 {
         self.0.info(name).map_or(0, |i| i.original_bytes)
     }
@@ -54,7 +55,7 @@ impl Container {
         detached(py, || wcodec::Container::open_with(&path, &open_options(trusted))).map(Self)
     }
 
-    /// Opens a container that is in memory.
+    /// Opens a container in memory.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: Vec<u8>, trusted: bool) -> PyResult<Self> {
         detached(py, || wcodec::Container::from_bytes_with(data, &open_options(trusted))).map(Self)
@@ -70,17 +71,17 @@ impl Container {
         self.0.aliases().clone()
     }
 
-    /// What the index says about the tensors.
+    /// The index's descriptions of the tensors.
     fn facts(&self) -> Facts {
         Facts(self.0.tensors().clone())
     }
 
-    /// Where a tensor, or the one that it is tied to, is in the file's order.
+    /// The index, in file order, of a tensor or of the one that it is tied to.
     fn place(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
         self.0.reader().place(name).map_err(|e| to_py(py, &e))
     }
 
-    /// The name that was likely meant by one that is not there.
+    /// The closest name to one that does not exist.
     fn near(&self, name: &str) -> Option<&str> {
         self.0.reader().near(name)
     }
@@ -100,7 +101,7 @@ impl Container {
         self.0.file_len()
     }
 
-    /// Where the file is; none for one in memory.
+    /// The path of the file; `None` for one in memory.
     fn path(&self) -> Option<&Path> {
         self.0.path()
     }
@@ -126,9 +127,9 @@ impl Container {
         array(py, detached(py, || self.0.scales(name))?)
     }
 
-    /// The tensor's bytes in its own dtype, or in `dtype`, as 8-byte words, and how many bytes of them count.
+    /// The tensor's bytes in its own dtype, or in `dtype`, as 8-byte words, and the number of bytes that count.
     ///
-    /// NumPy takes the words over without a copy; as bytes it could not, for their alignment is another.
+    /// NumPy takes ownership of the words without a copy; bytes would have another alignment, which prevents that.
     #[pyo3(signature = (name, dtype, options))]
     fn read<'py>(
         &self,
@@ -148,7 +149,7 @@ impl Container {
         Ok((array(py, words)?, len))
     }
 
-    /// Rows of a tensor, as `read` gives all of them.
+    /// Rows of a tensor, in the form in which `read` returns all of them.
     #[pyo3(signature = (name, begin, end, dtype, options))]
     fn read_rows<'py>(
         &self,
@@ -166,7 +167,7 @@ impl Container {
         Ok((array(py, words)?, len))
     }
 
-    /// Has these tensors read from the file by threads whenever they are decoded; none where there are no names.
+    /// Makes threads read these tensors from the file whenever they are decoded; without names, read-ahead ends.
     fn read_ahead(
         &self,
         py: Python<'_>,
@@ -178,24 +179,24 @@ impl Container {
         detached(py, || self.0.read_ahead(&names, &AheadOptions { ring, direct, threads }))
     }
 
-    /// What decoding a tensor, or some of its rows, reads of the file.
+    /// The bytes of the file that decoding a tensor, or some of its rows, reads.
     fn reads(&self, py: Python<'_>, name: &str, rows: Option<(usize, usize)>) -> PyResult<Reads> {
         detached(py, || self.0.reads(name, rows.map(|(begin, end)| begin..end))).map(Reads)
     }
 
-    /// Has these read next, in this order, and nothing else.
+    /// Announces the next reads, in this order, and drops all others.
     fn want(&self, py: Python<'_>, reads: Vec<PyRef<'_, Reads>>) {
         let reads: Vec<&wcodec::Reads> = reads.iter().map(|r| &r.0).collect();
         py.detach(|| self.0.want(reads));
     }
 
-    /// Of reading ahead: bytes of memory that it may take and has taken at most, whether it is beside the page cache, bytes that it is for, and
-    /// reads that were on their way and that were not.
+    /// Counters of read-ahead: the limit and the peak of its memory in bytes, whether it bypasses the page cache, the
+    /// bytes that it covers, and the numbers of reads that were and were not on their way.
     fn ahead_facts(&self) -> Option<(usize, usize, bool, u64, u64, u64)> {
         self.0.ahead_facts().map(|f| (f.ring, f.most, f.direct, f.covers, f.ahead, f.late))
     }
 
-    /// A container of the tensors `names` alone.
+    /// A container with only the tensors `names`.
     fn extract<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyBytes>> {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         run(py, None, |_, link| {
@@ -205,7 +206,8 @@ impl Container {
         .map(|bytes| PyBytes::new(py, &bytes))
     }
 
-    /// An open container in memory of parts of tensors: name of the tensor, name of the part, dimension, ranges of it.
+    /// An open container in memory with parts of tensors: name of the tensor, name of the part, dimension, ranges of
+    /// it.
     fn narrow(&self, py: Python<'_>, cuts: Vec<Part>, options: Decode) -> PyResult<Self> {
         let ranges = |ranges: &[(usize, usize)]| ranges.iter().map(|&(start, stop)| start..stop).collect();
         let parts = cuts.iter();
@@ -214,7 +216,7 @@ impl Container {
         run(py, None, |_, link| wcodec::narrow(&self.0, &cuts, &options.build(&link.cancel())?)).map(Self)
     }
 
-    /// The file with the model's other tensors, which may be missing, where the container is only a part of one.
+    /// The file with the model's other tensors, which may be missing, if the container holds only a part of the model.
     fn rest(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         detached(py, || match self.0.open_rest() {
             Ok(None) => Ok(None),
@@ -222,7 +224,8 @@ impl Container {
         })
     }
 
-    /// Decodes every tensor into a `.safetensors` file, with those of the model's rest. `partial`: whether that may be missing.
+    /// Decodes every tensor into a `.safetensors` file, with those of the model's rest. `partial`: whether the rest may
+    /// be missing.
     #[pyo3(signature = (dst, overwrite, partial, options, progress))]
     fn decode(
         &self,
@@ -241,7 +244,7 @@ impl Container {
         })
     }
 
-    /// Checks every tensor, and against a checkpoint where one is given; the report as JSON.
+    /// Checks every tensor, also against a checkpoint if one is given; returns the report as JSON.
     #[pyo3(signature = (against, options, progress))]
     fn verify(
         &self,
@@ -267,13 +270,13 @@ pub struct Reads(wcodec::Reads);
 
 #[pymethods]
 impl Reads {
-    /// Bytes in all.
+    /// Total bytes.
     fn bytes(&self) -> u64 {
         self.0.bytes()
     }
 }
 
-/// What an index says about its tensors, which are known by their places in the file's order. It outlives the container.
+/// An index's descriptions of its tensors, addressed by index in file order. It outlives the container.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Facts(TensorInfos);
 
@@ -282,13 +285,13 @@ impl Facts {
         self.0.get(place).map_err(|e| to_py(py, &e))?.ok_or_else(|| PyIndexError::new_err(place))
     }
 
-    /// Those at these places, as far as there are any.
+    /// The tensors at these indices; invalid ones are skipped.
     fn chosen(&self, places: &[usize]) -> wcodec::Result<Vec<TensorInfo>> {
         places.iter().filter_map(|&i| self.0.get(i).transpose()).collect()
     }
 }
 
-/// Names that are shown with a filter as `wcodec-tui` takes it: their places in the list.
+/// The indices in `names` of those that match a filter in the syntax of `wcodec-tui`.
 #[pyfunction]
 pub fn matching(py: Python<'_>, filter: &str, names: Vec<String>) -> Vec<usize> {
     py.detach(|| {
@@ -304,7 +307,8 @@ impl Facts {
         (0..self.0.len()).filter_map(|place| self.0.name(place)).collect()
     }
 
-    /// Tensors, their elements, bytes before encoding, and stored bytes without what belongs to no tensor.
+    /// The number of tensors, their elements, bytes before encoding, and stored bytes without those that belong to no
+    /// tensor.
     fn totals(&self, py: Python<'_>) -> PyResult<(usize, u64, u64, u64)> {
         let mut sums = [0u64; 3];
         detached(py, || {
@@ -374,15 +378,14 @@ impl Facts {
         Ok(record)
     }
 
-    /// The same places in another order: as `wcodec-tui` sorts by a column, the most interesting ones first. Equal ones stay in their
-    /// order.
+    /// The given indices, sorted by a column as in `wcodec-tui`, the most interesting ones first. The sort is stable.
     fn sorted(&self, py: Python<'_>, mut places: Vec<usize>, by: &str) -> PyResult<Vec<usize>> {
         let infos = &self.0;
         places.retain(|&i| i < infos.len());
         let column =
             Column::ALL.into_iter().find(|c| c.name() == by).ok_or_else(|| PyKeyError::new_err(by.to_owned()))?;
         if column == Column::Name {
-            // For the order of nearly all calls names are enough.
+            // Nearly all calls sort by name, which needs no descriptions.
             let name = |i: usize| infos.name(i).unwrap_or("");
             py.detach(|| places.sort_by(|&a, &b| natural(name(a), name(b))));
             return Ok(places);
@@ -395,8 +398,8 @@ impl Facts {
         })
     }
 
-    /// Sums by role of the tensors at these places, the most stored bytes first: the role, its schemes, tensors, elements, bytes before
-    /// encoding, stored bytes, and the error that is stated of them.
+    /// Sums by role over the tensors at these indices, the most stored bytes first: the role, its schemes, tensors,
+    /// elements, bytes before encoding, stored bytes, and the stated error.
     #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
     fn roles(
         &self,
@@ -413,7 +416,7 @@ impl Facts {
         })
     }
 
-    /// Dimensions, elements, bytes before encoding, stored bytes and stated error of the tensors at these places.
+    /// Dimensions, elements, bytes before encoding, stored bytes and stated error of the tensors at these indices.
     #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
     fn figures(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<Vec<(usize, u64, u64, u64, Option<f64>)>> {
         detached(py, || {
@@ -422,7 +425,7 @@ impl Facts {
         })
     }
 
-    /// A table of the tensors at these places, a line each below its head.
+    /// A table of the tensors at these indices, one per line below the header.
     fn table(&self, py: Python<'_>, places: Vec<usize>) -> PyResult<String> {
         detached(py, || {
             let chosen = self.chosen(&places)?;
@@ -430,35 +433,35 @@ impl Facts {
         })
     }
 
-    /// The entries of a JSON list of the tensors at these places, one a line and with a comma before each, in parts.
+    /// The entries of a JSON list of the tensors at these indices, one per line, each with a leading comma, in parts.
     fn json<'py>(&self, py: Python<'py>, places: Vec<usize>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         parts(py, || json::tensors(&self.0, &places))
     }
 }
 
-/// Two containers, compared by what they decode to.
+/// A comparison of two containers by their decoded content.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Comparison {
     found: Comparisons,
-    /// Places of each tensor in the files.
+    /// Indices of each tensor in both files.
     places: Vec<(Option<usize>, Option<usize>)>,
 }
 
 #[pymethods]
 impl Comparison {
-    /// Whether both decode to the same.
+    /// Whether both have the same decoded content.
     fn same(&self) -> bool {
         self.found.same()
     }
 
-    /// Name, status, detail, and the places in both files, of each tensor.
+    /// Name, status, detail, and the indices in both files, of each tensor.
     #[allow(clippy::type_complexity, reason = "the tuple that Python takes apart")]
     fn rows(&self) -> Vec<(&str, &str, &str, Option<usize>, Option<usize>)> {
         let rows = self.found.tensors.iter().zip(&self.places);
         rows.map(|(t, &(a, b))| (t.name.as_str(), t.status.name(), t.detail.as_str(), a, b)).collect()
     }
 
-    /// The table of the tensors, and what differs.
+    /// The table of the tensors and their differences.
     fn table(&self, py: Python<'_>) -> String {
         py.detach(|| plain::comparison(&self.found, Look::default()))
     }
@@ -469,17 +472,17 @@ impl Comparison {
     }
 }
 
-/// Parts of a document, which are ASCII: as bytes they are written as they are, and they may be long.
+/// Parts of an ASCII document: as bytes they can be written without conversion, and they may be long.
 fn parts<'py>(
     py: Python<'py>,
     write: impl FnOnce() -> std::io::Result<Vec<String>> + Send,
 ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-    // Numbers and text are always JSON.
+    // Numbers and text can always be written as JSON.
     let parts = py.detach(write).map_err(|e| PyRuntimeError::new_err(e.to_string()))?;
     Ok(parts.iter().map(|part| PyBytes::new(py, part.as_bytes())).collect())
 }
 
-/// Compares two containers by what they decode to.
+/// Compares two containers by their decoded content.
 #[pyfunction]
 pub fn compare(py: Python<'_>, a: &Bound<'_, Container>, b: &Bound<'_, Container>) -> PyResult<Comparison> {
     let (a, b) = (&a.get().0, &b.get().0);

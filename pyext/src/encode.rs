@@ -1,4 +1,4 @@
-//! Encoding: a checkpoint on disk or tensors of Python to a container.
+//! Encodes a checkpoint on disk, or tensors from Python, as a container.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,20 +15,20 @@ use crate::options::Encode;
 use crate::progress::{Link, run};
 use crate::source::{Declared, PySource};
 
-/// Where the tensors come from.
+/// The source of the tensors.
 #[derive(FromPyObject)]
 pub enum Input {
     /// A `.safetensors` or `.gguf` file, or a folder of a checkpoint.
     Path(PathBuf),
-    /// Tensors of Python: declarations, the callable that reads one, metadata, the files that they are in.
+    /// Tensors from Python: declarations, the callable that reads one, metadata, and the files that contain them.
     Tensors(Vec<Declared>, Py<PyAny>, BTreeMap<String, String>, Vec<PathBuf>),
 }
 
 impl Input {
-    /// Opens the checkpoint, or declares the tensors, and hands them to `work`.
+    /// Opens the checkpoint, or declares the tensors, and passes the source to `work`.
     pub fn with<T>(self, link: &Link, work: impl FnOnce(&dyn Source) -> Result<T>) -> Result<T> {
         match self {
-            // Blocks become what models compute in.
+            // Blocks are converted to the usual compute dtype.
             Self::Path(path) if path.is_file() && Gguf::is_one(&path) => work(&GgufSource::open(&path, Dtype::BF16)?),
             Self::Path(path) => work(&Checkpoint::open(&path)?),
             Self::Tensors(tensors, read, metadata, files) => {
@@ -67,7 +67,7 @@ fn work<T: Send>(
     })
 }
 
-/// Encodes a checkpoint to the file `dst`; the report as JSON. `levels`: see [`WithLevels`].
+/// Encodes a checkpoint to the file `dst`; returns the report as JSON. `levels`: see [`WithLevels`].
 #[pyfunction]
 #[pyo3(signature = (source, dst, options, progress, levels=None))]
 pub fn encode(
@@ -84,7 +84,7 @@ pub fn encode(
     .map(|r| report(&r))
 }
 
-/// Encodes a checkpoint to the bytes of a container; they and the report as JSON.
+/// Encodes a checkpoint to the bytes of a container; returns these and the report as JSON.
 #[pyfunction]
 #[pyo3(signature = (source, options, progress, levels=None))]
 pub fn encode_to_bytes<'py>(
@@ -94,16 +94,17 @@ pub fn encode_to_bytes<'py>(
     progress: Option<Py<PyAny>>,
     levels: Option<Py<PyAny>>,
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
-    // Not to one vector, which would grow by being copied.
+    // Not to one vector, which would be copied as it grows.
     let (container, r) = work(py, source, options, (progress.as_ref(), levels), wcodec::encode_to_container)?;
     let bytes = PyBytes::new_with(py, r.stored_bytes as usize, |out| {
-        // The interpreter is held, so that nobody can stop it.
+        // The interpreter is held, so nothing can cancel this.
         container.copy_to(out, &Cancel::new()).map_err(|e| to_py(py, &e))
     })?;
     Ok((bytes, report(&r)))
 }
 
-/// Bits per weight of scheme `rate`, of samples of tensors that are so many times as large. `levels`: see [`WithLevels`].
+/// Bits per weight of scheme `rate`, computed from samples; `shares` has the ratio of each tensor to its sample.
+/// `levels`: see [`WithLevels`].
 #[pyfunction]
 pub fn rate_bits(
     py: Python<'_>,
@@ -115,7 +116,7 @@ pub fn rate_bits(
     work(py, source, options, (None, levels), |source, options, _| wcodec::rate_bits(source, options, &shares))
 }
 
-/// Encodes a checkpoint to a container in memory, which is open.
+/// Encodes a checkpoint to an open container in memory.
 #[pyfunction]
 #[pyo3(signature = (source, options, progress, levels=None))]
 pub fn encode_to_container(

@@ -1,9 +1,9 @@
-//! Errors of the crate as exceptions of `wcodec._errors`.
+//! Converts errors of the crate to exceptions of `wcodec._errors`.
 
 use pyo3::prelude::*;
 use wcodec::{Error, ErrorKind};
 
-/// The word that `wcodec._errors.from_native` knows the kind by.
+/// The word for the kind that `wcodec._errors.from_native` expects.
 fn kind_name(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Format => "format",

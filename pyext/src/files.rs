@@ -1,4 +1,4 @@
-//! What is on disk: the tensors of checkpoints, and files that appear when they are complete.
+//! Files: the tensors of checkpoints, and outputs that appear only once they are complete.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use crate::progress::{detached, run};
 /// Names of tensors, and the file that each is in.
 type Places = Vec<(String, PathBuf)>;
 
-/// Which file of a checkpoint has which tensor, in order, after all checks of its headers and its index; and all files that belong
-/// to it. `rest`: whether it may be what is not compressed of a model.
+/// The file of each tensor of a checkpoint, in order, after all checks of its headers and its index; and all files that
+/// belong to it. `rest`: whether it may be the uncompressed rest of a model.
 #[pyfunction]
 pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places, Vec<PathBuf>)> {
     detached(py, || {
@@ -29,19 +29,19 @@ pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places
     })
 }
 
-/// Whether a file can be read beside the system's page cache.
+/// Whether reads of a file can bypass the system's page cache.
 #[pyfunction]
 pub fn reads_direct(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
     detached(py, || wcodec::reads_direct(&path))
 }
 
-/// Refuses an output that is one of the files that are read, under whatever name.
+/// Refuses an output that is one of the input files, under whatever name.
 #[pyfunction]
 pub fn check_output(py: Python<'_>, path: PathBuf, inputs: Vec<PathBuf>) -> PyResult<()> {
     detached(py, || OutputKind::Other.check(&path, &inputs))
 }
 
-/// A file that appears under its name when it is finished, or not at all.
+/// A file that appears under its name once it is finished, or not at all.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Output(Mutex<Option<OutputFile>>);
 
@@ -64,7 +64,7 @@ fn closed() -> Error {
 
 #[pymethods]
 impl Output {
-    /// Begins a file beside `path`. `report`: whether it is one in JSON, so that its name must not be a model's.
+    /// Creates a temporary file beside `path`. `report`: whether it is a JSON report, whose name must not be a model's.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, report: bool, inputs: Vec<PathBuf>, overwrite: bool) -> PyResult<Self> {
         let kind = if report { OutputKind::Json } else { OutputKind::Other };
@@ -76,14 +76,14 @@ impl Output {
         detached(py, || self.with(|file| file.write_all(data)))
     }
 
-    /// Writes the tensors of a source, in the format of `.safetensors` files.
+    /// Writes the tensors of a source in the format of `.safetensors` files.
     fn write_tensors(&self, py: Python<'_>, source: Input) -> PyResult<()> {
         run(py, None, |_, link| {
             source.with(link, |source| self.with(|file| write_safetensors(source, file, &link.cancel())))
         })
     }
 
-    /// Writes one container of tensors of others, each given with the names that are taken of it, with more metadata.
+    /// Writes one container with tensors of others, each given with the names to take from it, and more metadata.
     fn write_extract(
         &self,
         py: Python<'_>,
@@ -98,19 +98,19 @@ impl Output {
         })
     }
 
-    /// Makes the bytes durable and gives the file its name.
+    /// Makes the bytes durable and renames the file to its final path.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let file = self.take().ok_or_else(|| to_py(py, &closed()))?;
         detached(py, || file.finish())
     }
 
-    /// Removes what was written, unless it is finished.
+    /// Removes the temporary file, unless it is finished.
     fn discard(&self, py: Python<'_>) {
         py.detach(|| drop(self.take()));
     }
 }
 
-/// The folder of a compressed model that appears under its name when it is finished, or not at all.
+/// The folder of a compressed model that appears under its name once it is finished, or not at all.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Folder {
     folder: Mutex<Option<OutputFolder>>,
@@ -125,26 +125,27 @@ impl Folder {
 
 #[pymethods]
 impl Folder {
-    /// Begins a folder beside `path`. `ours` are names of files that a model's folder may have and that are replaced with it.
+    /// Creates a temporary folder beside `path`. `ours` are names of files that a model's folder may have and that are
+    /// replaced with it.
     #[new]
     fn new(py: Python<'_>, path: PathBuf, inputs: Vec<PathBuf>, ours: Vec<String>, overwrite: bool) -> PyResult<Self> {
         let folder = detached(py, || OutputFolder::create(&path, inputs, ours, overwrite))?;
         Ok(Self { path: folder.path(), folder: Mutex::new(Some(folder)) })
     }
 
-    /// The folder that is to be filled.
+    /// The folder to fill.
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// Gives the folder its name.
+    /// Renames the folder to its final path.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let folder = self.take().ok_or_else(|| to_py(py, &closed()))?;
         detached(py, || folder.finish())
     }
 
-    /// Removes what was written, unless it is finished.
+    /// Removes the temporary folder, unless it is finished.
     fn discard(&self, py: Python<'_>) {
         py.detach(|| drop(self.take()));
     }

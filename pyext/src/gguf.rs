@@ -1,4 +1,4 @@
-//! GGUF files: what is in them, and weights as numbers.
+//! GGUF files: their content, and weights as numbers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,14 +32,15 @@ impl Gguf {
         detached(py, || wcodec::Gguf::open(&path)).map(Self)
     }
 
-    /// Whether a file begins as GGUF files do.
+    /// Whether a file begins like a GGUF file.
     #[staticmethod]
     fn is_one(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
         detached(py, || Ok(path.is_file() && wcodec::Gguf::is_one(&path)))
     }
 
-    /// As JSON, for each tensor its name, GGUF's name of its type, the dtype where it is stored as numbers, whether its weights can be had as
-    /// numbers, its shape, elements, place in the file and bytes, and how many of these are missing.
+    /// As JSON, for each tensor: its name, GGUF's name of its type, the dtype if it is stored as numbers, whether its
+    /// weights can be read as numbers, its shape, elements, offset in the file and length, and the number of missing
+    /// bytes.
     fn tensors(&self) -> String {
         let one = |(i, t): (usize, &wcodec::GgufTensor)| {
             json!({
@@ -55,18 +56,18 @@ impl Gguf {
         self.0.metadata().clone()
     }
 
-    /// Which part of a split file it is, from 1 on, and of how many.
+    /// The part number of a split file, from 1 on, and the number of parts.
     fn part(&self) -> Option<(u64, u64)> {
         self.0.part()
     }
 
-    /// Bytes of the file.
+    /// Length of the file, bytes.
     fn length(&self) -> u64 {
         self.0.file_len()
     }
 
-    /// Some weights of a tensor, from the first on, those that are stored in blocks in `dtype`: as 8-byte words, and how many bytes of them
-    /// count.
+    /// The first weights of a tensor, in `dtype` if they are stored in blocks: as 8-byte words, and the number of bytes
+    /// that count.
     fn read<'py>(
         &self,
         py: Python<'py>,

@@ -25,7 +25,7 @@ pub use lookup::RowLookup;
 pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;
 
-/// How to decode on a GPU; the keys of the dictionary are the fields.
+/// Options for decoding on a GPU; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Options {

@@ -14,7 +14,7 @@ use crate::progress::{detached, run_for};
 /// Rows, columns and row-major symbols.
 type Layer<'py> = (usize, usize, Bound<'py, PyArray1<i8>>);
 
-/// A copy: while the interpreter is released, others may write to the array.
+/// A copy, because others may write to the array while the interpreter is released.
 fn copied(symbols: &Array<'_, i8>) -> PyResult<Vec<i8>> {
     let symbols = symbols.elements()?;
     let mut copy = Vec::new();
@@ -48,7 +48,7 @@ pub fn layer_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool, options: D
     Ok((rows, cols, array(py, symbols)?))
 }
 
-/// Whether these bytes begin as a legacy blob does.
+/// Whether these bytes begin like a legacy blob.
 #[pyfunction]
 pub fn is_legacy(data: &[u8]) -> bool {
     wcodec::legacy::is_legacy(data)
@@ -64,7 +64,7 @@ pub fn legacy_encode<'py>(
     level: i32,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let symbols = copied(&symbols)?;
-    // High levels take long for few bytes.
+    // High levels take long even for few bytes.
     let effort = symbols.len() as u64 * 16;
     let encode = |cancel: &Cancel| wcodec::legacy::encode_with(&symbols, rows, cols, level, cancel);
     run_for(py, effort, encode).map(|v| PyBytes::new(py, &v))
@@ -77,7 +77,7 @@ pub fn legacy_decode<'py>(py: Python<'py>, data: &[u8], trusted: bool) -> PyResu
     Ok((layer.rows as usize, layer.cols as usize, array(py, layer.symbols)?))
 }
 
-/// Instruction sets of this processor that decoders exist for, and the one that is used.
+/// Instruction sets of this processor that have decoders, and the one in use.
 #[pyfunction]
 pub fn instruction_sets(py: Python<'_>) -> PyResult<(Vec<&'static str>, &'static str)> {
     let best = Isa::best().map_err(|e| to_py(py, &e))?;

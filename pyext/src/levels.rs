@@ -1,4 +1,4 @@
-//! A source of which Python chooses the levels of some tensors.
+//! A source with levels chosen by Python for some tensors.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,9 @@ use wcodec::{Cancel, Levels, Pool, Result, Source, SourceBytes, SourceTensor};
 use crate::arrays::Array;
 use crate::progress::Link;
 
-/// A source, and a callable `levels(name)` that returns nothing, or a tensor's levels (`numpy.int8`, row by row), its scales
-/// (`numpy.float32`), whether levels are paths through a trellis, and the width of the tiles in which it restarts.
+/// A source, and a callable `levels(name)` that returns `None`, or a tensor's levels (`numpy.int8`, row by row), its
+/// scales (`numpy.float32`), whether levels are paths through a trellis, and the width of the tiles at which it
+/// restarts.
 pub struct WithLevels<'a> {
     pub source: &'a dyn Source,
     pub levels: Arc<Py<PyAny>>,

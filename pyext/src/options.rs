@@ -11,7 +11,7 @@ use wcodec::{
     Rule, Scheme,
 };
 
-/// How weights are encoded; the keys of the dictionary are the fields.
+/// The encoding of some weights; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Way {
@@ -42,10 +42,10 @@ impl Way {
     }
 }
 
-/// Bits per weight of scheme `rate` where none are asked for.
+/// Bits per weight of scheme `rate` if none are given.
 const DEFAULT_BITS: f64 = 4.0;
 
-/// How to encode; the keys of the dictionary are the fields.
+/// Options for encoding; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Encode {
@@ -104,19 +104,19 @@ impl Encode {
     }
 }
 
-/// What can be asked for when encoding, and what is done where nothing is said: a dictionary.
+/// The options that encoding accepts, and their defaults: a dictionary.
 #[derive(IntoPyObject)]
 pub struct EncodingFacts {
     schemes: Vec<&'static str>,
     coders: Vec<&'static str>,
     layouts: Vec<&'static str>,
-    /// By the name of a purpose its coder, and whether it has a trellis where that coder can have one.
+    /// Maps the name of a purpose to its coder, and to whether it uses a trellis if that coder supports one.
     purposes: BTreeMap<&'static str, (&'static str, bool)>,
     block: usize,
     level: i32,
 }
 
-/// The crate's names and figures, so that Python has none of its own.
+/// The crate's names and figures, so that Python does not duplicate them.
 #[pyfunction]
 pub fn encoding_facts() -> EncodingFacts {
     EncodingFacts {
@@ -129,13 +129,13 @@ pub fn encoding_facts() -> EncodingFacts {
     }
 }
 
-/// Columns of a tile of scheme `rate` where none are asked for, of a matrix of so many rows and columns.
+/// The default tile width of scheme `rate`, columns, for a matrix of the given size.
 #[pyfunction]
 pub fn rate_tile(rows: usize, cols: usize) -> usize {
     wide_tile(rows, cols)
 }
 
-/// How to decode; the keys of the dictionary are the fields.
+/// Options for decoding; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Decode {
@@ -156,7 +156,7 @@ impl Decode {
     }
 }
 
-/// How to open a container.
+/// Options for opening a container.
 pub fn open_options(trusted: bool) -> OpenOptions {
     OpenOptions { trusted, ..OpenOptions::default() }
 }

@@ -1,7 +1,7 @@
-//! Long native work: it has a thread of its own, while the thread that called waits, handles signals and runs what is Python's.
+//! Long native work runs on its own thread, while the calling thread waits, handles signals and runs Python callbacks.
 //!
-//! So Ctrl-C takes effect within a fraction of a second whatever the work is at, and callbacks run on the thread that they were handed
-//! over on, whose streams, modes and devices of torch they may depend on.
+//! So Ctrl-C takes effect within a fraction of a second, whatever the work is doing, and callbacks run on the thread
+//! that passed them, whose torch streams, modes and devices they may depend on.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,29 +12,29 @@ use wcodec::{Cancel, Error, Progress, ProgressEvent, Result};
 
 use crate::errors::to_py;
 
-/// How often signals are looked for.
+/// The interval at which signals are checked.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Something to do on the thread that called.
+/// A task for the calling thread.
 type Task = Box<dyn FnOnce(Python<'_>) -> PyResult<()> + Send>;
 
-/// The way from native work to the Python that called it.
+/// The connection from native work to its Python caller.
 #[derive(Clone)]
 pub struct Link {
-    /// None where the work is on the thread that called.
+    /// `None` if the work runs on the calling thread.
     tasks: Option<mpsc::Sender<Task>>,
     raised: Raised,
     cancel: Cancel,
 }
 
-/// A Python exception that was raised meanwhile, kept until the native code has unwound: that only sees [`Error::cancelled`], and the
-/// caller of the native function gets the exception itself.
+/// A Python exception raised during the work, kept until the native code has unwound: that only sees
+/// [`Error::cancelled`], and the caller of the native function gets the exception itself.
 #[derive(Clone, Default)]
 struct Raised(Arc<Mutex<Option<PyErr>>>);
 
 impl Raised {
     fn keep(&self, e: PyErr) {
-        // The first exception is the cause, later ones its consequences.
+        // The first exception is the cause, later ones are its consequences.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
     }
 
@@ -44,12 +44,12 @@ impl Raised {
 }
 
 impl Link {
-    /// Stops the work.
+    /// The token that cancels the work.
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// Runs `f` on the thread that called, and waits for what it returns; an exception is kept, and ends the work.
+    /// Runs `f` on the calling thread and waits for its result; an exception is kept, and ends the work.
     pub fn call<T: Send + 'static>(&self, f: impl FnOnce(Python<'_>) -> PyResult<T> + Send + 'static) -> Result<T> {
         let Some(tasks) = &self.tasks else { return self.attached(f) };
         let (answer, wait) = mpsc::sync_channel(1);
@@ -59,12 +59,12 @@ impl Link {
             Ok(())
         };
         tasks.send(Box::new(task)).map_err(|_| Error::cancelled())?;
-        // Nothing comes where the task raised.
+        // Nothing is sent if the task raised.
         wait.recv().map_err(|_| Error::cancelled())
     }
 
-    /// Runs `f` on this thread while the interpreter is held; an exception is kept, and ends the work. What depends on the thread that
-    /// called is for [`call`](Self::call).
+    /// Runs `f` on this thread while holding the interpreter; an exception is kept, and ends the work. Code that
+    /// depends on the calling thread must use [`call`](Self::call).
     pub fn attached<T>(&self, f: impl FnOnce(Python<'_>) -> PyResult<T>) -> Result<T> {
         Python::attach(f).map_err(|e| {
             self.raised.keep(e);
@@ -73,7 +73,7 @@ impl Link {
         })
     }
 
-    /// Does what the work asks for, until it has ended.
+    /// Runs the work's tasks until it has ended.
     fn serve(&self, tasks: &mpsc::Receiver<Task>) {
         loop {
             match tasks.recv_timeout(POLL) {
@@ -85,8 +85,9 @@ impl Link {
     }
 }
 
-/// Runs `work` with the interpreter released. Signals are handled meanwhile; each event calls `callback` with the tensor's name, the
-/// bytes done and the bytes in all, and waits for it. `work` passes [`Link::cancel`] on to what it calls.
+/// Runs `work` with the interpreter released. Signals are handled meanwhile; each event calls `callback` with the
+/// tensor's name, the bytes done and the total bytes, and waits for it. `work` passes [`Link::cancel`] on to the
+/// functions that it calls.
 pub fn run<T: Send>(
     py: Python<'_>,
     callback: Option<&Py<PyAny>>,
@@ -104,21 +105,21 @@ pub fn run<T: Send>(
         work(&mut progress, &link)
     };
     let result = py.detach(|| on_a_thread(job, &raised, &cancel));
-    // An exception wins over the result: a callback that raised at the very last event still raised.
+    // An exception takes precedence over the result, even if a callback raised it at the very last event.
     match raised.take() {
         Some(e) => Err(e),
         None => result.map_err(|e| to_py(py, &e)),
     }
 }
 
-/// Runs `job` on a thread of its own and serves it; on this one where there is no other to be had.
+/// Runs `job` on its own thread and serves it; on the calling thread if no other can be started.
 fn on_a_thread<T: Send>(
     job: impl FnOnce(Option<mpsc::Sender<Task>>) -> Result<T> + Send,
     raised: &Raised,
     cancel: &Cancel,
 ) -> Result<T> {
     let (tasks, received) = mpsc::channel();
-    // Taken by whoever runs it.
+    // The thread that runs it takes it.
     let job = Mutex::new(Some(job));
     let take = || job.lock().unwrap_or_else(PoisonError::into_inner).take().expect("taken once");
     std::thread::scope(|scope| {
@@ -134,10 +135,10 @@ fn on_a_thread<T: Send>(
     })
 }
 
-/// Bytes from which on decoding is worth a thread of its own: what is smaller is done before anybody could interrupt it.
+/// The size from which decoding is worth a thread of its own, bytes: less is done before anybody could interrupt it.
 const LONG: u64 = 8 << 20;
 
-/// As [`run`], for work on so many decoded bytes.
+/// As [`run`], for work on `bytes` decoded bytes.
 pub fn run_for<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce(&Cancel) -> Result<T> + Send) -> PyResult<T> {
     if bytes < LONG {
         return detached(py, || work(&Cancel::new()));

@@ -1,4 +1,4 @@
-//! What is quantized already of a checkpoint or a container: which tensors are codes, and which are their scales.
+//! Quantized tensors of a checkpoint or a container: codes, and their scales.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use wcodec::{Checkpoint, QUANTIZED_KEY, Quantization, Result, Source, SourceTens
 use crate::container::Container;
 use crate::progress::detached;
 
-/// As JSON: the dtype of values, the codes with their scales, and tensors that are about activations.
+/// A description as JSON: the dtype of values, the codes with their scales, and tensors that concern activations.
 ///
 /// # Errors
-/// Weights are of a method that is not dequantized, or scales are missing or do not fit.
+/// Weights use a method that is not dequantized here, or scales are missing or do not fit.
 fn described(tensors: &[SourceTensor], found: &Quantization) -> Result<String> {
     found.check(false)?;
     let name = |i: usize| &tensors[i].name;
@@ -30,7 +30,8 @@ fn described(tensors: &[SourceTensor], found: &Quantization) -> Result<String> {
     .to_string())
 }
 
-/// That of a file or a folder; nothing where no weight of it is quantized. `rest`: whether it may be what is not compressed of a model.
+/// The description of a file or a folder; `None` if none of its weights are quantized. `rest`: whether it may be the
+/// uncompressed rest of a model.
 #[pyfunction]
 pub fn quantized_checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<Option<String>> {
     detached(py, || {
@@ -40,7 +41,7 @@ pub fn quantized_checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResu
     })
 }
 
-/// That of a container, tied tensors under each of their names.
+/// The description of a container, with tied tensors under each of their names.
 #[pyfunction]
 pub fn quantized_container(py: Python<'_>, container: &Bound<'_, Container>) -> PyResult<Option<String>> {
     let container = container.get().inner();

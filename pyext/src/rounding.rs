@@ -1,4 +1,5 @@
-//! Rounding with error feedback on the CPU: what `_calibrate/_scalar.py` does on a GPU by small steps of torch.
+//! Rounding with error feedback (GPTQ-style) on the CPU; `_calibrate/_scalar.py` does the same on a GPU by small torch
+//! operations.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -10,26 +11,26 @@ use pyo3::prelude::*;
 
 use crate::arrays::{Array, array};
 
-/// Rows that go through all columns together: what is carried of them stays in the first-level cache.
+/// Rows that are processed together through all columns: their carried errors stay in the first-level cache.
 const ROWS: usize = 32;
-/// Rows that are worth a thread.
+/// The fewest rows that are worth a thread.
 const ROWS_OF_A_THREAD: usize = 256;
-/// Columns of a call at most.
+/// The most columns of a call.
 const COLUMNS: usize = 64;
 /// Symbols stay within `[-127, 126]`.
 const LARGEST: f32 = 126.0;
-/// Prices: two places before the first magnitude, which nothing chooses, and 128 magnitudes.
+/// Prices: two entries below the first magnitude, which are never chosen, and 128 magnitudes.
 const PRICES: usize = 130;
 
-/// Symbols, and errors.
+/// Symbols and errors.
 type Rounded<'py> = (Bound<'py, PyArray1<i8>>, Bound<'py, PyArray1<f32>>);
 
-/// Symbols and errors of some columns (`[columns][rows]`, one after the other), each rounded to the nearest level, or to one of the next
-/// two towards 0 where prices make that cheaper, with the errors of those before it passed on.
+/// Symbols and errors of some columns (`[columns][rows]`, one after the other), each rounded to the nearest level, or
+/// to one of the next two towards 0 if prices make that cheaper; the errors of earlier columns are added to later ones.
 ///
-/// * `x`, `carry`: `[columns][rows]` targets in steps of their rows, and what earlier columns have passed on.
-/// * `feed`: `[columns][columns]`, what of a column's error each later one gets.
-/// * `prices`: of 130 places, or none to round to the nearest.
+/// * `x`, `carry`: `[columns][rows]` targets in steps of their rows, and the errors passed on by earlier columns.
+/// * `feed`: `[columns][columns]`, the share of a column's error that each later column gets.
+/// * `prices`: 130 entries, or none to round to the nearest.
 #[pyfunction]
 pub fn round_columns<'py>(
     py: Python<'py>,
@@ -69,8 +70,8 @@ impl Work<'_> {
         let threads = threads.min(rows / ROWS_OF_A_THREAD).max(1);
         let each = parts.div_ceil(threads).max(1);
         let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
-        // Not the threads that all operations share: those may wait for Python, which waits here. The last range is for this thread,
-        // and so are those that the system gives no thread for.
+        // Not the shared threads: those may be waiting for Python, which waits here. This thread processes the last
+        // range, and those that the system refuses a thread for.
         let mut found: Vec<Part> = std::thread::scope(|scope| {
             let start = |(place, range): (usize, Range<usize>)| {
                 let (is_last, own) = (place + 1 == ranges.len(), range.clone());
@@ -129,7 +130,7 @@ impl Work<'_> {
         (levels, errors)
     }
 
-    /// The level of least error and bits: `size` rounded down, or one of the next two towards 0.
+    /// The level with the least error and bits: `size` rounded down, or one of the next two towards 0.
     fn magnitude(&self, size: f32) -> f32 {
         let m = size.floor().min(LARGEST);
         let Some(prices) = self.prices else { return m };

@@ -11,14 +11,14 @@ use crate::arrays::Array;
 use crate::gpu::{Fetchers, OnDevice};
 use crate::progress::Link;
 
-/// Name, dtype, shape, and the name of the tensor that holds the data of a tied one.
+/// Name, dtype, shape and, for a tied tensor, the name of the tensor that holds its data.
 pub type Declared = (String, String, Vec<usize>, Option<String>);
 
-/// Tensors behind a Python callable `read(index, device) -> numpy.uint8[bytes]`, which with `device` may return where the bytes are in a
-/// GPU's memory instead.
+/// Tensors behind a Python callable `read(index, device) -> numpy.uint8[bytes]`, which with `device` may instead return
+/// the address of the bytes in a GPU's memory.
 ///
-/// Fetching late keeps memory bounded by one tensor where the caller's arrays need a contiguous copy, or a transfer from
-/// a GPU, before their bytes can be read.
+/// Fetching late keeps memory bounded by one tensor if the caller's arrays need a contiguous copy, or a transfer from a
+/// GPU, before their bytes can be read.
 pub struct PySource {
     tensors: Vec<SourceTensor>,
     read: Arc<Py<PyAny>>,
@@ -28,10 +28,10 @@ pub struct PySource {
     fetchers: Fetchers,
 }
 
-/// What to do about arrays that become others.
+/// Advice on arrays that change during the work.
 const STAY: &str = "pass arrays that stay as they are until the work is done";
 
-/// What the callable returns.
+/// The callable's result.
 #[derive(FromPyObject)]
 enum Found {
     OnDevice(OnDevice),
@@ -57,7 +57,7 @@ impl PySource {
         Ok(Self { tensors, read: Arc::new(read), metadata, files, link, fetchers: Fetchers::default() })
     }
 
-    /// Calls the callable, on the thread that handed it over.
+    /// Calls the callable on the thread that passed it.
     fn find<T: for<'py> FromPyObjectOwned<'py> + Send + 'static>(&self, index: usize, device: bool) -> Result<T> {
         let read = self.read.clone();
         self.link.call(move |py| read.call1(py, (index, device))?.extract(py).map_err(Into::into))
@@ -68,7 +68,8 @@ impl PySource {
             Found::Bytes(array) => array,
             Found::OnDevice(place) => {
                 let fetched = self.fetchers.fetch(&place, &self.tensors, pool, cancel);
-                // Now, not when Python has the time: a copy that was made on the GPU goes before the next one comes.
+                // Released now rather than by the garbage collector, so that a copy made on the GPU is freed before the
+                // next one.
                 self.link.attached(|_| {
                     drop(place);
                     Ok(())
@@ -83,7 +84,8 @@ impl PySource {
     }
 
     fn copied(&self, array: &Py<PyAny>, pool: &Pool, cancel: &Cancel) -> Result<AlignedBytes> {
-        // Copied while the interpreter is held: nobody else writes to it then. The pool's threads do not need it.
+        // Copied while the interpreter is held, so that nothing else writes to it. The pool's threads do not need the
+        // interpreter.
         self.link.attached(|py| {
             let array: Array<'_, u8> = array.extract(py)?;
             Ok(AlignedBytes::copy_with(array.elements()?, pool, cancel))
@@ -99,7 +101,7 @@ impl Source for PySource {
     fn read_with(&self, index: usize, pool: &Pool, cancel: &Cancel) -> Result<SourceBytes<'_>> {
         let tensor = &self.tensors[index];
         let bytes = self.bytes(index, pool, cancel).map_err(|e| e.tensor(&tensor.name))?;
-        // Whoever made the array says what it is, and the array may be another one now.
+        // The declaration comes from the caller, and the array may have changed since.
         if TensorView::new(tensor.dtype, &tensor.shape, &bytes).is_err() {
             let what = format!(
                 "it changed while it was read: {} bytes are no {} of shape {:?}",

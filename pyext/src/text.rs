@@ -1,11 +1,11 @@
-//! Text that is printed: the crate's [`wcodec::text`], for Python's strings.
+//! Text for output: the crate's [`wcodec::text`], for Python's strings.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use wcodec::text;
 
-/// The text in one line, with visible escapes for what a terminal would obey.
+/// The text in one line, with visible escapes for characters that a terminal would interpret.
 #[pyfunction]
 pub fn safe(text: &Bound<'_, PyString>) -> PyResult<String> {
     match text.to_cow() {
@@ -14,7 +14,7 @@ pub fn safe(text: &Bound<'_, PyString>) -> PyResult<String> {
     }
 }
 
-/// The same for a text of several lines, which stay lines.
+/// As `safe`, for a text of several lines, which stay lines.
 #[pyfunction]
 pub fn safe_lines(text: &Bound<'_, PyString>) -> PyResult<String> {
     match text.to_cow() {
@@ -33,7 +33,8 @@ pub fn ascii_json(text: &str) -> String {
     text::ascii_json(text).into_owned()
 }
 
-/// A text that is not Unicode: surrogates that stand for bytes of a path become these bytes, others are written out.
+/// The bytes of a text that is not Unicode: surrogates that stand for bytes of a path become these bytes, others are
+/// written out.
 fn bytes_of<'py>(text: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyBytes>> {
     let py = text.py();
     let encode = |how| text.call_method1(intern!(py, "encode"), (intern!(py, "utf-8"), how));
