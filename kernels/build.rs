@@ -1,5 +1,5 @@
-//! Makes Rust of the list of modules, and of the record of their images. With the feature `emulate`, compiles the kernels'
-//! source for the CPU.
+//! Generates Rust from the list of modules and from the record of their images. With the feature `emulate`, compiles
+//! the kernels' source for the CPU.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 /// A row `module` or `test` of modules.txt.
 struct Unit {
     name: String,
-    /// File in cuda/. Like `define` for the emulator only: images are compiled by compile.py.
+    /// File in cuda/. Used by the emulator only, as is `define`: images are compiled by compile.py.
     #[cfg_attr(not(feature = "emulate"), allow(dead_code))]
     source: String,
-    /// Tells it from another with the same source.
+    /// Distinguishes it from other modules with the same source.
     #[cfg_attr(not(feature = "emulate"), allow(dead_code))]
     define: Option<String>,
     about: String,
@@ -39,7 +39,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(name).unwrap_or_else(|e| panic!("kernels/{name}: {e}"))
 }
 
-/// What modules.txt says.
+/// Parses modules.txt.
 fn list(text: &str) -> (Vec<Unit>, Vec<Image>) {
     let (mut units, mut images) = (Vec::new(), Vec::new());
     for line in text.lines() {
@@ -68,7 +68,7 @@ fn list(text: &str) -> (Vec<Unit>, Vec<Image>) {
     (units, images)
 }
 
-/// A call of the macro `modules` with everything that is shipped.
+/// A call of the macro `modules` with all shipped modules.
 fn rust(units: &[Unit], images: &[Image], record: &str) -> String {
     let mut code = String::from("modules! {\n");
     for Unit { name, about, .. } in units.iter().filter(|u| u.shipped) {
@@ -116,15 +116,15 @@ or set CXX to the path of one.";
             let mut build = cc::Build::new();
             build
                 .cpp(true)
-                .cpp_link_stdlib(None) // nothing of it is used
+                .cpp_link_stdlib(None) // // nothing of it is used
                 .std("c++17")
                 .opt_level(2) // even in debug builds: a test decodes megabytes, one thread after the other
                 .out_dir(out.join(name))
                 .include("cuda")
                 .define("SIMT_MODULE", name.as_str())
-                // Floating point as on the GPU: each operation rounded by itself.
+                // Floating point as on the GPU: each operation is rounded separately.
                 .flag("-ffp-contract=off")
-                // Calls into cuda/simt_undefined.h where a GPU and this CPU may compute different things.
+                // Calls into cuda/simt_undefined.h if a GPU and this CPU may compute different results.
                 .flag("-fsanitize=shift,bounds,integer-divide-by-zero,signed-integer-overflow")
                 .flag("-fno-exceptions")
                 .flag("-fno-rtti")
@@ -135,7 +135,7 @@ or set CXX to the path of one.";
                 let (define, value) = define.split_once('=').unwrap_or((define, "1"));
                 build.define(define, value);
             }
-            // The compiler goes by the ending of the name, which is CUDA's.
+            // The compiler would go by the file's extension, which is CUDA's.
             build.flag("-xc++").file(PathBuf::from("cuda").join(source));
             if let Err(error) = build.try_compile(&format!("wcodec_emulate_{name}")) {
                 give_up(&build, source, &error);

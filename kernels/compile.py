@@ -4,11 +4,11 @@
   --install  puts the compilers that modules.txt names into the folder --nvrtc: wheels of PyPI, nothing else of CUDA
   --write    compiles everything; writes images/*.zst and images.txt, which has the hashes of sources and images
   --check    compiles everything, and compares sources, images and images.txt with what is in the tree
-  --selftest DIR  writes the PTX of modules that only tests use to DIR, for those on a GPU
+  --selftest DIR  writes the PTX of test-only modules to DIR, for tests on a GPU
   --report   prints registers, stack and spills of every kernel (--module, --cc choose)
 
---nvrtc is target/nvrtc of the repository, or what the environment variable WCODEC_NVRTC names. --write and --check need
-Python's package zstandard (not from Python 3.14 on).
+--nvrtc defaults to the environment variable WCODEC_NVRTC, or else to target/nvrtc of the repository. --write and
+--check need Python's package zstandard (not from Python 3.14 on).
 """
 
 import argparse
@@ -36,7 +36,7 @@ HEADING = """\
 
 
 class Failure(Exception):
-    """Something that the user must see, without a traceback."""
+    """An error that is shown to the user without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Image:
 
 
 class List:
-    """What modules.txt says."""
+    """The content of modules.txt."""
 
     def __init__(self):
         self.modules, self.compilers, self.images = [], {}, []
@@ -102,23 +102,23 @@ def zstd():
         import zstandard
     except ImportError:
         raise Failure("Python's package zstandard is missing: pip install zstandard") from None
-    # The decompressor would trust a frame that says how large it is.
+    # The decompressor would trust the content size in a frame.
     return zstandard.ZstdCompressor(level=22).compress, zstandard.ZstdDecompressor().decompress
 
 
 def headers():
-    """The headers that the compilers are given. Those named simt_*.h are the emulator's: only C++ includes them."""
+    """The headers passed to the compilers. Those named simt_*.h are the emulator's: only C++ includes them."""
     return sorted(path for path in CUDA.glob("*.h") if not path.name.startswith("simt_"))
 
 
 def sources(modules):
-    """All that images are made from, in order."""
+    """All sources of the images, in order."""
     units = {CUDA / module.source for module in modules if module.shipped}
     return [*sorted([*headers(), *units]), LIST]
 
 
 class Nvrtc:
-    """The library, of one version."""
+    """One version of the library."""
 
     def __init__(self, version, directory):
         self.lib = ctypes.CDLL(str(self.find(version, directory)))
@@ -126,7 +126,7 @@ class Nvrtc:
         numbers = ctypes.c_int(), ctypes.c_int()
         self.call("nvrtcVersion", *map(ctypes.byref, numbers))
         found = ".".join(str(n.value) for n in numbers)
-        # Images are compared byte for byte, so the one that makes them is fixed.
+        # Images are compared byte for byte, so the compiler version is fixed.
         if found != version:
             raise Failure(f"NVRTC {found} in {directory / version}, whose images differ from those of {version}")
 
@@ -150,7 +150,7 @@ class Nvrtc:
         return buffer.raw[: size.value]
 
     def compile(self, module, image, *options):
-        """An image, and the log. NVRTC knows headers by name alone: nothing depends on where they are."""
+        """An image, and the log. NVRTC gets headers by name, so nothing depends on their paths."""
         text = (CUDA / module.source).read_bytes()
         paths = headers()
         texts = (ctypes.c_char_p * len(paths))(*(path.read_bytes() for path in paths))
@@ -159,17 +159,17 @@ class Nvrtc:
         self.call("nvrtcCreateProgram", ctypes.byref(program), text, module.source.encode(), len(paths), texts, names)
         try:
             target = image.target if image.kind == "cubin" else image.target.replace("sm_", "compute_")
-            # 186: a loop that a template's argument leaves empty.
+            # 186: a loop that is empty for some template arguments.
             flags = ["-std=c++17", "--diag-suppress=186", f"--gpu-architecture={target}", *module.options, *options]
             array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
             status = self.lib.nvrtcCompileProgram(program, len(flags), array)
             log = self.text("ProgramLog", program).rstrip(b"\0").decode().strip()
             if status != 0:
                 raise Failure(f"{module.source} {' '.join(flags)}:\n{log}")
-            # Of PTX with the zero at its end, which the driver wants to see.
+            # PTX includes its final zero, which the driver requires.
             data = self.text("CUBIN" if image.kind == "cubin" else "PTX", program)
             if image.kind == "ptx":
-                # A comment counts the calls in all that the process has compiled.
+                # A comment has a counter over everything that the process has compiled.
                 data = re.sub(rb"// callseq \d+", b"// callseq", data)
         finally:
             self.lib.nvrtcDestroyProgram(ctypes.byref(program))
@@ -214,7 +214,7 @@ def image_row(module, image, data):
 
 
 def stored(name, decompress):
-    """What an image in the tree decompresses to, if there is one."""
+    """A decompressed image of the tree, or None if it is missing."""
     try:
         return decompress((IMAGES / f"{name}.zst").read_bytes())
     except FileNotFoundError:
@@ -233,7 +233,7 @@ def write(results, modules):
             path.unlink()
     for module, image, data, _ in results:
         name = image.name(module)
-        # Another version of zstd compresses otherwise, which is no change.
+        # Other versions of zstd compress differently, which is not a change.
         if stored(name, decompress) != data:
             (IMAGES / f"{name}.zst").write_bytes(compress(data))
             print(f"images/{name}.zst: {(IMAGES / f'{name}.zst').stat().st_size:,} of {len(data):,} bytes")
@@ -262,7 +262,7 @@ def check(results, modules, everything):
 
 
 def ptxas_lines(log):
-    """(kernel, registers, stack, stores, loads) from what the assembler says with --verbose."""
+    """(kernel, registers, stack, stores, loads) from the assembler's output with --verbose."""
     rows, kernel, spills = [], None, (0, 0, 0)
     for line in log.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):

@@ -1,10 +1,10 @@
 //! Runs the kernels on the CPU, for tests on machines without a GPU.
 //!
 //! The source in `cuda/` is compiled as C++, every GPU thread becomes a fiber, and a whole grid runs on the calling
-//! thread, always in the same order. What would be undefined on a GPU is an error here that names the thread and the
-//! place in the source: access outside shared memory or outside the ranges of global memory that the launch names,
-//! misaligned access, races in shared memory, primitives that not all threads reach, waits for copies that nobody
-//! starts. Only the first is reported, and what the kernel has stored until then is stored.
+//! thread, always in the same order. Behaviour that is undefined on a GPU is an error here that names the thread and
+//! the source location: access outside shared memory or outside the ranges of global memory that the launch names,
+//! misaligned access, races in shared memory, primitives that not all threads reach, waits for copies that were never
+//! started. Only the first error is reported, and stores before it remain.
 //!
 //! ```
 //! use wcodec_kernels::Module;
@@ -15,8 +15,8 @@
 //! assert_eq!(missing.unwrap_err(), "no kernel no such kernel in this module");
 //! ```
 //!
-//! A kernel sees the addresses that the test writes into its parameters. [`Buffer`] gives memory that is aligned as a
-//! GPU's allocations are.
+//! A kernel sees the addresses that the test writes into its parameters. [`Buffer`] provides memory with the alignment
+//! of GPU allocations.
 
 mod buffer;
 #[cfg(test)]
@@ -29,17 +29,17 @@ pub use buffer::Buffer;
 
 use crate::Module;
 
-/// Memory that a launch may touch.
+/// Memory that a launch may access.
 ///
-/// A kernel loads through the read-only cache (`ldg`) from what is lent for reading only; what is lent for writing it
-/// can read with ordinary loads.
+/// Kernels may load through the read-only cache (`ldg`) from memory that is lent for reading; memory that is lent for
+/// writing can be read with ordinary loads.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Range<'a> {
     begin: usize,
     bytes: usize,
     writable: u64,
-    // Not to be used by two threads at once: a launch stores through it.
+    // Not `Sync`: a launch stores through it.
     lent: PhantomData<(&'a mut [u8], *mut u8)>,
 }
 
@@ -62,7 +62,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Numbers, for which every pattern of bits is a value.
+/// Numbers for which every bit pattern is a value.
 pub trait Plain: sealed::Sealed {}
 
 mod sealed {
@@ -77,8 +77,8 @@ macro_rules! plain {
 }
 plain!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64);
 
-/// Runs a kernel: `params` is the structure that it takes by value, `grid` counts blocks, `threads` the threads of a
-/// block and `shared` the bytes of shared memory. The error says what went wrong first.
+/// Runs a kernel: `params` is the structure that it takes by value, `grid` is the number of blocks, `threads` the
+/// threads of a block and `shared` the bytes of shared memory. The error describes the first fault.
 pub fn run(
     module: Module,
     kernel: &str,
@@ -91,7 +91,7 @@ pub fn run(
     Launch::new(module, kernel).grid(grid).threads(threads).shared(shared).run(params, memory)
 }
 
-/// A launch with more choices than [`run`] offers.
+/// A launch with more options than [`run`] offers.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
     unit: Unit,
@@ -112,17 +112,18 @@ enum Unit {
 }
 
 impl<'a> Launch<'a> {
-    /// One block of one warp without shared memory.
+    /// A launch of one block of one warp without shared memory.
     pub fn new(module: Module, kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::Module(module), kernel)
     }
 
-    /// A kernel of `cuda/selftest.cu`, which is not shipped: tests compare the emulator with a GPU by it.
+    /// A launch of a kernel of `cuda/selftest.cu`, which is not shipped: tests compare the emulator with a GPU through
+    /// it.
     pub fn selftest(kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::SelfTest, kernel)
     }
 
-    /// A kernel of `cuda/plain.cu`, which is not shipped: a benchmark compares others with it.
+    /// A launch of a kernel of `cuda/plain.cu`, which is not shipped: a benchmark compares others with it.
     pub fn plain(kernel: &'a str) -> Launch<'a> {
         Launch::of(Unit::Plain, kernel)
     }
@@ -146,20 +147,19 @@ impl<'a> Launch<'a> {
         Launch { shared, ..self }
     }
 
-    /// Lets the threads run in another order, the same for the same seed. With an odd seed the last block is first.
-    /// What a kernel computes must not depend on it.
+    /// Runs the threads in another order, the same for the same seed. With an odd seed the last block is first. A
+    /// kernel's results must not depend on it.
     pub fn seed(self, seed: u64) -> Self {
         Launch { seed, ..self }
     }
 
-    /// Whether races in shared memory are errors; they are unless this says otherwise. Without the search for them a
-    /// kernel runs faster.
+    /// Whether races in shared memory are errors, which is the default. A kernel runs faster without race detection.
     pub fn races(self, races: bool) -> Self {
         Launch { races, ..self }
     }
 
-    /// Whether the launch begins before the one ahead of it in the stream has ended (programmatic dependent launch): then
-    /// stores and loads of what may be written, ahead of `overlap_wait`, are errors.
+    /// Whether the launch begins before the preceding one in the stream has ended (programmatic dependent launch): then
+    /// stores before `overlap_wait`, and loads of memory that may be written, are errors.
     pub fn overlaps(self, overlaps: bool) -> Self {
         Launch { overlaps, ..self }
     }
@@ -183,9 +183,9 @@ impl<'a> Launch<'a> {
             races: self.races.into(),
             overlaps: self.overlaps.into(),
         };
-        // SAFETY: all pointers are valid for their lengths during the call, which keeps none of them. Kernels touch
-        // only memory inside `memory`, of which they store to what was lent by `&mut`; what was exposed there lets them
-        // have the addresses as numbers.
+        // SAFETY: all pointers are valid for their lengths during the call, which keeps none of them. Kernels access
+        // only memory inside `memory`, and store only to ranges lent by `&mut`; exposing their provenance there lets
+        // kernels have the addresses as numbers.
         let result = unsafe {
             match self.unit {
                 Unit::Module(module) => entry(module)(&launch),
@@ -225,7 +225,7 @@ macro_rules! modules {
             $(fn $emulated(launch: *const RawLaunch<'_>) -> c_int;)*
         }
 
-        /// What runs the kernels of a module.
+        /// The function that runs the kernels of a module.
         fn entry(module: Module) -> unsafe extern "C" fn(*const RawLaunch<'_>) -> c_int {
             match module {
                 $(Module::$variant => $emulated,)*

@@ -1,8 +1,8 @@
-//! Compiled modules, and which of them a device takes.
+//! Compiled modules, and the choice of one for a device.
 
 use std::fmt;
 
-/// What kind of code an image is.
+/// The kind of code in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Machine code of one architecture, an ELF file.
@@ -15,17 +15,17 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct Image {
-    /// What it is.
+    /// The kind of its code.
     pub kind: Kind,
     /// The compute capability that it was compiled for.
     pub capability: (u32, u32),
-    /// Bytes that it has when it is decompressed.
+    /// Bytes after decompression.
     pub len: usize,
     /// The image as one zstd frame.
     pub zstd: &'static [u8],
 }
 
-/// As people know it: `cubin sm_86`, `PTX sm_80`.
+/// In the usual form: `cubin sm_86`, `PTX sm_80`.
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
@@ -42,8 +42,8 @@ impl fmt::Debug for Image {
     }
 }
 
-/// Tegra's architectures: Orin and Thor (before CUDA 13). NVIDIA promises that machine code runs on later minor versions
-/// only among GPUs of desktops and servers.
+/// Tegra's architectures: Orin and Thor (before CUDA 13). NVIDIA guarantees that machine code runs on later minor
+/// versions only among desktop and server GPUs.
 const TEGRA: [(u32, u32); 2] = [(8, 7), (10, 1)];
 
 pub(crate) fn cubin(images: &'static [Image], device: (u32, u32)) -> Option<&'static Image> {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn every_device_has_its_images() {
-        // Compute capability, whose machine code runs there, and which PTX does.
+        // Compute capability, the capability of the machine code that runs there, and that of the PTX that does.
         let devices = [
             ((7, 0), None, (7, 5)), // too old for both: the driver refuses it
             ((7, 5), Some((7, 5)), (7, 5)),

@@ -1,5 +1,5 @@
-//! What is in the tree belongs together: images.txt, the images that it lists, and the source that they were made from.
-//! That the compilers make these images of it, `compile.py --check` proves.
+//! Consistency of the tree: images.txt, the images that it lists, and the sources that they were made from. `compile.py
+//! --check` proves that the compilers make these images from the sources.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The words of every row `what` of a list.
+/// The words of every row with the kind `what` in a list.
 fn rows(list: &str, what: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(here(list)).unwrap();
     let rows = text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
@@ -37,7 +37,7 @@ fn the_source_is_what_the_images_were_made_from() {
         listed.insert(row[1].clone());
     }
     let headers = std::fs::read_dir(here("cuda")).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    // Those of the emulator are compiled into no image.
+    // The emulator's headers are not compiled into any image.
     let headers = headers.filter(|name| name.ends_with(".h") && !name.starts_with("simt_"));
     let units = rows("modules.txt", "module").into_iter().map(|row| row[2].clone());
     let there: BTreeSet<String> = headers.chain(units).chain(["modules.txt".to_owned()]).collect();
@@ -60,7 +60,7 @@ fn the_images_are_those_of_the_record() {
             match image.kind {
                 Kind::Cubin => assert!(data.starts_with(b"\x7fELF")),
                 Kind::Ptx => {
-                    // The driver reads to the first zero.
+                    // The driver reads up to the first zero.
                     assert_eq!(data.iter().position(|&b| b == 0), Some(data.len() - 1));
                     let target = format!("\n.target {}\n", name.trim_end_matches(".ptx"));
                     assert!(data.windows(target.len()).any(|w| w == target.as_bytes()), "{name}");
@@ -76,7 +76,7 @@ fn the_images_are_those_of_the_record() {
 #[test]
 fn the_images_are_small() {
     let total: usize = Module::ALL.iter().flat_map(|&m| images(m)).map(|i| i.zstd.len()).sum();
-    // Each change of a kernel adds them to the repository once more. A third of them are those that multiply, of each layout, number of vectors and dtype,
-    // for each generation of GPUs.
+    // Each change of a kernel adds the images to the repository once more. A third of them are the multiplying ones,
+    // for each layout, number of vectors, dtype and generation of GPUs.
     assert!(total <= 13 << 20, "{total} bytes");
 }

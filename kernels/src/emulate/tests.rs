@@ -1,4 +1,5 @@
-//! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must find. Those of `cuda/plain.cu`, too.
+//! The kernels of `cuda/selftest.cu`: each primitive, and each mistake that the emulator must detect. Also those of
+//! `cuda/plain.cu`.
 
 mod arithmetic;
 mod cases;
@@ -33,7 +34,7 @@ fn launch(kernel: &str) -> Launch<'_> {
     Launch::selftest(kernel)
 }
 
-/// Numbers with a known stream, among them special floats.
+/// Numbers from a known stream, including special floats.
 fn numbers(count: usize) -> Vec<u32> {
     const SPECIAL: [u32; 12] = [
         0,
@@ -67,7 +68,8 @@ fn prmt(a: u32, b: u32, selector: u32) -> u32 {
     u32::from_le_bytes([pick(0), pick(1), pick(2), pick(3)])
 }
 
-/// The 16-bit float nearest to `value`, to even: a search among all of them, which knows nothing of how to round.
+/// The 16-bit float nearest to `value`, ties to even, found by searching all of them, independently of any rounding
+/// code.
 fn nearest(value: f64, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -> u16 {
     let (size, sign) = (value.abs(), ((value.to_bits() >> 63) as u16) << 15);
     if value.is_nan() {
@@ -86,7 +88,7 @@ fn nearest(value: f64, widen: impl Fn(u16) -> f64, infinity: u16, beyond: f64) -
     sign | if up { high } else { low }
 }
 
-/// What 16 bits are as f16.
+/// The value of 16 bits as f16.
 fn value_of_f16(h: u16) -> f64 {
     let (exponent, mantissa) = (i32::from(h >> 10 & 31), f64::from(h & 0x3FF));
     let size = match exponent {
@@ -98,7 +100,7 @@ fn value_of_f16(h: u16) -> f64 {
     if h >> 15 == 1 { -size } else { size }
 }
 
-/// What 16 bits are as bf16.
+/// The value of 16 bits as bf16.
 fn value_of_bf16(h: u16) -> f64 {
     f32::from_bits(u32::from(h) << 16).into()
 }
@@ -166,7 +168,7 @@ fn primitives_give_what_a_gpu_gives() {
 fn what_the_launch_before_may_write_is_not_touched_before_it_has_ended() {
     let input = numbers(32);
     let mut test = SelfTest::new(&input, 32 * 16);
-    // One waits first, and the other one never does.
+    // One kernel waits first, and the other one never does.
     test.run(&launch("primitives").overlaps(true)).unwrap();
     test.run(&launch("words")).unwrap();
     let message = test.run(&launch("words").overlaps(true)).unwrap_err();
@@ -182,7 +184,7 @@ fn words_give_what_a_gpu_gives() {
     for (i, (&v, out)) in input.iter().zip(output.chunks_exact(8)).enumerate() {
         let warp = &input[i / 32 * 32..][..32];
         let (a, b) = (v.rotate_left(11), v.wrapping_mul(0x9E37_79B1));
-        // Bit by bit, as the words' truth tables are read.
+        // Bit by bit, as the truth tables of the words are evaluated.
         let bitwise = |mask: u32, a: u32, b: u32, of: fn(u32, u32, u32) -> u32| {
             (0..32).map(|i| of(mask >> i & 1, a >> i & 1, b >> i & 1) << i).sum::<u32>()
         };
@@ -200,7 +202,8 @@ fn words_give_what_a_gpu_gives() {
     }
 }
 
-/// Where the elements of the matrices of `mma_f16` are: (row, column) of register `r` of a lane, lower or upper half.
+/// The position of an element in the matrices of `mma_f16`: (row, column) of register `r` of a lane, lower or upper
+/// half.
 fn place_in_a(lane: usize, r: usize, half: usize) -> (usize, usize) {
     (lane / 4 + r % 2 * 8, lane % 4 * 2 + r / 2 * 8 + half)
 }
@@ -216,7 +219,7 @@ fn place_in_c(lane: usize, r: usize) -> (usize, usize) {
 #[test]
 fn products_of_matrices_are_those_of_the_reals() {
     let widen = [value_of_f16, value_of_bf16];
-    // Of f16 every finite number, of bf16 sizes from 2^-7 to 2^9, so that sums stay finite.
+    // Every finite f16, and bf16 of magnitudes from 2^-7 to 2^9, so that sums stay finite.
     let draw = [
         |v: u32| if v >> 10 & 31 == 31 { v as u16 & 0xBFFF } else { v as u16 },
         |v: u32| (v & 0x807F | (120 + (v >> 16 & 15)) << 7) as u16,
@@ -323,7 +326,7 @@ fn warps_diverge_and_end_early() {
 
 #[test]
 fn each_mistake_is_found() {
-    // Mode, number, threads, what the message says.
+    // Mode, number, threads, part of the message.
     let cases = [
         (0, 4096, 32, "load of 4 bytes at 4096 is outside the 4096 bytes of shared memory"),
         (0, 4094, 32, "outside the 4096 bytes"),
@@ -379,7 +382,7 @@ fn each_mistake_is_found() {
             (test.mode, test.n) = (mode, n);
             let launch = launch("mistakes").threads(threads).shared(4096).seed(seed);
             let message = test.run(&launch).expect_err(expected);
-            // Other orders find the same mistake elsewhere.
+            // Other orders detect the same mistake elsewhere.
             assert!(message.contains(expected) || seed != 0, "mode {mode}: {message}");
             assert!(message.starts_with("kernel mistakes, block 0"), "{message}");
         }
@@ -430,7 +433,7 @@ fn grids_run_on_several_threads_at_once() {
     });
 }
 
-/// A ballot costs 32 switches; a system call in each would make tests of whole tensors take hours.
+/// A ballot costs 32 switches; with a system call in each, tests of whole tensors would take hours.
 #[test]
 fn meetings_are_cheap() {
     let time = |kernel, n| {

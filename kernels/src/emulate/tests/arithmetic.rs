@@ -1,4 +1,4 @@
-//! Primitives that compute, against arithmetic of whole numbers and of f64.
+//! Arithmetic primitives, against integer and f64 arithmetic.
 
 use super::cases::{self, THREADS};
 use super::{
@@ -6,7 +6,7 @@ use super::{
     value_of_f16,
 };
 
-/// What a kernel makes of `input`, where each thread takes `words` and gives `outputs`.
+/// The output of a kernel for `input`; each thread takes `words` words and outputs `outputs`.
 fn run(kernel: &str, mode: u32, input: &[u32], words: usize, outputs: usize) -> Vec<u32> {
     let threads = input.len() / words;
     let mut test = SelfTest::new(input, threads * outputs);
@@ -14,16 +14,16 @@ fn run(kernel: &str, mode: u32, input: &[u32], words: usize, outputs: usize) -> 
     test.run(&launch(kernel).grid((threads / THREADS) as u32).threads(THREADS as u32)).unwrap()
 }
 
-/// Whether two floats have the same bits, or both are no numbers.
+/// Whether two floats have the same bits, or both are NaN.
 fn alike(a: u32, b: f32) -> bool {
     a == b.to_bits() || (f32::from_bits(a).is_nan() && b.is_nan())
 }
 
-/// A sum. Where f64 has too few bits for it, that of its two neighbours which ends with a bit of 1: never the middle
-/// between two f32, and on the sum's side of it, so that it is rounded to the same f32.
+/// A sum. If f64 has too few bits for it, the one of its two neighbours whose last bit is 1: it is never midway between
+/// two f32, and is on the sum's side of the midpoint, so it rounds to the same f32.
 fn sum_to_odd(a: f64, b: f64) -> f64 {
     let sum = a + b;
-    // What rounding has taken away, exactly.
+    // The exact rounding error.
     let more = sum - a;
     let rest = (a - (sum - more)) + (b - more);
     if !sum.is_finite() || rest == 0.0 || sum.to_bits() & 1 == 1 {
@@ -42,8 +42,8 @@ fn floats_are_rounded_once() {
         let output = run("floats", 0, &input, 3, 8);
         for (words, out) in input.chunks_exact(3).zip(output.chunks_exact(8)) {
             let [a, b, c] = [0, 1, 2].map(|i| f64::from(f32::from_bits(words[i])));
-            // f64 holds all bits of products. Quotients and roots of f32 come no nearer to the middle between two f32
-            // than f64 can tell, unless they lie there.
+            // f64 holds all bits of products. Quotients and roots of f32 come no nearer to a midpoint between two f32
+            // than f64 can resolve, unless they lie exactly there.
             let expected = [sum_to_odd(a, b), a * b, a / b, a.sqrt(), sum_to_odd(a * b, c), f64::from(words[0] as i32)];
             for (k, value) in expected.into_iter().enumerate() {
                 assert!(alike(out[k], value as f32), "word {k} of {words:08x?}: {:08x}, not {value}", out[k]);
@@ -64,7 +64,7 @@ fn digits_are_what_an_element_is_rounded_to() {
                 assert!(out.iter().all(|&bits| !f32::from_bits(bits).is_finite()), "{words:08x?}");
                 continue;
             }
-            // What is added is even, and a unit of the last place of the sum is 1.
+            // The addend is even, and a unit in the last place of the sum is 1.
             let above = |least: u32, v: f64| least.wrapping_add_signed(v.round_ties_even() as i32);
             let rest = v - v.round_ties_even();
             assert_eq!(out[0], above(0x4B40_8080, v), "{words:08x?}");
@@ -98,7 +98,7 @@ fn pairs_are_added_half_by_half() {
         for (words, sum) in input.chunks_exact(2).zip(run("pairs", mode, &input, 2, 1)) {
             let half = |i: u32| {
                 let [a, b] = [0, 1].map(|k| (words[k] >> (16 * i)) as u16);
-                // f64 holds all bits of sums of f16; and of bf16, unless one of the two is too small to matter.
+                // f64 holds all bits of sums of f16; also of bf16, unless one of the two is too small to matter.
                 if mode == 0 {
                     nearest_f16(value_of_f16(a) + value_of_f16(b))
                 } else {
@@ -114,7 +114,7 @@ fn pairs_are_added_half_by_half() {
 fn whole_numbers_are_what_they_are() {
     for seed in 0..3 {
         let (input, divisors) = (cases::integers(seed), cases::divisors());
-        // Nine numbers by each.
+        // Nine numbers for each divisor.
         let count = divisors.len() * 9;
         let output = run("integers", 0, &input, 4, 11);
         let all: Vec<u32> = input.chunks_exact(4).map(|words| words[0]).collect();

@@ -1,5 +1,5 @@
-//! What kernels of `cuda/selftest.cu` are given, in which all special cases occur in every run. The tests of this crate
-//! compare what the emulator makes of it with Rust's, `codec/tests/gpu_driver.rs` what a GPU does with the emulator's.
+//! Inputs for kernels of `cuda/selftest.cu`, which include all special cases in every run. The tests of this crate
+//! compare the emulator's output with Rust's, `codec/tests/gpu_driver.rs` a GPU's with the emulator's.
 
 use super::abi::{Divisor, TABLE_AT};
 
@@ -9,16 +9,16 @@ pub const THREADS: usize = 128;
 /// Words of the stream that `takes` and `windows` read.
 pub const STREAM: usize = 272;
 
-/// Bytes of shared memory for a kernel that uses so many of them, from `TABLE_AT` on.
+/// Bytes of shared memory for a kernel that uses `used` bytes, from `TABLE_AT` on.
 ///
-/// In the emulator a launch's shared memory begins at address 0, and so it does on a GPU that keeps nothing of it for
-/// itself. On others it begins behind what the system keeps, which ends at `TABLE_AT` at the latest, and as many bytes
-/// end later. So all that the kernel uses is there everywhere.
+/// In the emulator a launch's shared memory begins at address 0, as on a GPU that reserves none of it. On other GPUs it
+/// begins after the system's part, which ends at `TABLE_AT` at the latest, and it ends as many bytes later. So
+/// everything that the kernel uses exists everywhere.
 pub fn shared(used: usize) -> u32 {
     (TABLE_AT + used) as u32
 }
 
-/// Words with a known stream.
+/// Words from a known stream.
 pub fn random(count: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut next = || {
@@ -26,17 +26,17 @@ pub fn random(count: usize, seed: u64) -> Vec<u32> {
         let x = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) as u32
     };
-    // Upper bits are the better ones.
+    // The upper bits are more random.
     (0..count).map(|_| next().rotate_left(16)).collect()
 }
 
-/// The same over again, until whole blocks of threads have `words` each.
+/// Repeats the input until whole thread blocks have `words` words per thread.
 fn whole_blocks(input: &[u32], words: usize) -> Vec<u32> {
     let count = input.len().next_multiple_of(THREADS * words);
     input.iter().copied().cycle().take(count).collect()
 }
 
-/// Words that are special as an f32, or to what converts one.
+/// Words that are special as f32, or for conversions from f32.
 const FLOATS: [u32; 51] = [
     0x0000_0000, // 0
     0x8000_0000, // -0, and the smallest i32
@@ -91,14 +91,14 @@ const FLOATS: [u32; 51] = [
     0x8000_0041, // what does not
 ];
 
-/// For `floats`: all pairs of special words with a third, and then random ones.
+/// For `floats`: all pairs of special words with a third one, then random ones.
 pub fn floats(seed: u64) -> Vec<u32> {
     let count = FLOATS.len();
     let mut input = Vec::new();
     for (i, j) in (0..count).flat_map(|i| (0..count).map(move |j| (i, j))) {
         input.extend([FLOATS[i], FLOATS[j], FLOATS[(i + 7 * j + seed as usize) % count]]);
     }
-    // Products that f32 does not hold: what is left of one, and one between two floats with something far below it.
+    // Products that f32 cannot represent: the remainder of one, and one between two floats with a much smaller addend.
     let whole = |v: u32| (v as f32).to_bits();
     for c in [0x2180_0000, 0xA180_0000, 0, 0x3F80_0000] {
         input.extend([whole(97), whole(172_961), c]);
@@ -106,7 +106,7 @@ pub fn floats(seed: u64) -> Vec<u32> {
     }
     input.extend([0x3F80_0001, 0x3F80_0001, 0xBF80_0002]);
     input.extend([0x3F80_0001, 0xBF80_0001, 0x3F80_0002]);
-    // Of all sizes, and of like ones.
+    // Random words of all magnitudes, and of similar ones.
     for words in random(3 * 1000, seed).chunks_exact(3) {
         input.extend_from_slice(words);
         input.extend(words.iter().map(|v| v & 0x83FF_FFFF | 0x3C00_0000));
@@ -114,16 +114,16 @@ pub fn floats(seed: u64) -> Vec<u32> {
     whole_blocks(&input, 3)
 }
 
-/// For `digits`: what is rounded, less than 2^21 from 0, and a factor of two to some power.
+/// For `digits`: a value to round, less than 2^21 in magnitude, and a power of two as its factor.
 pub fn digits(seed: u64) -> Vec<u32> {
-    // As f16 and bf16 can be, which have 11 and 8 bits.
+    // Values that f16 and bf16 can have, with 11 and 8 bits.
     const WHOLE: [f32; 14] =
         [0.0, -0.0, 0.5, -0.5, 1.5, -2.5, 0.498, 127.5, 128.0, -128.5, 32_768.0, -32_896.0, 2_096_128.0, -2_096_128.0];
     let mut input = Vec::new();
     for (i, x) in WHOLE.into_iter().enumerate() {
         let x = f32::from_bits(x.to_bits() & !0x1FFF);
         let power = (i as i32 * 37 + seed as i32 * 11) % 140;
-        // A factor is an f32 itself, up to 2^127; elements go down to those of bf16 that are not normal.
+        // A factor is itself an f32, up to 2^127; elements go down to subnormal bf16.
         let factor = f32::from_bits(((power - 13 + 127) as u32) << 23);
         input.extend([(x / factor).to_bits(), factor.to_bits()]);
     }
@@ -134,12 +134,12 @@ pub fn digits(seed: u64) -> Vec<u32> {
         let x = f32::from_bits(v & 0x807F_E000 | (115 + (v & 31)) << 23);
         input.extend([x.to_bits(), 1f32.to_bits(), (x * 4096.0).to_bits(), 2f32.powi(-12).to_bits()]);
     }
-    // An element that is none: its digits are given up, and must come to nothing worse.
+    // Not a finite element: its digits are meaningless, but must do no further harm.
     input.extend([f32::INFINITY.to_bits(), 1f32.to_bits(), f32::NAN.to_bits(), 1f32.to_bits()]);
     whole_blocks(&input, 2)
 }
 
-/// For `powers`: from -104, where e^x is 0, to 89, where it is infinite, and where one becomes the other.
+/// For `powers`: from -104, where e^x is 0, to 89, where it is infinite, including both transitions.
 pub fn powers() -> Vec<u32> {
     let special = [
         0x0000_0000,
@@ -163,35 +163,35 @@ pub fn powers() -> Vec<u32> {
     whole_blocks(&special.into_iter().chain(even).collect::<Vec<_>>(), 1)
 }
 
-/// Whether `found` is e^v within two units of the last place.
+/// Whether `found` is e^v within two units in the last place.
 pub fn is_power(v: f32, found: f32) -> bool {
     let exact = f64::from(v).exp();
     if exact.is_nan() || v.is_infinite() {
         return found.is_nan() && exact.is_nan() || f64::from(found) == exact;
     }
-    // Beyond the largest float, as if there were more of them.
+    // Beyond the largest float, as if the range continued.
     let found = if found == f32::INFINITY { 2f64.powi(128) } else { found.into() };
     let exact = exact.min(2f64.powi(128));
     let exponent = (exact.to_bits() >> 52) as i32 - 1023;
     (found - exact).abs() <= 2.0 * 2f64.powi(exponent.clamp(-126, 127) - 23)
 }
 
-/// For `pairs`: sums as products with halves make them of bytes, those of special numbers, and random ones.
+/// For `pairs`: sums as products with 16-bit floats form them from bytes, sums of special numbers, and random ones.
 pub fn pairs(mode: u32, seed: u64) -> Vec<u32> {
-    // Half of what is added to a byte, twice; and what the byte is put into.
+    // Half of the number added to a byte, twice; and the number that the byte is inserted into.
     let (less, ones): (u32, u32) = if mode == 0 { (0xE3FF_E3FF, 0x6400) } else { (0xC2FF_C2FF, 0x4300) };
     let mut input = Vec::new();
     for v in 0..256 {
         input.extend([less, (ones + v) | (ones + 255 - v) << 16]);
     }
-    // 0, the least above it, the largest that is not normal and its neighbour, 1 and its neighbours, the largest,
-    // infinity, no number ...
+    // 0, the smallest number above it, the largest subnormal and its neighbour, 1 and its neighbours, the largest
+    // number, infinity, NaN ...
     let common: [u32; 10] = if mode == 0 {
         [0, 1, 0x3FF, 0x400, 0x3BFF, 0x3C00, 0x3C01, 0x7BFF, 0x7C00, 0x7E01]
     } else {
         [0, 1, 0x7F, 0x80, 0x3F7F, 0x3F80, 0x3F81, 0x7F7F, 0x7F80, 0x7FC1]
     };
-    // ... and numbers of which one is half of the other's last place, or just more, or just less.
+    // ... and numbers of which one is half of the other's last place, or slightly more, or slightly less.
     let halves: [u32; 6] = if mode == 0 {
         [0x7800, 0x7801, 0x4C00, 0x4C01, 0x4BFF, 0x1000]
     } else {
@@ -211,7 +211,7 @@ pub fn divisors() -> Vec<u32> {
     (0..=31).map(|k| 1 << k).chain([3, 5, 7, 10, 641, 65_535, 65_537, (1 << 30) - 1, i32::MAX as u32]).collect()
 }
 
-/// For `integers`. Every third warp has numbers from 2^31 on alone, and every third none.
+/// For `integers`. Every third warp has only numbers from 2^31 on, and every third has none.
 pub fn integers(seed: u64) -> Vec<u32> {
     const BELOW: u32 = i32::MAX as u32;
     let mut input = Vec::new();
@@ -244,8 +244,9 @@ pub fn integers(seed: u64) -> Vec<u32> {
     whole_blocks(&input, 4)
 }
 
-/// For `takes`: the stream; and of each thread where its warp's words end, and its `x`. In each run there are steps in
-/// which no lane takes a word, all do, some, one, or the same ones again. Nothing may depend on what lies behind.
+/// For `takes`: the stream; and for each thread the end of its warp's words, and its `x`. Each run includes steps in
+/// which no lane takes a word, all do, some, one, or the same ones again. Nothing may depend on the bytes after the
+/// end.
 pub fn takes(seed: u64) -> Vec<u32> {
     let mut input = random(STREAM, seed);
     let draws = random(THREADS * 4, seed + 50);
@@ -259,7 +260,7 @@ pub fn takes(seed: u64) -> Vec<u32> {
             _ => u32::MAX - v % 9,
         }
     };
-    // Who takes a word into 0 takes the next one, too.
+    // A lane that shifts a word into 0 takes the next one, too.
     let taken = |x: u32| u32::from(x < 0x1_0000) + u32::from(x == 0);
     for warp in 0..THREADS / 32 {
         let lanes = warp * 32..warp * 32 + 32;
@@ -273,7 +274,8 @@ pub fn takes(seed: u64) -> Vec<u32> {
     input
 }
 
-/// For `windows`: the stream, and of each thread whether it goes on, at each step: all lanes alike, or each for itself.
+/// For `windows`: the stream, and for each thread whether it advances, at each step: all lanes alike, or each
+/// separately.
 pub fn windows(seed: u64) -> Vec<u32> {
     let mut input = random(STREAM, seed);
     for (i, v) in random(THREADS * 6, seed + 60).into_iter().enumerate() {
@@ -287,30 +289,30 @@ pub fn windows(seed: u64) -> Vec<u32> {
     input
 }
 
-/// Slots that are copied by `copies`: each barrier has four phases and more.
+/// Slots that `copies` copies: each barrier goes through more than four phases.
 pub const SLOTS: usize = 43;
 
-/// Bytes of shared memory that `copies` uses: of each warp two buffers and two barriers.
+/// Bytes of shared memory that `copies` uses: two buffers and two barriers per warp.
 pub const COPIES: usize = THREADS / 32 * (2 * 4096 + 16);
 
-/// What `copies` reads.
+/// The input of `copies`.
 pub fn slots(seed: u64) -> Vec<u32> {
     random((SLOTS - 1) * 260 + 1024, seed)
 }
 
-/// Matrices of small whole numbers for `products`: of each lane eight numbers of A, four of B and four of c, as they
-/// are, and as the kernel takes them in f16 (mode 0) or bf16 (mode 1). Whatever is added first, f32 holds every sum.
+/// Matrices of small integers for `products`: for each lane eight numbers of A, four of B and four of c, as integers,
+/// and in the kernel's encoding as f16 (mode 0) or bf16 (mode 1). Every partial sum is exact in f32, in any order.
 pub fn small_matrices(mode: u32, seed: u64) -> (Vec<i32>, Vec<u32>) {
     let half = |v: i32| {
         let bits = (v as f32).to_bits();
-        // As f16, the exponent is less by 112, and the mantissa shorter by 13 bits. Numbers are below 2^8.
+        // As f16, the exponent is 112 less, and the mantissa 13 bits shorter. Numbers are below 2^8.
         if mode == 1 || v == 0 { bits >> 16 } else { bits >> 16 & 0x8000 | ((bits & 0x7FFF_FFFF) - (112 << 23)) >> 13 }
     };
     let (mut numbers, mut words) = (Vec::new(), Vec::new());
     for (t, draws) in random(THREADS * 16, seed).chunks_exact(16).enumerate() {
         let lane: Vec<i32> = (draws.iter().enumerate())
             .map(|(i, &v)| match (t / 32, i) {
-                // Alike everywhere, at their largest: sums become 0.
+                // All equal, at their largest: sums become 0.
                 (0, ..8) => -128,
                 (0, ..12) => 128,
                 (0, _) => 1 << 18,
@@ -333,8 +335,8 @@ pub fn small_matrices(mode: u32, seed: u64) -> (Vec<i32>, Vec<u32>) {
     (numbers, words)
 }
 
-/// Matrices of bytes for `whole_products`: -128 everywhere, -128 times 127, and random ones. Sums pass both ends of
-/// i32.
+/// Matrices of bytes for `whole_products`: -128 everywhere, -128 times 127, and random ones. Sums overflow i32 at both
+/// ends.
 pub fn byte_matrices(seed: u64) -> Vec<u32> {
     let mut input = random(THREADS * 10, seed);
     for (t, lane) in input.chunks_exact_mut(10).enumerate() {

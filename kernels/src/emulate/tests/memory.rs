@@ -1,4 +1,4 @@
-//! Primitives that reach memory: streams, shared and global memory, copies.
+//! Primitives that access memory: streams, shared and global memory, copies.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::abi::TABLE_AT;
 use super::cases::{self, SLOTS, STREAM, THREADS, shared};
 use super::{SelfTest, launch};
 
-/// What a kernel makes of `input` in one block, `outputs` words a thread. It uses `used` bytes of shared memory.
+/// The output of a kernel for `input` in one block, `outputs` words per thread. It uses `used` bytes of shared memory.
 fn run(kernel: &str, [mode, n]: [u32; 2], used: usize, input: &[u32], outputs: usize, seed: u64) -> Vec<u32> {
     let mut test = SelfTest::new(input, THREADS * outputs);
     (test.mode, test.n) = (mode, n);
@@ -42,7 +42,7 @@ fn lanes_take_words_in_order() {
                 }
                 takers.insert(taken - before);
             }
-            // So that what lies behind was read, and did not matter.
+            // So the bytes after it were read, and did not matter.
             assert_eq!(place(taken), own(0)[0]);
         }
         assert!([0, 1, 32].iter().all(|n| takers.contains(n)) && takers.len() > 3, "{takers:?}");
@@ -113,7 +113,7 @@ fn global_memory_is_loaded_as_it_was_stored() {
     let output = run("memory", [0, 0], 0, &input, 28, 0);
     for (t, (words, out)) in input.chunks_exact(8).zip(output.chunks_exact(28)).enumerate() {
         let bytes: Vec<u8> = words.iter().flat_map(|v| v.to_le_bytes()).collect();
-        // Bytes from the lowest on.
+        // Bytes, the lowest first.
         let of = |at: [usize; 4]| u32::from_le_bytes(at.map(|i| bytes[i]));
         let w = words;
         let mut expected = words.to_vec(); // ldg128, ldg128_stream
@@ -121,7 +121,7 @@ fn global_memory_is_loaded_as_it_was_stored() {
         expected.extend([w[3], w[2], w[1], w[0]]); // load128
         expected.extend([w[2], w[3]]); // load64
         expected.extend([w[5], of([6, 7, 16, 17]), of([1, 15, 23, 28])]);
-        // Of what is stored by now: its bytes 0 to 31 are the input's, and 32 to 47 the input's 8 to 15 and 24 to 31.
+        // The content stored by now: bytes 0 to 31 are the input's, and 32 to 47 are the input's 8 to 15 and 24 to 31.
         expected.extend([w[3], of([18, 19, 27, 25]), of([26, 27, 28, 29])]);
         expected.extend([w[5], w[6], w[7], w[4]]); // load128
         assert_eq!(out, expected, "thread {t}");
@@ -149,7 +149,7 @@ fn additions_say_what_was_there() {
     }
 }
 
-/// What `copies` reads, thread by thread: buffers of `SLOT` bytes are only changed where a copy goes.
+/// The words that `copies` reads, thread by thread: buffers of `SLOT` bytes change only where a copy writes.
 fn copied(mode: u32, input: &[u32]) -> Vec<u32> {
     const SLOT: usize = 1024;
     let (two, in_pieces) = (mode >= 3, mode % 3 == 1);

@@ -1,4 +1,4 @@
-//! The kernels of `cuda/plain.cu`: launched as `pyext/benches/plain.py` does it.
+//! The kernels of `cuda/plain.cu`, launched as in `pyext/benches/plain.py`.
 
 use super::{Buffer, Launch, Range, value_of_bf16};
 use crate::abi::{Divisor, Factor, FactorsBatch, Output, PART_RESULT, Parameters, STATUS_GOOD, TABLE_AT, Tiles};
@@ -19,7 +19,7 @@ fn buffer<const N: usize, T: Copy>(numbers: &[T], bytes: fn(T) -> [u8; N]) -> Bu
     Buffer::from(&all[..])
 }
 
-/// In the order of the chunks: tile after tile of a strip, block after block, upper rows and then lower ones.
+/// Reorders symbols as chunks have them: tile after tile of a strip, block after block, upper rows and then lower ones.
 fn in_chunks(symbols: &[i8]) -> Vec<i8> {
     let mut found = Vec::new();
     for (strip, block) in (0..STRIPS).flat_map(|s| (0..COLS / 64).map(move |b| (s, b))) {
