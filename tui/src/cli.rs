@@ -11,8 +11,8 @@ use clap_complete::Shell;
 
 use crate::draw::theme::Theme;
 use crate::model::order::Column;
-use crate::state::Tab;
 use crate::state::timing::Device;
+use crate::views::Tab;
 
 /// The name that messages begin with.
 pub const PROGRAM: &str = "wcodec-tui";

@@ -21,7 +21,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::symbols::border;
 
-use crate::state::{Overlay, State, Tab};
+use crate::state::{Overlay, State};
 
 /// Rows above the view: the tabs and the file's line.
 pub const HEAD_ROWS: usize = 2;
@@ -49,15 +49,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     let rows = [Constraint::Max(HEAD_ROWS as u16), Constraint::Min(0), Constraint::Max(FOOT_ROWS as u16)];
     let [head, body, foot] = Layout::vertical(rows).areas(area);
     head::draw(frame, head, state);
-    match state.tab {
-        Tab::Overview => heat::draw(frame, body, state),
-        Tab::List => layers::draw(frame, body, state),
-        Tab::Tensor => layer::draw(frame, body, state),
-        Tab::Speed => timing::draw(frame, body, state),
-        Tab::Compare => compare::draw(frame, body, state),
-        Tab::File => map::draw(frame, body, state),
-        Tab::Bits => rates::draw(frame, body, state),
-    }
+    state.tab.view().draw(frame.buffer_mut(), body, state);
     footer::draw(frame, foot, state);
     if let Overlay::Help(scroll) = &state.overlay {
         help::draw(frame, area, state, *scroll);

@@ -1,134 +1,55 @@
 //! The one table of keys: what they do, where, and what help and footer say of them.
 
+pub mod commands;
 pub mod file;
 pub mod names;
-mod table;
+pub mod table;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use self::table::{BINDINGS, Binding, VIEWS};
-use crate::state::Tab;
+pub use self::commands::Command;
+pub use self::table::Binding;
+use self::table::{GENERAL, LAST, MOVES, OVER, Scope};
+use crate::views::Tab;
 
-/// What takes the keys.
+/// The part of the screen that takes the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// The heat map.
-    Overview,
-    /// The view of all tensors.
-    List,
-    /// The view of one tensor.
-    Tensor,
-    /// The view of plan, quality and rates.
-    Bits,
-    /// The view of timings.
-    Speed,
-    /// The view of two files.
-    Compare,
-    /// The view of the file's map.
-    File,
+    /// A view.
+    View(Tab),
     /// The list of keys.
     Help,
     /// The search box, which takes every key that writes.
     Search,
-    /// The list of columns to sort by.
+    /// A list to choose from: columns to sort by, or ways to encode.
     Columns,
 }
 
-/// What a key asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Move the selection, or scroll.
-    Up,
-    /// Likewise.
-    Down,
-    /// Half a page.
-    HalfUp,
-    /// Likewise.
-    HalfDown,
-    /// A page.
-    PageUp,
-    /// Likewise.
-    PageDown,
-    /// To the first row.
-    Top,
-    /// To the last row.
-    Bottom,
-    /// Columns to the left; fold.
-    Left,
-    /// Columns to the right; unfold.
-    Right,
-    /// Open what is selected.
-    Enter,
-    /// One step back: overlay, filter, view, program.
-    Back,
-    /// Leave at once.
-    Quit,
-    /// Another view.
-    View(Tab),
-    /// The next view.
-    NextView,
-    /// The view before.
-    PreviousView,
-    /// Open the search box.
-    Search,
-    /// The next tensor that the filter leaves, or the next difference.
-    Next,
-    /// The one before.
-    Previous,
-    /// Sort by the next column; in compare and timing, by something else.
-    Sort,
-    /// Choose the column to sort by.
-    Choose,
-    /// Colour by the next measure.
-    Measure,
-    /// Colour by the measure before.
-    MeasureBack,
-    /// Bars of ratios, or of shares of the stored bytes.
-    Bars,
-    /// Turn the order round.
-    Reverse,
-    /// Fold or unfold a module.
-    Fold,
-    /// Fold or unfold all.
-    FoldAll,
-    /// Tree or flat list.
-    Tree,
-    /// Compute entropies that the index has not.
-    Entropies,
-    /// Verify what is selected.
-    Verify,
-    /// Verify the whole file.
-    VerifyAll,
-    /// Encode a checkpoint to a file next to it.
-    Encode,
-    /// Copy the name of what is selected.
-    Copy,
-    /// Read the file again.
-    Reload,
-    /// Other colours.
-    Theme,
-    /// The list of keys.
-    Help,
-    /// More bins, or threads.
-    More,
-    /// Fewer.
-    Fewer,
-    /// Logarithmic or linear axis.
-    Axis,
-    /// Only differences, or all.
-    Differences,
-    /// Pause or go on.
-    Pause,
-    /// Another device.
-    Device,
-    /// Time the layer, the selection or the file.
-    Scope,
-    /// Write a JSON file.
-    Export,
-    /// Write the heat map as a picture.
-    Picture,
-    /// Draw everything anew.
-    Redraw,
+impl Context {
+    /// All of them, those that a file of keys names first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Tab::ALL.into_iter().map(Self::View).chain([Self::Help, Self::Columns, Self::Search])
+    }
+
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::View(tab) => tab.name(),
+            Self::Help => "help",
+            Self::Columns => "columns",
+            Self::Search => "filter",
+        }
+    }
+
+    /// The view or overlay of a name, which may be that of an earlier version.
+    pub fn named(name: &str) -> Option<Self> {
+        let is_named = |c: &Self| match c {
+            Self::View(tab) => [tab.name(), tab.earlier()].contains(&name),
+            Self::Search => false,
+            other => other.name() == name,
+        };
+        Self::all().find(is_named)
+    }
 }
 
 /// The keys as they are now: the table's, or as a [file](mod@file) has them.
@@ -162,20 +83,47 @@ pub type Key = (KeyCode, KeyModifiers);
 
 impl Default for Keymap {
     fn default() -> Self {
-        let bound = |b: &Binding| Bound {
-            keys: b.keys.to_vec(),
-            shown: b.shown.to_owned(),
-            command: b.command,
-            contexts: if b.contexts.is_empty() { VIEWS } else { b.contexts }.to_vec(),
-            general: b.contexts.is_empty(),
-            help: b.help,
-            footer: b.footer,
-        };
-        Self { bindings: BINDINGS.iter().map(bound).collect() }
+        let general = |b: &Binding| Bound::new(b, None);
+        let of_view = |tab: Tab| tab.view().facts().keys.iter().map(move |b| Bound::new(b, Some(tab)));
+        let digits = Tab::ALL.into_iter().zip('1'..).map(|(tab, digit)| {
+            let also = (digit == '1').then_some('0');
+            let keys = [digit].into_iter().chain(also).map(|c| (KeyCode::Char(c), KeyModifiers::NONE)).collect();
+            let command = Command::View(tab);
+            let contexts = Tab::ALL.map(Context::View).to_vec();
+            Bound {
+                keys,
+                shown: digit.into(),
+                command,
+                contexts,
+                general: true,
+                help: tab.view().facts().help,
+                footer: "",
+            }
+        });
+        let before = MOVES.iter().map(general).chain(Tab::ALL.into_iter().flat_map(of_view));
+        let behind = LAST.iter().chain(OVER).map(general);
+        Self { bindings: before.chain(GENERAL.iter().map(general)).chain(digits).chain(behind).collect() }
     }
 }
 
 impl Bound {
+    /// A binding of a view, or of the table of all.
+    fn new(b: &Binding, view: Option<Tab>) -> Self {
+        let views = |wanted: &dyn Fn(&[Command]) -> bool| {
+            Tab::ALL.into_iter().filter(|t| wanted(t.view().facts().shared)).map(Context::View).collect()
+        };
+        let contexts = match (b.scope, view) {
+            (Scope::Usual, Some(tab)) => vec![Context::View(tab)],
+            (Scope::Usual, None) => views(&|_| true),
+            (Scope::Sharing, _) => views(&|shared| shared.contains(&b.command)),
+            (Scope::Without(command), _) => views(&|shared| !shared.contains(&command)),
+            (Scope::Over(contexts), _) => contexts.to_vec(),
+        };
+        let general = matches!((b.scope, view), (Scope::Usual, None));
+        let (keys, shown) = (b.keys.to_vec(), b.shown.to_owned());
+        Self { keys, shown, command: b.command, contexts, general, help: b.help, footer: b.footer }
+    }
+
     /// Whether it counts in a context.
     pub fn counts(&self, context: Context) -> bool {
         self.contexts.contains(&context)
@@ -220,23 +168,10 @@ mod tests {
     const CTRL: KeyModifiers = KeyModifiers::CONTROL;
     const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-    const CONTEXTS: [Context; 10] = [
-        Context::Overview,
-        Context::Columns,
-        Context::List,
-        Context::Tensor,
-        Context::Speed,
-        Context::Compare,
-        Context::File,
-        Context::Bits,
-        Context::Help,
-        Context::Search,
-    ];
-
     #[test]
     fn no_key_means_two_things() {
         let keys = Keymap::default();
-        for context in CONTEXTS {
+        for context in Context::all() {
             let mut seen = Vec::new();
             for binding in keys.bindings.iter().filter(|b| b.counts(context)) {
                 for key in &binding.keys {
@@ -262,7 +197,7 @@ mod tests {
     fn shifted_letters_are_found_however_they_are_told() {
         for modifiers in [NONE, SHIFT] {
             let key = KeyEvent::new(KeyCode::Char('G'), modifiers);
-            assert_eq!(Keymap::default().command(Context::List, key), Some(Command::Bottom));
+            assert_eq!(Keymap::default().command(Context::View(Tab::List), key), Some(Command::Bottom));
         }
     }
 }

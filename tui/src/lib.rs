@@ -24,6 +24,7 @@ pub mod stats;
 pub mod terminal;
 pub mod timing;
 pub mod update;
+pub mod views;
 pub mod workers;
 
 pub use run::{run, run_with};

@@ -31,11 +31,12 @@ use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
 use crate::model::order::Sort;
 use crate::model::original::Original;
+use crate::state::State;
 use crate::state::layers::{LayersState, Row};
-use crate::state::{State, Tab};
 use crate::stats::Fetch;
 use crate::terminal::{PanicGuard, Screen};
 use crate::update::{self, update};
+use crate::views::Tab;
 use crate::workers::Workers;
 use crate::{json, plain};
 

@@ -28,63 +28,7 @@ use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
-
-/// The views, in the order of their keys, which are digits from 1 on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tab {
-    /// Layers by role, in colours.
-    Overview,
-    /// All tensors.
-    #[default]
-    List,
-    /// One tensor.
-    Tensor,
-    /// Plan, quality, and bits by role and layer.
-    Bits,
-    /// Decode timings.
-    Speed,
-    /// Two files.
-    Compare,
-    /// The file's map.
-    File,
-}
-
-impl Tab {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Overview, Self::List, Self::Tensor, Self::Bits, Self::Speed, Self::Compare, Self::File];
-
-    /// The word on its tab and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Overview => "overview",
-            Self::List => "list",
-            Self::Tensor => "tensor",
-            Self::Bits => "bits",
-            Self::Speed => "speed",
-            Self::Compare => "compare",
-            Self::File => "file",
-        }
-    }
-
-    /// The word of earlier versions, which is still understood.
-    pub fn earlier(self) -> &'static str {
-        match self {
-            Self::Overview => "heat",
-            Self::List => "layers",
-            Self::Tensor => "layer",
-            Self::Bits => "rates",
-            Self::Speed => "timing",
-            other => other.name(),
-        }
-    }
-
-    /// The next one, around.
-    pub fn next(self, back: bool) -> Self {
-        let at = Self::ALL.iter().position(|&t| t == self).unwrap_or(0);
-        Self::ALL[(at + if back { Self::ALL.len() - 1 } else { 1 }) % Self::ALL.len()]
-    }
-}
+use crate::views::Tab;
 
 /// What lies over the view and takes the keys.
 #[derive(Clone, Debug, Default)]
@@ -241,13 +185,7 @@ impl State {
             (Overlay::Search { .. }, _) => Context::Search,
             (Overlay::Help(_), _) => Context::Help,
             (Overlay::Columns(_) | Overlay::Encode(_), _) => Context::Columns,
-            (Overlay::None, Tab::Overview) => Context::Overview,
-            (Overlay::None, Tab::List) => Context::List,
-            (Overlay::None, Tab::Tensor) => Context::Tensor,
-            (Overlay::None, Tab::Speed) => Context::Speed,
-            (Overlay::None, Tab::Compare) => Context::Compare,
-            (Overlay::None, Tab::File) => Context::File,
-            (Overlay::None, Tab::Bits) => Context::Bits,
+            (Overlay::None, tab) => Context::View(tab),
         }
     }
 

@@ -19,9 +19,9 @@ use crate::action::Action;
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
-use crate::state::heat::Measure;
-use crate::state::{Overlay, State, Tab};
+use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
+use crate::views::Tab;
 
 /// Does what follows from an action, in the state, and says what is to be done outside of it.
 ///
@@ -36,23 +36,12 @@ pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
             state.size = (columns, rows);
             Vec::new()
         }
-        Action::Tick => timing::tick(state),
+        Action::Tick => Vec::new(),
         Action::Report(report) => report::on_report(state, report),
     };
-    fit(state);
-    effects.extend(heat::watch(state));
+    Tab::ALL.iter().for_each(|tab| tab.view().fit(state));
+    effects.extend(state.tab.view().watch(state));
     effects
-}
-
-/// Keeps every selection within its list, and on the screen.
-fn fit(state: &mut State) {
-    heat::fit(state);
-    layers::fit(state);
-    compare::fit(state);
-    map::fit(state);
-    timing::fit(state);
-    layer::fit(state);
-    rates::fit(state);
 }
 
 fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
@@ -144,11 +133,7 @@ fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
         MouseEventKind::ScrollUp => on_command(state, Command::Up),
         MouseEventKind::ScrollDown => on_command(state, Command::Down),
         MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) => {
-            match state.tab {
-                Tab::Overview => heat::click(state, mouse.column, mouse.row),
-                Tab::List => layers::click(state, mouse.column, mouse.row),
-                _ => {}
-            }
+            state.tab.view().click(state, mouse.column, mouse.row);
             Vec::new()
         }
         _ => Vec::new(),
@@ -206,26 +191,13 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
             return verify(state, tensors);
         }
         Command::Copy => {
-            if let Some(name) = selected_name(state) {
+            if let Some(name) = state.tab.view().selected_name(state) {
                 state.say(format!("copied {name}"));
                 return vec![Effect::Copy(name)];
             }
         }
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
-        _ => {
-            return match state.tab {
-                Tab::Overview => heat::command(state, command),
-                Tab::List => layers::command(state, command),
-                Tab::Tensor => layer::command(state, command),
-                Tab::Speed => timing::command(state, command),
-                Tab::Compare => compare::command(state, command),
-                Tab::File => map::command(state, command),
-                Tab::Bits => {
-                    rates::command(state, command);
-                    Vec::new()
-                }
-            };
-        }
+        _ => return state.tab.view().command(state, command),
     }
     Vec::new()
 }
@@ -267,22 +239,11 @@ pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
     vec![Effect::Stats(StatsEffect::Verify { generation: state.generation, tensors })]
 }
 
-fn selected_name(state: &State) -> Option<String> {
-    match state.tab {
-        Tab::Compare => compare::selected_name(state),
-        Tab::Overview => {
-            let cell = state.heat.selected(&state.file)?;
-            cell.tensors.first().map(|&i| state.file.tensors[i].name.clone())
-        }
-        _ => state.current().map(|i| state.file.tensors[i].name.clone()),
-    }
-}
-
 /// One step back: overlay, filter, view, program.
 fn back(state: &mut State) -> Vec<Effect> {
     if matches!(state.overlay, Overlay::Help(_)) {
         state.overlay = Overlay::None;
-    } else if !matches!(state.tab, Tab::Overview | Tab::List) {
+    } else if !state.tab.view().facts().is_home {
         return view(state, state.home);
     } else if state.layers.filter.is_some() {
         filter(state, "");
@@ -294,34 +255,19 @@ fn back(state: &mut State) -> Vec<Effect> {
 
 /// Goes to a view.
 pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
-    let before = std::mem::replace(&mut state.tab, tab);
-    let mut effects = Vec::new();
-    let times =
-        |state: &State, tab| tab == Tab::Speed || (tab == Tab::Overview && state.heat.measure == Measure::Speed);
-    if before == Tab::Overview && tab != Tab::Overview {
-        // The other views are about the tensor of the cell.
-        let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
-        let shown = |i: usize| state.layers.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
-        if let Some(tensor) = tensor.filter(|&i| shown(i) && state.current() != Some(i)) {
-            compare::reveal(state, tensor);
-        }
+    let before = state.tab;
+    if before != tab {
+        before.view().leave(state);
     }
-    if matches!(tab, Tab::Overview | Tab::List) {
+    let timed = before.view().times(state);
+    state.tab = tab;
+    if tab.view().facts().is_home {
         state.home = tab;
     }
-    if times(state, before) && !times(state, tab) {
+    let mut effects = Vec::new();
+    if timed && !tab.view().times(state) {
         effects.extend(timing::leave(state));
     }
-    match tab {
-        Tab::Overview if before != Tab::Overview => {
-            if let Some(tensor) = state.current() {
-                heat::select(state, tensor);
-            }
-            effects.extend(heat::enter(state));
-        }
-        Tab::Tensor => effects.extend(layer::enter(state)),
-        Tab::Speed if before != Tab::Speed => effects.extend(timing::enter(state)),
-        _ => {}
-    }
+    effects.extend(tab.view().enter(state, before == tab));
     effects
 }

@@ -12,11 +12,12 @@ use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
+use wcodec_tui::state::State;
 use wcodec_tui::state::heat::Measure;
-use wcodec_tui::state::{State, Tab};
 use wcodec_tui::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::timing::{LayerTime, Progress, TimingEffect, TimingReport};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 fn model() -> Arc<FileModel> {
     static FILE: std::sync::OnceLock<Arc<FileModel>> = std::sync::OnceLock::new();

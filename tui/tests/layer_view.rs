@@ -15,12 +15,13 @@ use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
+use wcodec_tui::state::State;
 use wcodec_tui::state::layers::Row;
-use wcodec_tui::state::{State, Tab};
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
 use wcodec_tui::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 const MATRIX: &str = "model.layers.0.mlp.up_proj.weight";
 
@@ -252,7 +253,11 @@ fn at(file: &Arc<FileModel>, name: &str, look: Look, size: (u16, u16)) -> (State
 fn screen(state: &State) -> String {
     let (columns, rows) = state.size;
     let mut terminal = Terminal::new(TestBackend::new(columns, rows.saturating_sub(4).max(1))).unwrap();
-    terminal.draw(|frame| wcodec_tui::draw::layer::draw(frame, frame.area(), state)).unwrap();
+    let drawn = |frame: &mut ratatui::Frame<'_>| {
+        let area = frame.area();
+        Tab::Tensor.view().draw(frame.buffer_mut(), area, state);
+    };
+    terminal.draw(drawn).unwrap();
     terminal.backend().to_string()
 }
 

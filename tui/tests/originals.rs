@@ -15,9 +15,10 @@ use wcodec_tui::effect::Effect;
 use wcodec_tui::estimate::estimate;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::heat::Measure;
-use wcodec_tui::state::{Overlay, State, Tab};
+use wcodec_tui::state::{Overlay, State};
 use wcodec_tui::stats::Fetch;
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 use wcodec_tui::workers::encode::Encoder;
 
 fn data() -> PathBuf {

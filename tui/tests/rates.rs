@@ -16,12 +16,13 @@ use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::model::rates::Rates;
+use wcodec_tui::state::State;
 use wcodec_tui::state::layers::Row;
-use wcodec_tui::state::{State, Tab};
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 const MATRIX: &str = "model.layers.0.mlp.up_proj.weight";
 

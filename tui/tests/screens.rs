@@ -14,9 +14,10 @@ use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::model::map::FileMap;
-use wcodec_tui::state::{State, Tab};
+use wcodec_tui::state::State;
 use wcodec_tui::stats::{Fetch, StatsReport, Verdict};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 fn checkpoint() -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m")).unwrap()

@@ -13,6 +13,7 @@ use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
 use wcodec_tui::timing::{Gpu, Lane, LayerTime, Progress, TimingReport};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
@@ -120,7 +121,7 @@ fn screen(state: &State) -> String {
     let (columns, rows) = state.size;
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     let body = Rect::new(0, 0, columns, rows.saturating_sub(4));
-    terminal.draw(|frame| wcodec_tui::draw::timing::draw(frame, body, state)).unwrap();
+    terminal.draw(|frame| Tab::Speed.view().draw(frame.buffer_mut(), body, state)).unwrap();
     let buffer = terminal.backend().buffer();
     let lines = buffer.content().chunks(usize::from(columns.max(1)));
     let lines = lines.map(|line| line.iter().map(|c| c.symbol()).collect::<String>().trim_end().to_owned());

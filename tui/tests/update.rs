@@ -12,9 +12,10 @@ use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::keymap::Keymap;
 use wcodec_tui::model::FileModel;
-use wcodec_tui::state::{Overlay, State, Tab};
+use wcodec_tui::state::{Overlay, State};
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport, Verdict};
 use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
 
 /// A small model with several modules, odd names and tensors of every kind.
 fn file(layers: usize) -> Arc<FileModel> {

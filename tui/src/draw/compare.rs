@@ -1,6 +1,6 @@
 //! Two files side by side.
 
-use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
@@ -61,8 +61,7 @@ impl Columns {
 }
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let (Some(found), Some(other)) = (&state.compare.found, state.other.as_deref()) else {
         let lines = [
             "there is no second file to compare with",

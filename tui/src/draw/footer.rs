@@ -11,13 +11,14 @@ use super::widgets::Pen;
 use crate::keymap::{Bound, Command, Context};
 use crate::model::order::Column;
 use crate::model::words;
-use crate::state::{Overlay, State, Tab};
+use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
+use crate::views::Tab;
 
 /// Draws them.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let look = state.look;
-    let first = Pen::new(frame.buffer_mut(), area, 0);
+    let mut first = Pen::new(frame.buffer_mut(), area, 0);
     if let Overlay::Search { input, .. } = &state.overlay {
         let column = search(first, state, input);
         if let Some(x) = column.filter(|_| area.height > 0) {
@@ -34,7 +35,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     } else if let Some(why) = damage(state) {
         message(first, state, look.sign("✗ ", "! "), &why, look.bad());
     } else {
-        rows(first, state);
+        first.skip(1);
+        state.tab.view().footer(first, state);
     }
     keys(Pen::new(frame.buffer_mut(), area, 1), state);
 }
@@ -89,62 +91,53 @@ fn byte_of(input: &Input) -> usize {
     input.value().char_indices().nth(input.cursor()).map_or(input.value().len(), |(at, _)| at)
 }
 
-/// What the rows of a list are, and where in it the selection is.
-fn rows(mut pen: Pen<'_>, state: &State) {
+/// The rows of the list of all tensors, and its order.
+pub fn list(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
-    pen.skip(1);
-    match state.tab {
-        Tab::Overview => super::heat::footer(pen, state),
-        Tab::List => {
-            let layers = &state.layers;
-            let all = state.file.tensors.len();
-            if !layers.rows.is_empty() {
-                let at = format!(
-                    "{}/{}",
-                    text::count(layers.cursor.selected as u64 + 1),
-                    text::count(layers.rows.len() as u64)
-                );
-                pen.at_end(&at, look.dim());
-            }
-            let arrow = if layers.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
-            let order = match (layers.is_tree(), layers.column()) {
-                (true, _) => "tree".to_owned(),
-                (false, Column::Name) if !layers.sort.descending => "flat, natural order".to_owned(),
-                (false, column) => format!("sorted by {} {arrow}", column.name()),
-            };
-            if let Some(filter) = &layers.filter {
-                let part = layers.shown.stored_bytes as f64 / (state.file.totals.stored_bytes.max(1)) as f64;
-                let found = format!(
-                    ": {} of {} tensors, {} of the stored bytes",
-                    text::count(layers.shown.tensors as u64),
-                    text::count(all as u64),
-                    text::percent(part)
-                );
-                let name = text::clean(look, filter.text());
-                let name = text::cut(look, &name, pen.left() / 3);
-                pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
-                pen.put(look.sign(" · ", " | "), look.dim());
-            }
-            if let Some(i) = state.current() {
-                would(&mut pen, state, i);
-            }
-            pen.put(&order, look.dim());
-            let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
-            if !means.is_empty() && means.len() + 3 <= pen.left() {
-                pen.put(": ", look.dim()).put(means, look.dim());
-            }
-        }
-        Tab::Compare => super::compare::footer(pen, state),
-        Tab::File => super::map::footer(pen, state),
-        Tab::Bits => super::rates::footer(pen, state),
-        Tab::Tensor | Tab::Speed => {
-            if let Some(i) = state.current() {
-                would(&mut pen, state, i);
-                let name = text::clean(look, &state.file.tensors[i].name);
-                let name = text::short_name(look, &name, pen.left());
-                pen.put(&name, look.dim());
-            }
-        }
+    let layers = &state.layers;
+    let all = state.file.tensors.len();
+    if !layers.rows.is_empty() {
+        let at =
+            format!("{}/{}", text::count(layers.cursor.selected as u64 + 1), text::count(layers.rows.len() as u64));
+        pen.at_end(&at, look.dim());
+    }
+    let arrow = if layers.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
+    let order = match (layers.is_tree(), layers.column()) {
+        (true, _) => "tree".to_owned(),
+        (false, Column::Name) if !layers.sort.descending => "flat, natural order".to_owned(),
+        (false, column) => format!("sorted by {} {arrow}", column.name()),
+    };
+    if let Some(filter) = &layers.filter {
+        let part = layers.shown.stored_bytes as f64 / (state.file.totals.stored_bytes.max(1)) as f64;
+        let found = format!(
+            ": {} of {} tensors, {} of the stored bytes",
+            text::count(layers.shown.tensors as u64),
+            text::count(all as u64),
+            text::percent(part)
+        );
+        let name = text::clean(look, filter.text());
+        let name = text::cut(look, &name, pen.left() / 3);
+        pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
+        pen.put(look.sign(" · ", " | "), look.dim());
+    }
+    if let Some(i) = state.current() {
+        would(&mut pen, state, i);
+    }
+    pen.put(&order, look.dim());
+    let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
+    if !means.is_empty() && means.len() + 3 <= pen.left() {
+        pen.put(": ", look.dim()).put(means, look.dim());
+    }
+}
+
+/// The name of the tensor that a view is about.
+pub fn tensor(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    if let Some(i) = state.current() {
+        would(&mut pen, state, i);
+        let name = text::clean(look, &state.file.tensors[i].name);
+        let name = text::short_name(look, &name, pen.left());
+        pen.put(&name, look.dim());
     }
 }
 

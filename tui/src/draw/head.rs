@@ -8,8 +8,9 @@ use super::text;
 use super::widgets::Pen;
 use crate::estimate;
 use crate::model::statements::Calibration;
-use crate::state::{State, Tab};
+use crate::state::State;
 use crate::stats::{Fetch, Verdict};
+use crate::views::Tab;
 
 const PROGRAM: &str = "wcodec-tui";
 

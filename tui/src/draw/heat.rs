@@ -5,7 +5,7 @@ mod legend;
 mod panel;
 mod picture;
 
-use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
@@ -106,8 +106,7 @@ pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
 }
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let area = area.intersection(buffer.area);
     let (look, heat) = (state.look, state.heat.heat(&state.file));
     let height = usize::from(area.height);

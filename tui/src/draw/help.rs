@@ -8,8 +8,8 @@ use super::text;
 use super::theme::Look;
 use super::widgets::{Pen, boxed};
 use crate::keymap::{Bound, Context, Keymap};
-use crate::model::words;
-use crate::state::{State, Tab};
+use crate::state::State;
+use crate::views::Tab;
 
 /// Columns of the keys.
 const KEYS: usize = 9;
@@ -35,21 +35,9 @@ pub fn written(look: Look, keys: &str) -> String {
     keys.replace('↑', "Up").replace('↓', "Down").replace('←', "Left").replace('→', "Right")
 }
 
-fn context(tab: Tab) -> Context {
-    match tab {
-        Tab::Overview => Context::Overview,
-        Tab::List => Context::List,
-        Tab::Tensor => Context::Tensor,
-        Tab::Speed => Context::Speed,
-        Tab::Compare => Context::Compare,
-        Tab::File => Context::File,
-        Tab::Bits => Context::Bits,
-    }
-}
-
 /// The keys and the words of the view, and the keys that work everywhere.
 fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
-    let here = context(tab);
+    let here = Context::View(tab);
     let keys = |general: bool| {
         let wanted =
             move |b: &&Bound| b.counts(here) && b.general == general && !b.help.is_empty() && !b.shown.is_empty();
@@ -57,7 +45,7 @@ fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     };
     let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
     let mut view: Vec<Line<'_>> = titled(format!("In the view {}", title(tab)), false);
-    let words = words::of(tab);
+    let words = tab.view().facts().words;
     if !words.is_empty() {
         // Some views have no keys of their own.
         if view.len() > 1 {
@@ -196,7 +184,7 @@ mod tests {
             }
             assert!(binding.help.is_ascii() && binding.help.len() + BEFORE + 3 <= 80, "{}", binding.help);
         }
-        for (word, means) in Tab::ALL.iter().flat_map(|&tab| words::of(tab)) {
+        for (word, means) in Tab::ALL.iter().flat_map(|tab| tab.view().facts().words) {
             assert!(means.is_ascii() && word.len() <= KEYS && means.len() + BEFORE + 3 <= 80, "{word}: {means}");
         }
     }

@@ -8,7 +8,6 @@ pub mod segments;
 pub mod symbols;
 pub mod weights;
 
-use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use wcodec::TensorInfo;
@@ -33,8 +32,7 @@ const MOST_ROWS: usize = 18;
 const ALONE: usize = 11;
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let area = area.intersection(buffer.area);
     let Some((tensor, t)) = state.current().and_then(|i| Some((i, state.file.tensors.get(i)?))) else {
         Pen::new(buffer, area, 0).skip(1).put("no tensor: the filter leaves none", state.look.dim());

@@ -3,7 +3,7 @@
 mod cells;
 mod columns;
 
-use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
@@ -19,8 +19,7 @@ use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
 
 /// Draws the table: its head, the rows that are visible, and the sums over all rows.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let (columns, scale) = (Columns::new(state, usize::from(area.width)), Scale::new(state));
     // Where there is hardly room, the selected row is what is shown; then comes the head, then the sums.
     let rows = usize::from(area.height);

@@ -2,7 +2,6 @@
 
 mod facts;
 
-use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -73,8 +72,7 @@ pub fn height(state: &State) -> usize {
 }
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let map = state.map.map(&state.file);
     let (columns, rows) = (usize::from(area.width), usize::from(area.height));
     let place = Place::new(columns, rows, map);

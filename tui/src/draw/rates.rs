@@ -2,7 +2,7 @@
 
 mod statements;
 
-use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
@@ -20,8 +20,7 @@ const GAP: usize = 2;
 const BAR: (usize, usize) = (8, 30);
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let area = area.intersection(buffer.area);
     let margin = margin(area.width);
     let area = Rect { x: area.x + margin, width: area.width - 2 * margin, ..area };

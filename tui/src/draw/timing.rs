@@ -4,7 +4,7 @@ mod chart;
 mod devices;
 mod layers;
 
-use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::text;
@@ -14,12 +14,11 @@ use crate::state::timing::Scope;
 use crate::timing::series::percentile;
 
 /// Draws it.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let area = area.intersection(frame.area());
+pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
+    let area = area.intersection(buffer.area);
     if area.is_empty() {
         return;
     }
-    let buffer = frame.buffer_mut();
     let heights = state.timing.heights(usize::from(area.height));
     headline(Pen::new(buffer, area, 0), state);
     devices::draw(buffer, rows(area, 1, heights.devices + 1), state);

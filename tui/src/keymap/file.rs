@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use wcodec::text::{safe, safe_path};
 
-use super::names::{self, CONTEXTS};
-use super::table::BINDINGS;
+use super::commands::{command, commands, name_of};
+use super::names;
 use super::{Command, Context, Key, Keymap};
 use crate::draw::theme::Theme;
 
@@ -91,8 +91,8 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
                 }
                 for (view, of) in views {
                     let at = line(view.span().start);
-                    let context = names::context(view.get_ref());
-                    let known = CONTEXTS.map(|(n, _)| n);
+                    let context = Context::named(view.get_ref());
+                    let known: Vec<&str> = named_contexts().map(Context::name).collect();
                     let view = view.get_ref();
                     let context = context
                         .ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
@@ -118,9 +118,11 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
 
 /// Gives a command other keys, everywhere or in one view.
 fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Context>) -> Result<(), String> {
-    let all: Vec<&str> = names::commands().map(|(n, _)| n).collect();
-    let command =
-        names::command(name).ok_or_else(|| format!("there is no command '{}'{}", safe(name), meant(name, &all)))?;
+    let all: Vec<String> = commands().map(|(n, _)| n).collect();
+    let command = command(name).ok_or_else(|| {
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        format!("there is no command '{}'{}", safe(name), meant(name, &all))
+    })?;
     let texts: Vec<&str> = match value {
         DeValue::String(text) => vec![text],
         DeValue::Array(list) => {
@@ -135,8 +137,7 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
         names::key(text).ok_or_else(|| format!("there is no key '{}' ({advice})", safe(text)))
     };
     let keys: Vec<Key> = texts.iter().map(key).collect::<Result<_, _>>()?;
-    let wanted =
-        |c: Context| context.map_or(!matches!(c, Context::Help | Context::Search | Context::Columns), |w| w == c);
+    let wanted = |c: Context| context.map_or(matches!(c, Context::View(_)), |w| w == c);
     let mut fresh = Vec::new();
     for bound in map.bindings.iter_mut().filter(|b| b.command == command) {
         let contexts: Vec<Context> = bound.contexts.iter().copied().filter(|&c| wanted(c)).collect();
@@ -148,12 +149,12 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
         fresh.push(super::Bound { keys: keys.clone(), shown: shown(&keys), contexts, general, ..bound.clone() });
     }
     if fresh.is_empty() {
-        let place = context.map_or("any view", names::context_name);
+        let place = context.map_or("any view", Context::name);
         return Err(format!("'{name}' does nothing in {place}"));
     }
     map.bindings.retain(|b| !b.contexts.is_empty());
     // Where the table has them, so that help and footer keep their order.
-    let at = BINDINGS.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
+    let at = Keymap::default().bindings.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
     map.bindings.splice(at..at, fresh);
     Ok(())
 }
@@ -162,11 +163,11 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
 fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(), (usize, String)> {
     let line_of = |command: Command, context: Context| {
         let says = |(name, of, _): &&(String, Option<Context>, usize)| {
-            names::command(name) == Some(command) && of.is_none_or(|c| c == context)
+            super::commands::command(name) == Some(command) && of.is_none_or(|c| c == context)
         };
         changed.iter().filter(says).map(|(.., line)| *line).max()
     };
-    for (_, context) in CONTEXTS.into_iter().chain([("filter", Context::Search)]) {
+    for context in Context::all() {
         let mut seen: Vec<(Key, Command)> = Vec::new();
         for bound in map.bindings.iter().filter(|b| b.counts(context)) {
             for &key in &bound.keys {
@@ -174,11 +175,11 @@ fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(
                     let (first, second) = (line_of(other, context), line_of(bound.command, context));
                     // The one that the file has, the later one of two.
                     let (mine, theirs) = if second >= first { (bound.command, other) } else { (other, bound.command) };
-                    let (mine_name, their_name) = (names::name_of(mine), names::name_of(theirs));
+                    let (mine_name, their_name) = (name_of(mine), name_of(theirs));
                     let why = format!(
                         "'{}' for '{mine_name}' is '{their_name}' in view {} already (give that another key, or none: {their_name} = [])",
                         names::key_name(key),
-                        names::context_name(context),
+                        context.name(),
                     );
                     return Err((first.max(second).unwrap_or(1), why));
                 }
@@ -188,11 +189,16 @@ fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(
         let leaves = |c: Command| matches!(c, Command::Quit | Command::Back);
         if !matches!(context, Context::Search) && !seen.iter().any(|&(_, c)| leaves(c)) {
             let line = line_of(Command::Back, context).max(line_of(Command::Quit, context)).unwrap_or(1);
-            let why = format!("no key would leave view {}: 'back' or 'quit' needs one", names::context_name(context));
+            let why = format!("no key would leave view {}: 'back' or 'quit' needs one", context.name());
             return Err((line, why));
         }
     }
     Ok(())
+}
+
+/// The views and overlays that a file may name.
+fn named_contexts() -> impl Iterator<Item = Context> {
+    Context::all().filter(|c| *c != Context::Search)
 }
 
 /// How some keys are written in help and footer: as many as there is room for.
@@ -240,6 +246,7 @@ mod tests {
     use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use super::*;
+    use crate::views::Tab;
 
     fn pressed(map: &Keymap, context: Context, c: char) -> Option<Command> {
         map.command(context, KeyEvent::new(KeyCode::Char(c), KeyModifiers::NONE))
@@ -251,23 +258,23 @@ mod tests {
         let settings = parse(text).unwrap();
         assert_eq!(settings.theme, Some(Theme::Safe));
         let map = settings.keys;
-        for context in [Context::List, Context::Tensor, Context::Overview] {
+        for context in [Context::View(Tab::List), Context::View(Tab::Tensor), Context::View(Tab::Overview)] {
             assert_eq!(pressed(&map, context, 'x'), Some(Command::Verify));
             assert_eq!(pressed(&map, context, 'v'), None);
         }
-        assert_eq!(pressed(&map, Context::Speed, 'p'), Some(Command::Pause));
-        assert_eq!(pressed(&map, Context::Speed, ' '), None);
-        assert_eq!(pressed(&map, Context::List, ' '), Some(Command::Fold));
-        assert_eq!(map.shown(Context::List, Command::Verify), Some("x"));
+        assert_eq!(pressed(&map, Context::View(Tab::Speed), 'p'), Some(Command::Pause));
+        assert_eq!(pressed(&map, Context::View(Tab::Speed), ' '), None);
+        assert_eq!(pressed(&map, Context::View(Tab::List), ' '), Some(Command::Fold));
+        assert_eq!(map.shown(Context::View(Tab::List), Command::Verify), Some("x"));
         assert_eq!(parse("").unwrap(), Settings::default());
     }
 
     #[test]
     fn one_view_may_differ_from_the_others() {
         let map = parse("[keys.rates]\ndown = 'n'\n").unwrap().keys;
-        assert_eq!(pressed(&map, Context::Bits, 'n'), Some(Command::Down));
-        assert_eq!(pressed(&map, Context::Bits, 'j'), None);
-        assert_eq!(pressed(&map, Context::List, 'j'), Some(Command::Down));
+        assert_eq!(pressed(&map, Context::View(Tab::Bits), 'n'), Some(Command::Down));
+        assert_eq!(pressed(&map, Context::View(Tab::Bits), 'j'), None);
+        assert_eq!(pressed(&map, Context::View(Tab::List), 'j'), Some(Command::Down));
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use crate::draw::compare::height;
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::state::State;
 use crate::state::compare::CompareState;
 use crate::state::layers::Row;
-use crate::state::{State, Tab};
+use crate::views::Tab;
 
 /// Keeps the selection on the screen.
 pub fn fit(state: &mut State) {

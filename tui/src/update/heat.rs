@@ -3,17 +3,14 @@
 use crate::draw::heat as drawn;
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::state::State;
 use crate::state::heat::Measure;
 use crate::state::list::Cursor;
 use crate::state::timing::Scope;
-use crate::state::{State, Tab};
+use crate::views::Tab;
 
 /// Keeps the selection within the grid, and on the screen.
 pub fn fit(state: &mut State) {
-    // The grid is not worked out before somebody looks at it.
-    if state.tab != Tab::Overview {
-        return;
-    }
     let heat = state.heat.heat(&state.file);
     let (rows, columns) = (heat.rows.len(), heat.columns.len());
     state.heat.row = state.heat.row.min(rows.saturating_sub(1));
@@ -75,7 +72,7 @@ pub fn settle(state: &mut State) {
 
 /// The panel shows the tensor of the selected cell: its statistics are computed when it is another one than before.
 pub fn watch(state: &mut State) -> Vec<Effect> {
-    if state.tab != Tab::Overview || !drawn::has_panel(state.size.0) {
+    if !drawn::has_panel(state.size.0) {
         return Vec::new();
     }
     match state.heat.selected(&state.file).map(|c| &c.tensors[..]) {

@@ -3,7 +3,7 @@
 use crate::draw;
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::state::{State, Tab};
+use crate::state::State;
 use crate::stats::{Fetch, StatsEffect};
 
 /// Numbers of bins to choose from.
@@ -11,9 +11,7 @@ const BINS: [usize; 14] = [5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 2
 
 /// Keeps the last line at the bottom of the screen.
 pub fn fit(state: &mut State) {
-    if state.tab == Tab::Tensor {
-        state.layer.scroll = state.layer.scroll.min(draw::layer::scroll_limit(state));
-    }
+    state.layer.scroll = state.layer.scroll.min(draw::layer::scroll_limit(state));
 }
 
 /// Does what a key asks for.

@@ -4,10 +4,11 @@ use crate::draw::HEAD_ROWS;
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::model::order::{Column, Sort};
+use crate::state::State;
 use crate::state::layers::Row;
-use crate::state::{State, Tab};
 use crate::stats::StatsEffect;
 use crate::update::rearrange;
+use crate::views::Tab;
 
 /// Rows of the table without its head and the line of totals.
 pub fn height(state: &State) -> usize {

@@ -3,14 +3,10 @@
 use crate::draw::map::height;
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::state::{State, Tab};
+use crate::state::State;
 
 /// Keeps the selection on the screen.
 pub fn fit(state: &mut State) {
-    // The map is not worked out before somebody looks at it.
-    if state.tab != Tab::File {
-        return;
-    }
     let (len, height) = (state.map.map(&state.file).regions.len(), height(state));
     state.map.cursor.fit(len, height);
 }

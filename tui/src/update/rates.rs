@@ -2,13 +2,11 @@
 
 use crate::draw::rates::scroll_limit;
 use crate::keymap::Command;
-use crate::state::{State, Tab};
+use crate::state::State;
 
 /// Keeps the last line at the bottom of the screen.
 pub fn fit(state: &mut State) {
-    if state.tab == Tab::Bits {
-        state.rates.scroll = state.rates.scroll.min(scroll_limit(state));
-    }
+    state.rates.scroll = state.rates.scroll.min(scroll_limit(state));
 }
 
 /// Does what a key asks for.

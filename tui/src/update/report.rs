@@ -2,14 +2,14 @@
 
 use wcodec::text::safe_path;
 
-use super::{encode, estimate, heat, layer, timing};
+use super::{encode, estimate, heat, timing};
 use crate::action::Report;
 use crate::effect::Effect;
+use crate::state::State;
 use crate::state::compare::CompareState;
 use crate::state::layers::LayersState;
 use crate::state::map::MapState;
 use crate::state::rates::RatesState;
-use crate::state::{State, Tab};
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 
 /// A worker has something to say.
@@ -29,14 +29,7 @@ pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
             reloaded(state, file);
             let mut effects = vec![Effect::Stats(StatsEffect::Cancel)];
             effects.extend(estimate(state));
-            let tab = state.tab;
-            if tab == Tab::Speed {
-                effects.extend(timing::enter(state));
-            } else if tab == Tab::Overview {
-                effects.extend(heat::enter(state));
-            } else if tab == Tab::Tensor {
-                effects.extend(layer::enter(state));
-            }
+            effects.extend(state.tab.view().resume(state));
             effects
         }
         Report::Reloaded(Err(why)) => {

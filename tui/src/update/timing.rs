@@ -2,11 +2,11 @@
 
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::state::heat::Measure;
+use crate::state::State;
 use crate::state::layers::Row;
 use crate::state::timing::{Device, Gpus, Order, Scope, Subject};
-use crate::state::{State, Tab};
 use crate::timing::{Lane, Progress, TimingEffect, TimingReport, export};
+use crate::views::Tab;
 
 /// Numbers of threads that the keys go through, besides all cores.
 const STEPS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -64,11 +64,6 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::Export => return export(state),
         _ => {}
     }
-    Vec::new()
-}
-
-/// Time passed.
-pub fn tick(_state: &mut State) -> Vec<Effect> {
     Vec::new()
 }
 
@@ -240,9 +235,8 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
     match report {
         TimingReport::Cores(n) => {
             timing.cores = n.max(1);
-            let wanted =
-                state.tab == Tab::Speed || (state.tab == Tab::Overview && state.heat.measure == Measure::Speed);
-            if wanted && timing.running.is_none() && !timing.paused {
+            let idle = timing.running.is_none() && !timing.paused;
+            if idle && state.tab.view().times(state) {
                 return begin(state);
             }
         }

@@ -1,0 +1,140 @@
+//! The views. Each is a file, with a folder where it is large, that implements [`View`]; this file names them once.
+
+pub mod bits;
+pub mod compare;
+pub mod file;
+pub mod list;
+pub mod overview;
+pub mod speed;
+pub mod tensor;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::draw::widgets::Pen;
+use crate::effect::Effect;
+use crate::keymap::{Binding, Command};
+use crate::state::State;
+
+/// The views, in the order of their keys, which are digits from 1 on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tab {
+    /// Layers by role, in colours.
+    Overview,
+    /// All tensors.
+    #[default]
+    List,
+    /// One tensor.
+    Tensor,
+    /// Plan, quality, and bits by role and layer.
+    Bits,
+    /// Decode timings.
+    Speed,
+    /// Two files.
+    Compare,
+    /// The file's map.
+    File,
+}
+
+impl Tab {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Overview, Self::List, Self::Tensor, Self::Bits, Self::Speed, Self::Compare, Self::File];
+
+    /// The view that it shows.
+    pub fn view(self) -> &'static dyn View {
+        match self {
+            Self::Overview => &overview::Overview,
+            Self::List => &list::List,
+            Self::Tensor => &tensor::Tensor,
+            Self::Bits => &bits::Bits,
+            Self::Speed => &speed::Speed,
+            Self::Compare => &compare::Compare,
+            Self::File => &file::File,
+        }
+    }
+
+    /// The word on the tab, on the command line and in files of keys.
+    pub fn name(self) -> &'static str {
+        self.view().facts().name
+    }
+
+    /// The word of earlier versions, which is still understood.
+    pub fn earlier(self) -> &'static str {
+        self.view().facts().earlier
+    }
+
+    /// The next one, around.
+    pub fn next(self, back: bool) -> Self {
+        let at = Self::ALL.iter().position(|&t| t == self).unwrap_or(0);
+        Self::ALL[(at + if back { Self::ALL.len() - 1 } else { 1 }) % Self::ALL.len()]
+    }
+}
+
+/// Facts of a view that never change, and the keys that it has beside those of all views.
+#[derive(Debug)]
+pub struct Facts {
+    /// The word on its tab, on the command line and in files of keys.
+    pub name: &'static str,
+    /// The word of earlier versions, which is still understood.
+    pub earlier: &'static str,
+    /// A sentence for the help, which begins with its name.
+    pub help: &'static str,
+    /// Words that the view makes use of, and their meanings.
+    pub words: &'static [(&'static str, &'static str)],
+    /// Keys that are its own, in the order of footer and help.
+    pub keys: &'static [Binding],
+    /// Commands that some views have and others have not, and that this one has.
+    pub shared: &'static [Command],
+    /// Whether `back` leads to it from the views of one tensor.
+    pub is_home: bool,
+}
+
+/// All that the program asks of a view. A view keeps nothing itself: it reads and changes the [`State`].
+pub trait View: Sync {
+    /// Its name, its keys and words on them.
+    fn facts(&self) -> &'static Facts;
+
+    /// Whether it times decoding while it is shown.
+    fn times(&self, _state: &State) -> bool {
+        false
+    }
+
+    /// Draws the part of the screen between the tabs and the footer.
+    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State);
+
+    /// Draws the line above the keys where there is nothing else to say.
+    fn footer(&self, pen: Pen<'_>, state: &State);
+
+    /// Does the work of a key that is not the same everywhere.
+    fn command(&self, state: &mut State, command: Command) -> Vec<Effect>;
+
+    /// Selects the thing at a column and a row of the screen.
+    fn click(&self, _state: &mut State, _x: u16, _y: u16) {}
+
+    /// Keeps its selection within its list, and on the screen. After each action every view is asked.
+    fn fit(&self, state: &mut State);
+
+    /// Asks for facts that the screen lacks. After each action the view that is shown is asked.
+    fn watch(&self, _state: &mut State) -> Vec<Effect> {
+        Vec::new()
+    }
+
+    /// It is opened; `again` where it was shown already.
+    fn enter(&self, state: &mut State, again: bool) -> Vec<Effect> {
+        if again { Vec::new() } else { self.resume(state) }
+    }
+
+    /// It goes on with its work: it was opened, or its file was read again.
+    fn resume(&self, _state: &mut State) -> Vec<Effect> {
+        Vec::new()
+    }
+
+    /// Another view takes its place.
+    fn leave(&self, _state: &mut State) {}
+
+    /// The name of the selected tensor.
+    fn selected_name(&self, state: &State) -> Option<String> {
+        state.current().map(|i| state.file.tensors[i].name.clone())
+    }
+}
