@@ -1,5 +1,6 @@
 //! The screen: everything is read from the state, and only what is visible is drawn.
 
+pub mod chart;
 pub mod columns;
 pub mod compare;
 pub mod encode;
@@ -11,7 +12,9 @@ pub mod layer;
 pub mod layers;
 pub mod loading;
 pub mod map;
-pub mod rates;
+pub mod page;
+pub mod scroll;
+pub mod table;
 pub mod text;
 pub mod theme;
 pub mod timing;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use wcodec::{CompareStatus, Comparisons, TensorInfo};
 
-use crate::draw::layer::page::digits;
+use crate::draw::page::digits;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::estimate::Would;

@@ -5,9 +5,7 @@ pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
-pub mod list;
 pub mod map;
-pub mod rates;
 pub mod timing;
 
 use std::collections::HashMap;
@@ -21,14 +19,13 @@ use self::heat::HeatState;
 use self::layer::LayerState;
 use self::layers::LayersState;
 use self::map::MapState;
-use self::rates::RatesState;
 use self::timing::TimingState;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
-use crate::views::Tab;
+use crate::views::{Tab, Views};
 
 /// What lies over the view and takes the keys.
 #[derive(Clone, Debug, Default)]
@@ -112,8 +109,8 @@ pub struct State {
     pub compare: CompareState,
     /// The view of the file's map.
     pub map: MapState,
-    /// The view of plan, quality and rates.
-    pub rates: RatesState,
+    /// What the views keep.
+    pub views: Views,
 }
 
 impl State {
@@ -144,7 +141,7 @@ impl State {
             timing: TimingState::default(),
             compare,
             map,
-            rates: RatesState::default(),
+            views: Views::new(),
         }
     }
 

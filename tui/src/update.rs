@@ -7,7 +7,6 @@ pub mod heat;
 pub mod layer;
 pub mod layers;
 pub mod map;
-pub mod rates;
 pub mod report;
 pub mod timing;
 

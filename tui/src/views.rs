@@ -71,6 +71,20 @@ impl Tab {
     }
 }
 
+/// What the views keep, each for itself.
+#[derive(Debug)]
+pub struct Views {
+    /// Of [`bits`].
+    pub bits: bits::BitsState,
+}
+
+impl Views {
+    /// Views of a file that nobody looked at.
+    pub fn new() -> Self {
+        Self { bits: bits::BitsState::default() }
+    }
+}
+
 /// Facts of a view that never change, and the keys that it has beside those of all views.
 #[derive(Debug)]
 pub struct Facts {
@@ -129,6 +143,9 @@ pub trait View: Sync {
     fn resume(&self, _state: &mut State) -> Vec<Effect> {
         Vec::new()
     }
+
+    /// The file was replaced: what is known of the one before is forgotten.
+    fn renew(&self, _state: &mut State) {}
 
     /// Another view takes its place.
     fn leave(&self, _state: &mut State) {}

@@ -1,8 +1,6 @@
 //! The view of one tensor: facts and segments, histograms, and how far its values are from those of the reference.
 
-pub mod chart;
 pub mod facts;
-pub mod page;
 pub mod plots;
 pub mod segments;
 pub mod symbols;
@@ -12,7 +10,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use wcodec::TensorInfo;
 
-use self::page::Page;
+use super::page::Page;
 use super::text;
 use super::widgets::{self, Pen};
 use crate::state::State;

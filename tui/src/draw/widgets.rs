@@ -70,6 +70,8 @@ pub struct Pen<'a> {
     y: u16,
     begin: u16,
     end: u16,
+    /// The one style of a selected row, which is to be seen without colours.
+    over: Option<Style>,
 }
 
 impl<'a> Pen<'a> {
@@ -79,7 +81,7 @@ impl<'a> Pen<'a> {
         let there = row < usize::from(area.height);
         let y = area.y + if there { row as u16 } else { 0 };
         let end = if there { area.right() } else { area.x };
-        Self { buffer, x: area.x, y, begin: area.x, end }
+        Self { buffer, x: area.x, y, begin: area.x, end, over: None }
     }
 
     /// Columns that are left.
@@ -103,9 +105,36 @@ impl<'a> Pen<'a> {
     pub fn put(&mut self, text: &str, style: Style) -> &mut Self {
         if self.x < self.end {
             let left = self.left();
+            let style = self.over.unwrap_or(style);
             self.x = self.buffer.set_stringn(self.x, self.y, text, left, style).0.min(self.end);
         }
         self
+    }
+
+    /// Begins a row of a list, with a mark where it is selected.
+    pub fn mark(&mut self, look: Look, selected: bool) -> &mut Self {
+        if selected {
+            self.fill(look.selected());
+            self.over = Some(look.selected());
+        }
+        self.put(if selected { look.sign("▌", ">") } else { " " }, look.text())
+    }
+
+    /// Writes a text from outside, as far as there is room.
+    pub fn cut(&mut self, look: Look, text: &str, style: Style) -> &mut Self {
+        let clean = text::clean(look, text);
+        self.put(&text::cut(look, &clean, self.left()), style)
+    }
+
+    /// Writes a tensor's name, shortened as far as there is need.
+    pub fn short(&mut self, look: Look, name: &str, style: Style) -> &mut Self {
+        let clean = text::clean(look, name);
+        self.put(&text::short_name(look, &clean, self.left()), style)
+    }
+
+    /// Writes a dot between two facts.
+    pub fn dot(&mut self, look: Look) -> &mut Self {
+        self.put(look.sign(" · ", " | "), look.dim())
     }
 
     /// Leaves columns out.

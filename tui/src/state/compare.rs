@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::list::Cursor;
+use crate::draw::scroll::Cursor;
 use crate::model::FileModel;
 use crate::model::compare::{Compared, Comparison};
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use wcodec::text::safe;
 
-use super::list::Cursor;
+use crate::draw::scroll::Cursor;
 use crate::draw::text::width;
 use crate::model::FileModel;
 use crate::model::filter::Filter;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::list::Cursor;
+use crate::draw::scroll::Cursor;
 use crate::model::FileModel;
 use crate::model::map::{FileMap, Region};
 

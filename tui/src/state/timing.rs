@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::list::Cursor;
+use crate::draw::scroll::Cursor;
 use crate::timing::series::Series;
 use crate::timing::{Gpu, Lane, LayerTime};
 

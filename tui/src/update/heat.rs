@@ -1,11 +1,11 @@
 //! Keys of the heat map.
 
 use crate::draw::heat as drawn;
+use crate::draw::scroll::Cursor;
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::state::State;
 use crate::state::heat::Measure;
-use crate::state::list::Cursor;
 use crate::state::timing::Scope;
 use crate::views::Tab;
 

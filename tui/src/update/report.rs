@@ -9,8 +9,8 @@ use crate::state::State;
 use crate::state::compare::CompareState;
 use crate::state::layers::LayersState;
 use crate::state::map::MapState;
-use crate::state::rates::RatesState;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use crate::views::Tab;
 
 /// A worker has something to say.
 pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
@@ -102,8 +102,8 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     state.compare = compare;
     state.map = MapState::new(&file);
     state.heat = state.heat.again();
-    state.rates = RatesState::at(state.rates.scroll);
     let name = safe_path(&file.path).into_owned();
     state.file = file;
+    Tab::ALL.iter().for_each(|tab| tab.view().renew(state));
     state.say(format!("{name} was read again"));
 }

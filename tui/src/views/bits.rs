@@ -1,15 +1,24 @@
-//! Plan, measured quality, and bits by role and by layer.
+//! The plan by which bits were chosen, the measured quality, and where the bits went: by role and by layer.
+
+mod statements;
+
+use std::sync::{Arc, OnceLock};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
 
 use super::{Facts, Tab, View};
-use crate::draw::rates as drawn;
-use crate::draw::widgets::Pen;
+use crate::draw::page::{Page, digits, short_count};
+use crate::draw::scroll::Scroll;
+use crate::draw::table::{self, Column};
+use crate::draw::text;
+use crate::draw::widgets::{Pen, bar};
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::model::FileModel;
+use crate::model::rates::{Group, Rates};
 use crate::state::State;
-use crate::update::rates;
 
 /// Plan, quality, and bits by role and layer.
 pub struct Bits;
@@ -27,27 +36,241 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
+/// The part of the view that is shown, and what it is drawn from.
+#[derive(Clone, Debug, Default)]
+pub struct BitsState {
+    /// Lines that are scrolled out at the top.
+    pub scroll: Scroll,
+    /// Worked out when it is first looked at, so that no other view waits for it.
+    found: Arc<OnceLock<Rates>>,
+}
+
+impl BitsState {
+    /// The figures of the file, which must be the one that the state is about.
+    pub fn rates(&self, file: &FileModel) -> &Rates {
+        self.found.get_or_init(|| Rates::new(file))
+    }
+}
+
 impl View for Bits {
     fn facts(&self) -> &'static Facts {
         &FACTS
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        drawn::draw(buffer, area, state);
+        let margin = margin(area.width);
+        let area = Rect { x: area.x + margin, width: area.width - 2 * margin, ..area };
+        let (width, height) = (usize::from(area.width), usize::from(area.height));
+        let rates = state.views.bits.rates(&state.file);
+        let (text, tables) = (statements(state, width), Tables::new(state, width, rates));
+        let mut scroll = state.views.bits.scroll;
+        scroll.fit(text.lines.len() + rows(rates), height);
+        for row in 0..height {
+            match text.lines.get(scroll.0 + row) {
+                Some(line) => {
+                    buffer.set_line(area.x, area.y + row as u16, line, area.width);
+                }
+                // Of thousands of layers only those are written that are seen.
+                None => tables.draw(Pen::new(buffer, area, row), scroll.0 + row - text.lines.len()),
+            }
+        }
     }
 
-    fn footer(&self, pen: Pen<'_>, state: &State) {
-        drawn::footer(pen, state);
+    fn footer(&self, mut pen: Pen<'_>, state: &State) {
+        let look = state.look;
+        let part = state.views.bits.scroll.part(look, lines(state), state.body_height());
+        pen.at_end(&part.unwrap_or_default(), look.dim());
+        pen.cut(look, "bits/w: with scales, tables, offsets; error: as stated", look.dim());
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        rates::command(state, command);
+        let page = state.body_height();
+        state.views.bits.scroll.moved(command, page);
         Vec::new()
     }
 
     fn fit(&self, state: &mut State) {
         if state.tab == Tab::Bits {
-            rates::fit(state);
+            let (lines, height) = (lines(state), state.body_height());
+            state.views.bits.scroll.fit(lines, height);
+        }
+    }
+
+    fn renew(&self, state: &mut State) {
+        state.views.bits.found = Arc::default();
+    }
+}
+
+/// Columns before each line, where there is room.
+fn margin(width: u16) -> u16 {
+    u16::from(width > 40)
+}
+
+fn statements(state: &State, width: usize) -> Page {
+    let mut page = Page::new(state.look, width);
+    statements::draw(&mut page, state, state.views.bits.rates(&state.file));
+    page
+}
+
+/// All lines, whether or not there is room for them.
+fn lines(state: &State) -> usize {
+    let width = state.size.0 - 2 * margin(state.size.0);
+    statements(state, usize::from(width)).lines.len() + rows(state.views.bits.rates(&state.file))
+}
+
+/// Lines of the tables: an empty one, a title and their rows each, and the sums.
+fn rows(rates: &Rates) -> usize {
+    2 + rates.roles.len() + 2 + rates.layers.len() + 1
+}
+
+/// Columns of the bar, and at most so many.
+const BAR: (usize, usize) = (8, 30);
+
+/// A column of the tables: its text for some tensors, and a style where it is another than that of the row.
+struct Figure {
+    column: Column,
+    /// The first one is the last to go.
+    rank: u8,
+    text: fn(&Tables<'_>, &Group) -> String,
+}
+
+const ERROR: &str = "error";
+const SHARE: &str = "of file";
+
+const FIGURES: [Figure; 7] = [
+    Figure { column: Column::number("count", 6), rank: 4, text: |_, g| text::count(g.totals.tensors as u64) },
+    Figure { column: Column::number("weights", 7), rank: 6, text: |_, g| short_count(g.totals.elements) },
+    Figure {
+        column: Column::text("scheme", 14),
+        rank: 5,
+        text: |t, g| text::clean(t.state.look, &g.schemes).into_owned(),
+    },
+    Figure { column: Column::number("stored", 10), rank: 1, text: |_, g| text::size(g.totals.stored_bytes) },
+    Figure {
+        column: Column::number(SHARE, 7),
+        rank: 2,
+        text: |t, g| text::percent(g.totals.stored_bytes as f64 / t.state.file.file_bytes().max(1) as f64),
+    },
+    Figure {
+        column: Column::number(ERROR, 8),
+        rank: 3,
+        text: |t, g| g.error.map_or_else(|| t.state.look.sign("·", "-").to_owned(), digits),
+    },
+    Figure {
+        column: Column::number("bits/w", 6),
+        rank: 0,
+        text: |_, g| if g.totals.elements == 0 { String::new() } else { text::figure(g.totals.bits_per_weight()) },
+    },
+];
+
+/// Both tables.
+struct Tables<'a> {
+    state: &'a State,
+    rates: &'a Rates,
+    name: Column,
+    figures: Vec<(Column, &'static Figure)>,
+    bar: usize,
+    /// Whether bars are of shares of the bytes, because bits are all alike.
+    by_share: bool,
+    /// The figure of the longest bar.
+    most: f64,
+}
+
+impl<'a> Tables<'a> {
+    fn new(state: &'a State, width: usize, rates: &'a Rates) -> Self {
+        let longest = rates.widest;
+        let least = longest.min((width / 3).clamp(8, 48));
+        let mut left = width.saturating_sub(least);
+        let mut bar = 0;
+        let sized = |figure: &'static Figure| {
+            let Column { width, is_number, .. } = figure.column;
+            (Column { width: if is_number { width } else { rates.schemes.clamp(6, width) }, ..figure.column }, figure)
+        };
+        let mut ranked: Vec<_> = FIGURES.iter().map(sized).enumerate().collect();
+        ranked.retain(|(_, (column, _))| column.title != ERROR || rates.all.error.is_some());
+        ranked.sort_by_key(|(_, (_, figure))| figure.rank);
+        let fits = |&(_, (column, _)): &(usize, (Column, _))| {
+            if column.needs() > left {
+                return false;
+            }
+            left -= column.needs();
+            // A bar tells more than the columns behind it.
+            if column.title == SHARE && left > BAR.0 {
+                bar = BAR.0;
+                left -= bar + 1;
+            }
+            true
+        };
+        let mut shown: Vec<_> = ranked.into_iter().take_while(fits).collect();
+        shown.sort_by_key(|(at, _)| *at);
+        let more = left.min(longest - least);
+        left -= more;
+        let longer = if bar > 0 { left.min(BAR.1 - BAR.0) } else { 0 };
+        let groups = || rates.roles.iter().chain(&rates.layers).filter(|g| g.totals.elements > 0);
+        let bits = || groups().map(|g| g.totals.bits_per_weight());
+        let (low, high) = bits().fold((f64::MAX, 0.0f64), |(low, high), b| (low.min(b), high.max(b)));
+        let by_share = high - low < 0.05 * high;
+        let most = match by_share {
+            true => groups().map(|g| g.totals.stored_bytes as f64).fold(0.0, f64::max),
+            // Vectors that are stored as they are would make all others alike.
+            false => high.min(2.0 * state.file.totals.bits_per_weight()),
+        };
+        let name = Column::text("", least + more).after(0);
+        Self {
+            state,
+            rates,
+            name,
+            figures: shown.into_iter().map(|(_, figure)| figure).collect(),
+            bar: bar + longer,
+            by_share,
+            most,
+        }
+    }
+
+    fn draw(&self, pen: Pen<'_>, row: usize) {
+        let (roles, plain) = (self.rates.roles.len(), self.state.look.text());
+        match row {
+            0 => {}
+            1 => self.head(pen, "by role"),
+            _ if row < 2 + roles => self.group(pen, &self.rates.roles[row - 2], plain),
+            _ if row == 2 + roles => {}
+            _ if row == 3 + roles => self.head(pen, "by layer"),
+            _ => match self.rates.layers.get(row - 4 - roles) {
+                Some(layer) => self.group(pen, layer, plain),
+                None if row + 1 == rows(self.rates) => {
+                    self.group(pen, &self.rates.all, plain.add_modifier(Modifier::BOLD));
+                }
+                None => {}
+            },
+        }
+    }
+
+    fn head(&self, mut pen: Pen<'_>, title: &'static str) {
+        let look = self.state.look;
+        let columns: Vec<Column> = self.figures.iter().map(|(column, _)| *column).collect();
+        table::head(&mut pen, look, &[&[Column { title, ..self.name }][..], &columns].concat());
+        if self.bar > 0 && self.by_share {
+            pen.skip(1).put(SHARE, look.dim());
+        }
+    }
+
+    fn group(&self, mut pen: Pen<'_>, group: &Group, style: Style) {
+        let (look, totals) = (self.state.look, &group.totals);
+        let name = text::clean(look, &group.name);
+        pen.cell(&text::short_name(look, &name, self.name.width), self.name.width, style);
+        let cells = self.figures.iter().map(|(column, figure)| {
+            let is_missing = column.title == ERROR && group.error.is_none();
+            (*column, (figure.text)(self, group), if is_missing { look.dim() } else { style })
+        });
+        table::row(&mut pen, look, cells);
+        if self.bar > 0 && self.most > 0.0 && totals.elements > 0 {
+            let figure = if self.by_share { totals.stored_bytes as f64 } else { totals.bits_per_weight() };
+            let part = figure / self.most;
+            let drawn = match part > 1.0001 {
+                true => bar(look, 1.0, self.bar - 1) + look.sign("▶", ">"),
+                false => bar(look, part, self.bar),
+            };
+            pen.skip(1).cell(&drawn, self.bar, look.bar());
         }
     }
 }

@@ -6,8 +6,8 @@ use ratatui::text::Span;
 
 use super::figures::Figures;
 use crate::draw::layer::facts::stats_of;
-use crate::draw::layer::page::Page;
 use crate::draw::layer::{symbols, weights};
+use crate::draw::page::Page;
 use crate::draw::text;
 use crate::draw::widgets::bar;
 use crate::estimate;
@@ -135,7 +135,7 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
         };
         page.sentence(&words, look.text());
     }
-    if let Some((rank, all)) = state.rates.rates(&state.file).rank(tensor) {
+    if let Some((rank, all)) = state.views.bits.rates(&state.file).rank(tensor) {
         let why = match rank {
             1 => ": it matters most",
             r if r == all => ": it matters least, so it has the largest error",

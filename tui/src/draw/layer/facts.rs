@@ -2,7 +2,7 @@
 
 use wcodec::TensorInfo;
 
-use super::page::{Fact, Page, digits};
+use crate::draw::page::{Fact, Page, digits};
 use crate::draw::{text, widgets};
 use crate::state::State;
 use crate::stats::{Fetch, LayerStats};

@@ -2,10 +2,10 @@
 
 use wcodec::{ChunkSize, TensorInfo};
 
-use super::chart::{Chart, room};
 use super::facts::{stats_of, wait};
-use super::page::{Page, digits, short_count};
 use super::{symbols, weights};
+use crate::draw::chart::{Chart, room};
+use crate::draw::page::{Page, digits, short_count};
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::histogram::{Axis, bins};

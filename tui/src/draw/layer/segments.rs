@@ -5,7 +5,7 @@ use ratatui::text::Span;
 use wcodec::TensorInfo;
 use wcodec::container::Segment;
 
-use super::page::Page;
+use crate::draw::page::Page;
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::verify::segments;

@@ -2,9 +2,9 @@
 
 use wcodec::TensorInfo;
 
-use super::chart::{Chart, room};
-use super::page::Page;
 use super::plots::nothing;
+use crate::draw::chart::{Chart, room};
+use crate::draw::page::Page;
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::{LayerStats, SymbolStats};

@@ -2,9 +2,9 @@
 
 use wcodec::TensorInfo;
 
-use super::chart::{Chart, room};
-use super::page::{Page, digits, short_count};
 use super::plots::nothing;
+use crate::draw::chart::{Chart, room};
+use crate::draw::page::{Page, digits, short_count};
 use crate::draw::text;
 use crate::state::State;
 use crate::stats::LayerStats;

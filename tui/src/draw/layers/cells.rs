@@ -4,7 +4,7 @@ use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::columns::Scale;
-use crate::draw::layer::page::digits;
+use crate::draw::page::digits;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::draw::widgets;

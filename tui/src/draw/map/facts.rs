@@ -107,7 +107,7 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
         lines.push(Line::Title("metadata"));
     }
     // A hostile file may have very many.
-    let rates = state.rates.rates(file);
+    let rates = state.views.bits.rates(file);
     let said = |key: &str| match key {
         PLAN_KEY => rates.plan.as_ref().map(Plan::line),
         QUALITY_KEY => rates.quality.as_ref().map(Quality::line),

@@ -135,7 +135,7 @@ impl Page {
 /// A figure of any size with four digits that count: `0.001234`, `12.34`, `1.234e-5`.
 ///
 /// ```
-/// use wcodec_tui::draw::layer::page::digits;
+/// use wcodec_tui::draw::page::digits;
 /// assert_eq!([digits(0.0), digits(0.0012344), digits(1.0), digits(1.2344e-5)], ["0", "0.001234", "1.000", "1.234e-5"]);
 /// assert_eq!([digits(12345.6), digits(-0.5), digits(f64::INFINITY)], ["1.235e4", "-0.5000", "inf"]);
 /// ```
@@ -154,7 +154,7 @@ pub fn digits(value: f64) -> String {
 /// A count in few columns: `99,999`, `1.2M`.
 ///
 /// ```
-/// use wcodec_tui::draw::layer::page::short_count;
+/// use wcodec_tui::draw::page::short_count;
 /// assert_eq!([short_count(99_999), short_count(100_000), short_count(12_345_678)], ["99,999", "100k", "12.3M"]);
 /// ```
 pub fn short_count(n: u64) -> String {

@@ -2,7 +2,7 @@
 
 use ratatui::text::Span;
 
-use crate::draw::layer::page::Page;
+use crate::draw::page::Page;
 use crate::draw::text;
 use crate::estimate;
 use crate::model::rates::Rates;

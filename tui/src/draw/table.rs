@@ -1,0 +1,85 @@
+//! Tables and lists: columns are data, and all rows are drawn in one way.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::scroll::Cursor;
+use super::text;
+use super::theme::Look;
+use super::widgets::Pen;
+
+/// Columns of the terminal between two columns of a table.
+pub const GAP: usize = 2;
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The text in the table's head.
+    pub title: &'static str,
+    /// Columns of the terminal.
+    pub width: usize,
+    /// Columns of the terminal before it.
+    pub gap: usize,
+    /// Whether its texts stand at the right.
+    pub is_number: bool,
+}
+
+impl Column {
+    /// A column of figures.
+    pub const fn number(title: &'static str, width: usize) -> Self {
+        Self { title, width, gap: GAP, is_number: true }
+    }
+
+    /// A column of words.
+    pub const fn text(title: &'static str, width: usize) -> Self {
+        Self { title, width, gap: GAP, is_number: false }
+    }
+
+    /// The rest of the line.
+    pub const fn rest(title: &'static str) -> Self {
+        Self::text(title, usize::MAX)
+    }
+
+    /// The same with another gap before it.
+    pub const fn after(self, gap: usize) -> Self {
+        Self { gap, ..self }
+    }
+
+    /// Columns of the terminal that it takes, its gap among them.
+    pub const fn needs(&self) -> usize {
+        self.width.saturating_add(self.gap)
+    }
+}
+
+/// Writes titles of columns.
+pub fn head(pen: &mut Pen<'_>, look: Look, columns: &[Column]) {
+    row(pen, look, columns.iter().map(|&column| (column, column.title, look.title())));
+}
+
+/// Writes texts into their columns; those that are too long are cut.
+pub fn row<T: AsRef<str>>(pen: &mut Pen<'_>, look: Look, cells: impl IntoIterator<Item = (Column, T, Style)>) {
+    for (column, text, style) in cells {
+        pen.skip(column.gap);
+        match column.is_number {
+            true => pen.number(text.as_ref(), column.width, style),
+            false => pen.cell(&text::cut(look, text.as_ref(), column.width), column.width, style),
+        };
+    }
+}
+
+/// Draws the rows of a list that are seen, from row `first` of the area on: `draw` is given a row's place, and a pen behind the mark of
+/// the selection.
+pub fn list(
+    (buffer, area): (&mut Buffer, Rect),
+    (first, height): (usize, usize),
+    look: Look,
+    (cursor, len): (Cursor, usize),
+    mut draw: impl FnMut(Pen<'_>, usize),
+) {
+    for (i, at) in (cursor.offset..len).take(height).enumerate() {
+        let mut pen = Pen::new(buffer, area, first + i);
+        pen.mark(look, at == cursor.selected);
+        draw(pen, at);
+    }
+}
