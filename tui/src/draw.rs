@@ -2,7 +2,6 @@
 
 pub mod chart;
 pub mod columns;
-pub mod compare;
 pub mod encode;
 pub mod footer;
 pub mod head;

@@ -1,6 +1,5 @@
 //! All that the screen shows, and nothing else: no threads, no clock, no terminal.
 
-pub mod compare;
 pub mod encode;
 pub mod heat;
 pub mod layer;
@@ -13,7 +12,6 @@ use std::sync::Arc;
 
 use tui_input::Input;
 
-use self::compare::CompareState;
 use self::encode::EncodeState;
 use self::heat::HeatState;
 use self::layer::LayerState;
@@ -105,8 +103,6 @@ pub struct State {
     pub layer: LayerState,
     /// The view of timings.
     pub timing: TimingState,
-    /// The view of two files.
-    pub compare: CompareState,
     /// The view of the file's map.
     pub map: MapState,
     /// What the views keep.
@@ -117,7 +113,7 @@ impl State {
     /// The state after opening.
     pub fn new(file: Arc<FileModel>, other: Option<Arc<FileModel>>, look: Look, size: (u16, u16)) -> Self {
         let layers = LayersState::new(&file);
-        let compare = CompareState::new(&file, other.as_deref());
+        let views = Views::new(&file, other.as_deref());
         let map = MapState::new(&file);
         let heat = HeatState::of(&file);
         Self {
@@ -139,9 +135,8 @@ impl State {
             layers,
             layer: LayerState::default(),
             timing: TimingState::default(),
-            compare,
             map,
-            views: Views::new(),
+            views,
         }
     }
 

@@ -1,7 +1,6 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
 pub mod columns;
-pub mod compare;
 pub mod encode;
 pub mod heat;
 pub mod layer;
@@ -18,6 +17,7 @@ use crate::action::Action;
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
+use crate::state::layers::Row;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
 use crate::views::Tab;
@@ -250,6 +250,31 @@ fn back(state: &mut State) -> Vec<Effect> {
         return vec![Effect::Quit(0)];
     }
     Vec::new()
+}
+
+/// Selects a tensor in the table of layers, whatever hides it there.
+pub fn reveal(state: &mut State, tensor: usize) {
+    let Some(info) = state.file.tensors.get(tensor) else { return };
+    if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
+        filter(state, "");
+    }
+    let tree = &state.file.tree;
+    let mut parent = tree.node_of.get(tensor).and_then(|&n| tree.nodes.get(n)?.parent);
+    let mut hidden = false;
+    while let Some(node) = parent {
+        hidden |= state.layers.folded.remove(&node);
+        parent = tree.nodes.get(node).and_then(|n| n.parent);
+    }
+    if hidden {
+        rearrange(state);
+    }
+    state.layers.select(&state.file, Row::Tensor(tensor));
+}
+
+/// Selects a tensor in the table of layers, and opens it.
+pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
+    reveal(state, tensor);
+    view(state, Tab::Tensor)
 }
 
 /// Goes to a view.

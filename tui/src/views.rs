@@ -14,6 +14,7 @@ use ratatui::layout::Rect;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::{Binding, Command};
+use crate::model::FileModel;
 use crate::state::State;
 
 /// The views, in the order of their keys, which are digits from 1 on.
@@ -76,12 +77,14 @@ impl Tab {
 pub struct Views {
     /// Of [`bits`].
     pub bits: bits::BitsState,
+    /// Of [`compare`].
+    pub compare: compare::CompareState,
 }
 
 impl Views {
-    /// Views of a file that nobody looked at.
-    pub fn new() -> Self {
-        Self { bits: bits::BitsState::default() }
+    /// Views of a file, and of one that it is compared with.
+    pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
+        Self { bits: bits::BitsState::default(), compare: compare::CompareState::new(file, other) }
     }
 }
 

@@ -167,12 +167,12 @@ fn only_differences_and_the_layer() {
     press(&mut state, "6o");
     insta::assert_snapshot!("compare_differences", screen(&state));
     let name = "model.layers.1.mlp.up_proj.weight";
-    let found = state.compare.found.clone().unwrap();
-    assert_eq!(state.compare.len(), found.differing);
-    while state.compare.selected().unwrap().name(&state.file, state.other.as_ref().unwrap()) != name {
-        let before = state.compare.cursor.selected;
+    let found = state.views.compare.found.clone().unwrap();
+    assert_eq!(state.views.compare.len(), found.differing);
+    while state.views.compare.selected().unwrap().name(&state.file, state.other.as_ref().unwrap()) != name {
+        let before = state.views.compare.cursor.selected;
         press(&mut state, "n");
-        assert!(state.compare.cursor.selected > before);
+        assert!(state.views.compare.cursor.selected > before);
     }
     // Whatever hides it in the table of layers.
     press(&mut state, "2z/embed\n6\n");
@@ -190,7 +190,7 @@ fn relations_are_those_of_the_codec() {
         (llama(), [sibling(), model("z", &checkpoint(), &zstd), model("b", &checkpoint(), &block), llama()]);
     for two in files {
         let state = State::new(one.clone(), Some(two.clone()), Look::default(), (80, 24));
-        let found = state.compare.found.unwrap();
+        let found = state.views.compare.found.unwrap();
         let expected = wcodec::compare(one.container().unwrap(), two.container().unwrap()).unwrap();
         assert_eq!(found.rows.len(), expected.tensors.len());
         assert_eq!(found.counts.iter().sum::<usize>(), found.rows.len());

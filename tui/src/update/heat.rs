@@ -101,9 +101,9 @@ fn open(state: &mut State) -> Vec<Effect> {
             state.say("this layer has no such tensor");
             Vec::new()
         }
-        [one] => super::compare::show(state, one),
+        [one] => super::show(state, one),
         [first, ..] => {
-            super::compare::reveal(state, first);
+            super::reveal(state, first);
             super::view(state, Tab::List)
         }
     }

@@ -20,7 +20,7 @@ pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
     if command == Command::Enter
         && let Some(tensor) = state.map.selected(&state.file).and_then(|r| r.tensor)
     {
-        return super::compare::show(state, tensor);
+        return super::show(state, tensor);
     }
     Vec::new()
 }

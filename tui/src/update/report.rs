@@ -6,7 +6,6 @@ use super::{encode, estimate, heat, timing};
 use crate::action::Report;
 use crate::effect::Effect;
 use crate::state::State;
-use crate::state::compare::CompareState;
 use crate::state::layers::LayersState;
 use crate::state::map::MapState;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
@@ -94,12 +93,6 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
         layers.select(&file, crate::state::layers::Row::Tensor(i));
     }
     state.layers = layers;
-    let compare = CompareState {
-        only_differences: state.compare.only_differences,
-        by_name: state.compare.by_name,
-        ..CompareState::new(&file, state.other.as_deref())
-    };
-    state.compare = compare;
     state.map = MapState::new(&file);
     state.heat = state.heat.again();
     let name = safe_path(&file.path).into_owned();

@@ -1,16 +1,25 @@
-//! Two files side by side.
+//! Two files side by side: which tensors differ, and in which way.
+
+use std::sync::Arc;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
+use wcodec::TensorInfo;
 
 use super::{Facts, View};
-use crate::draw::compare as drawn;
-use crate::draw::widgets::Pen;
+use crate::draw::scroll::Cursor;
+use crate::draw::table::{self, Column, GAP};
+use crate::draw::text;
+use crate::draw::theme::Look;
+use crate::draw::widgets::{Pen, diverging};
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{b, c};
+use crate::model::FileModel;
+use crate::model::compare::{Compared, Comparison, Relation, Side};
 use crate::state::State;
-use crate::update::compare;
+use crate::update::show;
 
 /// Two files.
 pub struct Compare;
@@ -31,28 +40,400 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
+/// The tensors that are compared, and the selected one.
+#[derive(Clone, Debug, Default)]
+pub struct CompareState {
+    /// Whether only tensors with other values are shown.
+    pub only_differences: bool,
+    /// Whether rows are by name; by the size of the difference if not.
+    pub by_name: bool,
+    /// The selected row.
+    pub cursor: Cursor,
+    /// The tensors of both files; nothing where there is no second file.
+    pub found: Option<Arc<Comparison>>,
+}
+
+impl CompareState {
+    /// All tensors of both files.
+    pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
+        Self { found: other.map(|other| Arc::new(Comparison::new(file, other))), ..Self::default() }
+    }
+
+    /// Rows that are shown.
+    pub fn len(&self) -> usize {
+        match &self.found {
+            Some(found) if self.only_differences => found.differing,
+            Some(found) => found.rows.len(),
+            None => 0,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place among all rows of the one that is shown at `at`.
+    fn place(&self, at: usize) -> Option<usize> {
+        let found = self.found.as_ref()?;
+        match (self.by_name, self.only_differences) {
+            (false, _) => found.by_size.get(at).copied().filter(|_| at < self.len()),
+            (true, false) => (at < found.rows.len()).then_some(at),
+            (true, true) => found.rows.iter().enumerate().filter(|(_, r)| r.relation.differs()).nth(at).map(|(i, _)| i),
+        }
+    }
+
+    /// The row at which the one of a place is shown, or the next one that is.
+    fn find(&self, place: usize) -> usize {
+        let Some(found) = &self.found else { return 0 };
+        match (self.by_name, self.only_differences) {
+            (false, _) => found.by_size.iter().position(|&p| p == place).unwrap_or(0),
+            (true, false) => place,
+            (true, true) => found.rows[..place.min(found.rows.len())].iter().filter(|r| r.relation.differs()).count(),
+        }
+    }
+
+    /// A row that is shown.
+    pub fn row(&self, at: usize) -> Option<Compared> {
+        self.found.as_ref()?.rows.get(self.place(at)?).copied()
+    }
+
+    /// The selected row.
+    pub fn selected(&self) -> Option<Compared> {
+        self.row(self.cursor.selected)
+    }
+
+    /// Changes which rows are shown and how, and selects the same one, if it is among them.
+    fn rearrange(&mut self, change: impl Fn(&mut Self)) {
+        let place = self.place(self.cursor.selected);
+        change(self);
+        if let Some(place) = place {
+            self.cursor.selected = self.find(place);
+        }
+    }
+}
+
 impl View for Compare {
     fn facts(&self) -> &'static Facts {
         &FACTS
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        drawn::draw(buffer, area, state);
+        let (look, compare) = (state.look, &state.views.compare);
+        let (Some(found), Some(other)) = (&compare.found, state.other.as_deref()) else {
+            let lines = [
+                "there is no second file to compare with",
+                "",
+                "start the inspector with two files to see them side by side:",
+                "    wcodec-tui A.wcodec B.wcodec",
+            ];
+            for (i, line) in lines.iter().enumerate() {
+                let style = if i == 0 { look.warn() } else { look.text() };
+                Pen::new(buffer, area, i + usize::from(area.height > 6)).skip(3).put(line, style);
+            }
+            return;
+        };
+        let longest = state.file.widths.name.max(other.widths.name).max(16);
+        let columns = columns(usize::from(area.width), longest);
+        let rows = usize::from(area.height);
+        // The rows are there first, then the head, the files' names, and the sums.
+        let (files, head, sums) = (rows >= 4, rows >= 2, rows >= 3);
+        if files {
+            names(Pen::new(buffer, area, 0), state, other);
+        }
+        if head {
+            let mut pen = Pen::new(buffer, area, usize::from(files));
+            pen.fill(look.title()).skip(3);
+            let title = |&(part, column): &(Part, Column)| match part {
+                Part::Bar => {
+                    let half = column.width / 2;
+                    (column, format!("{:>half$} {:half$}", "less", "more"), look.title())
+                }
+                _ => (column, column.title.to_owned(), look.title()),
+            };
+            table::row(&mut pen, look, columns.iter().map(title));
+        }
+        let first = usize::from(files) + usize::from(head);
+        let height = rows.saturating_sub(first + usize::from(sums));
+        if compare.is_empty() {
+            let text =
+                if found.rows.is_empty() { "neither file has tensors" } else { "no other values: o shows all tensors" };
+            Pen::new(buffer, area, first + 1).skip(3).put(text, look.good());
+        }
+        let place = ((first, height), (compare.cursor, compare.len()));
+        table::list((buffer, area), place.0, look, place.1, |pen, at| {
+            if let Some(compared) = compare.row(at) {
+                row(pen, state, other, &columns, compared, found.most);
+            }
+        });
+        if sums {
+            totals(Pen::new(buffer, area, rows - 1), look, &columns, found);
+        }
     }
 
-    fn footer(&self, pen: Pen<'_>, state: &State) {
-        drawn::footer(pen, state);
+    /// The number of rows of each kind.
+    fn footer(&self, mut pen: Pen<'_>, state: &State) {
+        let (look, compare) = (state.look, &state.views.compare);
+        let Some(found) = &compare.found else { return };
+        pen.at_end(&compare.cursor.place(compare.len()), look.dim());
+        if compare.only_differences {
+            pen.put("only differences", look.warn()).dot(look);
+        }
+        let order = if compare.by_name { "by name" } else { "by size of the difference" };
+        if pen.left() >= 60 + order.len() {
+            pen.put(order, look.dim()).dot(look);
+        }
+        let kinds = [
+            (Relation::Same, "same"),
+            (Relation::Recoded, "recoded, same values"),
+            (Relation::Differs, "differ"),
+            (Relation::OnlyA, "only in A"),
+            (Relation::OnlyB, "only in B"),
+        ];
+        for (relation, word) in kinds {
+            let count = found.counts[relation as usize];
+            if count > 0 {
+                let (sign, style) = sign(look, relation);
+                pen.put(sign, style).put(&format!(" {} {word}  ", text::count(count as u64)), look.dim());
+            }
+        }
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        compare::command(state, command)
+        let page = height(state);
+        let compare = &mut state.views.compare;
+        let len = compare.len();
+        if compare.cursor.moved(command, len, page) {
+            return Vec::new();
+        }
+        match command {
+            Command::Next => next(state, false),
+            Command::Previous => next(state, true),
+            Command::Differences => compare.rearrange(|compare| compare.only_differences ^= true),
+            Command::Sort => compare.rearrange(|compare| compare.by_name ^= true),
+            Command::Enter => match compare.selected().map(|row| row.a) {
+                Some(Some(side)) => return show(state, side.tensor),
+                Some(None) => state.say("only the second file has it"),
+                None => {}
+            },
+            _ => {}
+        }
+        Vec::new()
     }
 
     fn fit(&self, state: &mut State) {
-        compare::fit(state);
+        let height = height(state);
+        let compare = &mut state.views.compare;
+        let len = compare.len();
+        compare.cursor.fit(len, height);
+    }
+
+    fn renew(&self, state: &mut State) {
+        let CompareState { only_differences, by_name, .. } = state.views.compare;
+        let new = CompareState::new(&state.file, state.other.as_deref());
+        state.views.compare = CompareState { only_differences, by_name, ..new };
     }
 
     fn selected_name(&self, state: &State) -> Option<String> {
-        compare::selected_name(state)
+        let (row, other) = (state.views.compare.selected()?, state.other.as_deref()?);
+        Some(row.name(&state.file, other).to_owned())
     }
+}
+
+/// Rows of the list.
+fn height(state: &State) -> usize {
+    state.body_height().saturating_sub(3)
+}
+
+/// The next row whose values are not the same.
+fn next(state: &mut State, back: bool) {
+    let compare = &mut state.views.compare;
+    let Some(found) = compare.found.clone() else { return };
+    let differs = |&at: &usize| compare.row(at).is_some_and(|r| r.relation.differs());
+    let (at, len) = (compare.cursor.selected, compare.len());
+    match if back { (0..at.min(len)).rev().find(differs) } else { (at + 1..len).find(differs) } {
+        Some(at) => compare.cursor.selected = at,
+        None if found.differing == 0 => state.say("the files hold the same values"),
+        None => state.say(if back { "this is the first difference" } else { "this is the last difference" }),
+    }
+}
+
+/// The subject of a column; those of one file have its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Name,
+    Stored(usize),
+    Change,
+    Bar,
+    Ratio(usize),
+    /// In which way the tensors differ.
+    Changes,
+}
+
+/// The columns that there is room for, where the longest name has so many columns of the terminal.
+fn columns(width: usize, longest: usize) -> Vec<(Part, Column)> {
+    let stored = [Column::number("A stored", 10), Column::number("B stored", 10)];
+    let ratios = [Column::number("ratio A", 6), Column::number("ratio B", 6)];
+    let change = Column::number("B/A", 6);
+    let room = width.saturating_sub(3 + stored[0].needs() + stored[1].needs() + change.needs());
+    let least = longest.min((room * 2 / 5).clamp(10, 44));
+    let mut left = room.saturating_sub(least);
+    let mut take = |columns: usize| {
+        let fits = left >= columns;
+        left -= if fits { columns } else { 0 };
+        fits
+    };
+    let mut changes = if take(GAP + 18) { 18 } else { 0 };
+    let has_ratios = changes > 0 && take(ratios[0].needs() + ratios[1].needs());
+    // The text of a changed scheme, then a bar, then names in full.
+    changes += if has_ratios && take(10) { 10 } else { 0 };
+    let mut bar = if has_ratios && take(GAP + 11) { 11 } else { 0 };
+    let more = left.min(longest - least);
+    left -= more;
+    if bar > 0 {
+        let longer = (left / 3).min(10) / 2 * 2;
+        (bar, left) = (bar + longer, left - longer);
+    }
+    if changes > 0 {
+        let longer = left.min(20);
+        (changes, left) = (changes + longer, left - longer);
+    }
+    let all = [
+        (Part::Name, Column::text("name", least + more + left).after(0)),
+        (Part::Stored(0), stored[0]),
+        (Part::Stored(1), stored[1]),
+        (Part::Change, change),
+        (Part::Bar, Column::text("", bar)),
+        (Part::Ratio(0), ratios[0]),
+        (Part::Ratio(1), ratios[1]),
+        (Part::Changes, Column::text("B compared with A", changes)),
+    ];
+    let is_shown = |(part, column): &(Part, Column)| match part {
+        Part::Bar | Part::Changes => column.width > 0,
+        Part::Ratio(_) => has_ratios,
+        _ => true,
+    };
+    all.into_iter().filter(is_shown).collect()
+}
+
+fn names(mut pen: Pen<'_>, state: &State, other: &FileModel) {
+    let look = state.look;
+    let half = pen.left() / 2;
+    let title = look.text().add_modifier(Modifier::BOLD);
+    for (i, (letter, file)) in [("A", &*state.file), ("B", other)].into_iter().enumerate() {
+        let begin = pen.left();
+        let name = text::file_name(look, &file.path);
+        let size = text::size(file.file_bytes());
+        let room = half.saturating_sub(size.len() + 8);
+        pen.skip(3).put(letter, look.title()).put(" ", look.text());
+        pen.put(&text::cut_middle(look, &name, room), title).skip(1).put(&size, look.dim());
+        if i == 0 {
+            pen.skip(half.saturating_sub(begin - pen.left()));
+        }
+    }
+}
+
+fn sign(look: Look, relation: Relation) -> (&'static str, Style) {
+    match relation {
+        Relation::Same => ("=", look.dim()),
+        Relation::Recoded => (look.sign("≈", "~"), look.warn()),
+        Relation::Differs => (look.sign("≠", "!"), look.bad()),
+        Relation::OnlyA => ("A", look.title()),
+        Relation::OnlyB => ("B", look.title()),
+    }
+}
+
+fn is_tied(side: Option<Side>) -> bool {
+    side.is_some_and(|s| s.alias.is_some())
+}
+
+/// All that is not the same in the second file.
+fn changes(look: Look, row: &Compared, infos: [Option<&TensorInfo>; 2]) -> String {
+    let arrow = look.sign("→", "->");
+    let (a, b) = match infos {
+        [Some(a), Some(b)] => (a, b),
+        [Some(_), None] => return if is_tied(row.a) { "only in A, tied" } else { "only in A" }.to_owned(),
+        _ => return if is_tied(row.b) { "only in B, tied" } else { "only in B" }.to_owned(),
+    };
+    let mut changes: Vec<String> = Vec::new();
+    if is_tied(row.a) != is_tied(row.b) {
+        changes.push(format!("tied in {}", if is_tied(row.a) { "A" } else { "B" }));
+    }
+    let texts: [fn(&TensorInfo) -> String; 4] =
+        [|t| t.dtype.name().to_owned(), |t| text::shape(&t.shape), text::scheme, text::coder];
+    for text in texts {
+        let (x, y) = (text(a), text(b));
+        if x != y {
+            changes.push(format!("{x} {arrow} {y}"));
+        }
+    }
+    match row.relation {
+        Relation::Same if changes.is_empty() && is_tied(row.a) => "same bytes, tied".to_owned(),
+        Relation::Same if changes.is_empty() => "same bytes".to_owned(),
+        Relation::Recoded if changes.is_empty() => "other bytes, same values".to_owned(),
+        Relation::Recoded => format!("{}, same values", changes.join(", ")),
+        _ if changes.is_empty() => "other values".to_owned(),
+        _ => changes.join(", "),
+    }
+}
+
+fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Column)], row: Compared, most: f64) {
+    let (look, file) = (state.look, &*state.file);
+    let same = row.relation == Relation::Same;
+    let plain = if same { look.dim() } else { look.text() };
+    let (sign, sign_style) = sign(look, row.relation);
+    pen.put(sign, sign_style).skip(1);
+    let (infos, sides) = (row.infos(file, other), [row.a, row.b]);
+    let change = row.stored_ratio(file, other);
+    let colour = match change {
+        Some(c) if c < 0.9995 => look.good(),
+        Some(c) if c > 1.0005 => look.warn(),
+        _ => look.dim(),
+    };
+    let cell = |&(part, column): &(Part, Column)| {
+        let (text, style) = match part {
+            Part::Name => {
+                let name = text::clean(look, row.name(file, other));
+                (text::short_name(look, &name, column.width).into_owned(), plain)
+            }
+            Part::Stored(i) if infos[i].is_some() && is_tied(sides[i]) => ("tied".to_owned(), plain),
+            Part::Stored(i) => (infos[i].map_or_else(String::new, |t| text::size(t.stored_bytes)), plain),
+            Part::Change => (change.map_or_else(String::new, text::figure), colour),
+            Part::Bar => {
+                let part = change.filter(|_| most > 0.0).map(|c| (c - 1.0) / most);
+                (part.map_or_else(String::new, |p| diverging(look, p, column.width)), colour)
+            }
+            Part::Ratio(i) => (infos[i].map_or_else(String::new, |t| text::figure(t.ratio())), plain),
+            Part::Changes => {
+                let changes = changes(look, &row, infos);
+                (text::clean(look, &changes).into_owned(), if same { look.dim() } else { sign_style })
+            }
+        };
+        (column, text, style)
+    };
+    table::row(&mut pen, look, columns.iter().map(cell));
+}
+
+fn totals(mut pen: Pen<'_>, look: Look, columns: &[(Part, Column)], found: &Comparison) {
+    let style = look.text().add_modifier(Modifier::BOLD);
+    let recoded = found.counts[Relation::Recoded as usize];
+    let label = match (found.differing, found.rows.len()) {
+        (0, all) if recoded > 0 => format!("{}, same values", text::plural(all, "tensor")),
+        (0, all) => format!("{}, no difference", text::plural(all, "tensor")),
+        (n, all) => format!("{} of {} differ", text::count(n as u64), text::plural(all, "tensor")),
+    };
+    let sums = [&found.a, &found.b];
+    let cell = |&(part, column): &(Part, Column)| {
+        let text = match part {
+            Part::Name => label.clone(),
+            Part::Stored(i) => text::size(sums[i].stored_bytes),
+            Part::Change if found.a.stored_bytes > 0 => {
+                text::figure(found.b.stored_bytes as f64 / found.a.stored_bytes as f64)
+            }
+            Part::Ratio(i) => text::figure(sums[i].ratio()),
+            Part::Change | Part::Bar | Part::Changes => String::new(),
+        };
+        (column, text, style)
+    };
+    table::row(pen.skip(3), look, columns.iter().map(cell));
 }

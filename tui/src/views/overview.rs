@@ -11,7 +11,7 @@ use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
 use crate::state::State;
 use crate::state::heat::Measure;
-use crate::update::{compare, heat};
+use crate::update::{heat, reveal};
 
 /// Layers by role, in colours.
 pub struct Overview;
@@ -89,7 +89,7 @@ impl View for Overview {
         let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
         let shown = |i: usize| state.layers.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
         if let Some(tensor) = tensor.filter(|&i| shown(i) && state.current() != Some(i)) {
-            compare::reveal(state, tensor);
+            reveal(state, tensor);
         }
     }
 
