@@ -10,7 +10,6 @@ pub mod help;
 pub mod layer;
 pub mod layers;
 pub mod loading;
-pub mod map;
 pub mod page;
 pub mod scroll;
 pub mod table;

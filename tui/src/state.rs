@@ -4,7 +4,6 @@ pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
-pub mod map;
 pub mod timing;
 
 use std::collections::HashMap;
@@ -16,7 +15,6 @@ use self::encode::EncodeState;
 use self::heat::HeatState;
 use self::layer::LayerState;
 use self::layers::LayersState;
-use self::map::MapState;
 use self::timing::TimingState;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
@@ -103,8 +101,6 @@ pub struct State {
     pub layer: LayerState,
     /// The view of timings.
     pub timing: TimingState,
-    /// The view of the file's map.
-    pub map: MapState,
     /// What the views keep.
     pub views: Views,
 }
@@ -114,7 +110,6 @@ impl State {
     pub fn new(file: Arc<FileModel>, other: Option<Arc<FileModel>>, look: Look, size: (u16, u16)) -> Self {
         let layers = LayersState::new(&file);
         let views = Views::new(&file, other.as_deref());
-        let map = MapState::new(&file);
         let heat = HeatState::of(&file);
         Self {
             file,
@@ -135,7 +130,6 @@ impl State {
             layers,
             layer: LayerState::default(),
             timing: TimingState::default(),
-            map,
             views,
         }
     }

@@ -5,7 +5,6 @@ pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
-pub mod map;
 pub mod report;
 pub mod timing;
 

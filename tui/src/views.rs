@@ -79,12 +79,14 @@ pub struct Views {
     pub bits: bits::BitsState,
     /// Of [`compare`].
     pub compare: compare::CompareState,
+    /// Of [`file`].
+    pub file: file::FileState,
 }
 
 impl Views {
     /// Views of a file, and of one that it is compared with.
     pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
-        Self { bits: bits::BitsState::default(), compare: compare::CompareState::new(file, other) }
+        Self { bits: Default::default(), compare: compare::CompareState::new(file, other), file: Default::default() }
     }
 }
 

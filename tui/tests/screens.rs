@@ -220,11 +220,11 @@ fn the_map_follows_the_selection() {
     let mut state = opened();
     press(&mut state, "7ddjjj");
     insta::assert_snapshot!("file_selected", screen(&state));
-    let tensor = state.map.selected(&state.file).unwrap().tensor.unwrap();
+    let tensor = state.views.file.selected(&state.file).unwrap().tensor.unwrap();
     press(&mut state, "\n");
     assert_eq!((state.tab, state.current()), (Tab::Tensor, Some(tensor)));
     press(&mut state, "7G");
-    let last = *state.map.selected(&state.file).unwrap();
+    let last = *state.views.file.selected(&state.file).unwrap();
     assert_eq!(last.end(), state.file.file_bytes());
 }
 

@@ -54,7 +54,13 @@ impl Column {
 
 /// Writes titles of columns.
 pub fn head(pen: &mut Pen<'_>, look: Look, columns: &[Column]) {
-    row(pen, look, columns.iter().map(|&column| (column, column.title, look.title())));
+    for &Column { title, width, gap, is_number } in columns {
+        pen.skip(gap);
+        match is_number {
+            true => pen.number(title, width, look.title()),
+            false => pen.cell(title, width, look.title()),
+        };
+    }
 }
 
 /// Writes texts into their columns; those that are too long are cut.

@@ -46,6 +46,20 @@ impl Kind {
         }
     }
 
+    /// The use of such bytes.
+    pub fn means(self) -> &'static str {
+        match self {
+            Self::Header => "where the index is",
+            Self::Data => "coded symbols",
+            Self::Side => "signs and low bits, stored as they are",
+            Self::Scales => "what symbols are multiplied with",
+            Self::Offsets => "where chunks begin",
+            Self::Tables => "frequencies of symbols",
+            Self::Index => "names, shapes, and where everything is",
+            Self::Padding => "zeros between segments",
+        }
+    }
+
     fn of_role(role: &str) -> Self {
         match role {
             "side" => Self::Side,

@@ -7,7 +7,6 @@ use crate::action::Report;
 use crate::effect::Effect;
 use crate::state::State;
 use crate::state::layers::LayersState;
-use crate::state::map::MapState;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use crate::views::Tab;
 
@@ -93,7 +92,6 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
         layers.select(&file, crate::state::layers::Row::Tensor(i));
     }
     state.layers = layers;
-    state.map = MapState::new(&file);
     state.heat = state.heat.again();
     let name = safe_path(&file.path).into_owned();
     state.file = file;

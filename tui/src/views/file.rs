@@ -1,15 +1,25 @@
-//! The map of the file.
+//! The map of the file: all of it to scale, the part around the selection enlarged, a list of its regions, and figures.
+
+mod facts;
+
+use std::sync::{Arc, OnceLock};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
 
 use super::{Facts, Tab, View};
-use crate::draw::map as drawn;
+use crate::draw::scroll::Cursor;
+use crate::draw::table::{self, Column};
+use crate::draw::text;
+use crate::draw::theme::Look;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
+use crate::model::FileModel;
+use crate::model::map::{FileMap, Kind, Region};
 use crate::state::State;
-use crate::update::map;
+use crate::update::show;
 
 /// The file's map.
 pub struct File;
@@ -29,27 +39,316 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
+/// The part of the file that is selected.
+#[derive(Clone, Debug, Default)]
+pub struct FileState {
+    /// The selected region.
+    pub cursor: Cursor,
+    /// Worked out when it is first looked at, so that no other view waits for it.
+    found: Arc<OnceLock<FileMap>>,
+}
+
+impl FileState {
+    /// The map of the file, which must be the one that the state is about.
+    pub fn map(&self, file: &FileModel) -> &FileMap {
+        self.found.get_or_init(|| FileMap::new(file))
+    }
+
+    /// The selected region.
+    pub fn selected(&self, file: &FileModel) -> Option<&Region> {
+        self.map(file).regions.get(self.cursor.selected)
+    }
+}
+
 impl View for File {
     fn facts(&self) -> &'static Facts {
         &FACTS
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        drawn::draw(buffer, area, state);
+        let map = state.views.file.map(&state.file);
+        let (columns, rows) = (usize::from(area.width), usize::from(area.height));
+        let place = Place::new(columns, rows, map);
+        let selected = state.views.file.selected(&state.file).copied();
+        // A column at either side stays empty.
+        let inner = Rect { x: area.x.saturating_add(1), width: area.width.saturating_sub(2), ..area };
+        let window = selected.map(|r| window(map, &r));
+        if let Some(row) = place.whole {
+            let all = (0, map.length);
+            bar(buffer, inner, (row, place.thick), state.look, map, all);
+            below(Pen::new(buffer, inner, row + place.thick), state.look, all, window, "the whole file");
+        }
+        if let (Some(row), Some(window)) = (place.zoom, window) {
+            bar(buffer, inner, (row, place.thick), state.look, map, window);
+            let mark = selected.map(|r| (r.offset, r.end()));
+            let what = format!("{} enlarged", text::size(window.1 - window.0));
+            below(Pen::new(buffer, inner, row + place.thick), state.look, window, mark, &what);
+        }
+        if let Some(row) = place.legend {
+            legend(buffer, inner, row, state.look, map);
+        }
+        let facts = if columns >= BESIDE { (columns * 2 / 5).clamp(35, 48) } else { 0 };
+        let list = Rect { width: area.width.saturating_sub(facts as u16), ..area };
+        regions(buffer, list, &place, rows, state);
+        if facts > 0 {
+            let part = Rect {
+                x: list.right() + 1,
+                y: area.y + (place.list.min(rows)) as u16,
+                width: (facts - 2) as u16,
+                height: area.height.saturating_sub(place.list.min(rows) as u16),
+            };
+            facts::draw(buffer, part, state);
+        }
     }
 
-    fn footer(&self, pen: Pen<'_>, state: &State) {
-        drawn::footer(pen, state);
+    /// The selected region in full.
+    fn footer(&self, mut pen: Pen<'_>, state: &State) {
+        let (look, map) = (state.look, state.views.file.map(&state.file));
+        let Some(r) = state.views.file.selected(&state.file) else { return };
+        pen.at_end(&state.views.file.cursor.place(map.regions.len()), look.dim());
+        let style = look.text().add_modifier(Modifier::BOLD);
+        let range = format!("  bytes {} to {}", text::count(r.offset), text::count(r.end().saturating_sub(1)));
+        let name = r.tensor.and_then(|t| state.file.tensors.get(t)).map_or("", |t| t.name.as_str());
+        pen.put(r.kind.name(), style).skip(1);
+        let means = r.kind.means();
+        if pen.left() > means.len() + 40 {
+            pen.put(&format!("({means}) "), look.dim());
+        }
+        let name = text::clean(look, name);
+        let room = pen.left();
+        let with_range = text::width(&name) + range.len() <= room;
+        pen.put(&text::short_name(look, &name, room), look.text());
+        if with_range {
+            pen.put(&range, look.dim());
+        }
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        map::command(state, command)
+        let (len, page) = (state.views.file.map(&state.file).regions.len(), height(state));
+        if state.views.file.cursor.moved(command, len, page) {
+            return Vec::new();
+        }
+        match state.views.file.selected(&state.file).and_then(|r| r.tensor) {
+            Some(tensor) if command == Command::Enter => show(state, tensor),
+            _ => Vec::new(),
+        }
     }
 
     fn fit(&self, state: &mut State) {
         // The map is not worked out before somebody looks at it.
         if state.tab == Tab::File {
-            map::fit(state);
+            let (len, height) = (state.views.file.map(&state.file).regions.len(), height(state));
+            state.views.file.cursor.fit(len, height);
         }
     }
+
+    fn renew(&self, state: &mut State) {
+        state.views.file = FileState::default();
+    }
+}
+
+/// Columns of an entry of the legend.
+const ENTRY: usize = 31;
+/// Fewest columns of the view with figures beside the list.
+const BESIDE: usize = 76;
+/// The enlarged part has at least so many bytes.
+const ZOOM: u64 = 1024;
+
+/// Where things are in the view: rows from its top.
+struct Place {
+    /// Rows of a bar.
+    thick: usize,
+    /// Row of the bar of the whole file, and of the enlarged part, if they are there.
+    whole: Option<usize>,
+    zoom: Option<usize>,
+    /// First row of the legend.
+    legend: Option<usize>,
+    /// First row of the list, its head included if there is one.
+    list: usize,
+    head: bool,
+}
+
+impl Place {
+    fn new(columns: usize, rows: usize, map: &FileMap) -> Self {
+        let entries = map.bytes.iter().filter(|&&b| b > 0).count();
+        let legend = entries.div_ceil(per_line(columns));
+        let thick = if rows >= 30 { 2 } else { 1 };
+        let gap = usize::from(rows >= 30);
+        let mut place = Self { thick, whole: None, zoom: None, legend: None, list: 0, head: rows > 2 };
+        let mut at = 0;
+        // Below the bars, the list needs some rows.
+        if rows >= 6 {
+            place.whole = Some(at);
+            at += thick + 1 + gap;
+        }
+        if rows >= 14 {
+            place.zoom = Some(at);
+            at += thick + 1 + gap;
+        }
+        if rows >= at + legend + 6 {
+            place.legend = Some(at);
+            at += legend + gap;
+        }
+        place.list = at;
+        place
+    }
+}
+
+fn per_line(columns: usize) -> usize {
+    (columns.saturating_sub(1) / ENTRY).max(1)
+}
+
+/// The part of the file around a region that is enlarged: from first to behind last byte.
+fn window(map: &FileMap, r: &Region) -> (u64, u64) {
+    let length = r.length.saturating_mul(4).max(ZOOM).min(map.length);
+    let begin = (r.offset + r.length / 2).saturating_sub(length / 2).min(map.length - length);
+    (begin, begin + length)
+}
+
+/// The sign and the style of a kind; data of neighbouring regions is told apart by two signs.
+fn sign(look: Look, kind: Kind, odd: bool) -> (&'static str, Style) {
+    match kind {
+        Kind::Header => (look.sign("H", "H"), look.title()),
+        Kind::Data if odd => (look.sign("▓", "d"), look.bar()),
+        Kind::Data => (look.sign("█", "D"), look.bar()),
+        Kind::Side => (look.sign("▒", "b"), look.good()),
+        Kind::Scales => (look.sign("S", "s"), look.warn()),
+        Kind::Offsets => (look.sign("o", "o"), look.warn()),
+        Kind::Tables => (look.sign("T", "t"), look.title()),
+        Kind::Index => (look.sign("░", "I"), look.title()),
+        Kind::Padding => (look.sign("·", "."), look.dim()),
+    }
+}
+
+/// A range of the file to scale: each cell shows what most of its bytes are.
+fn bar(
+    buffer: &mut Buffer,
+    area: Rect,
+    (row, thick): (usize, usize),
+    look: Look,
+    map: &FileMap,
+    (begin, end): (u64, u64),
+) {
+    let columns = u128::from(area.width);
+    let at = |cell: u128| begin + (u128::from(end - begin) * cell / columns.max(1)) as u64;
+    let cells: Vec<_> = (0..columns)
+        .map_while(|cell| {
+            let first = at(cell);
+            // Where there are fewer bytes than cells, each cell has a byte.
+            let (kind, region) = map.most(first, at(cell + 1).max(first + 1))?;
+            let tensor = region.and_then(|r| map.regions.get(r)?.tensor);
+            Some(sign(look, kind, tensor.is_some_and(|t| t % 2 == 1)))
+        })
+        .collect();
+    for line in 0..thick {
+        let mut pen = Pen::new(buffer, area, row + line);
+        for (sign, style) in &cells {
+            pen.put(sign, *style);
+        }
+    }
+}
+
+/// The line below a bar: where it begins and ends, and a mark below a part of it.
+fn below(mut pen: Pen<'_>, look: Look, (begin, end): (u64, u64), part: Option<(u64, u64)>, what: &str) {
+    let columns = pen.left();
+    let (left, right) = (text::size(begin), text::size(end));
+    let cell = |at: u64| {
+        let whole = u128::from(end - begin).max(1);
+        (u128::from(at.clamp(begin, end) - begin) * columns as u128 / whole) as usize
+    };
+    let mark = part.map(|(b, e)| {
+        let first = cell(b).min(columns.saturating_sub(1));
+        (first, cell(e).max(first + 1))
+    });
+    // Texts give way to the mark.
+    let (from, to) = mark.unwrap_or((columns, columns));
+    let middle = (columns.saturating_sub(what.len())) / 2;
+    let mut texts: Vec<(usize, &str)> = Vec::new();
+    for (at, text) in [(0, left.as_str()), (middle, what), (columns.saturating_sub(right.len()), right.as_str())] {
+        let free = texts.last().is_none_or(|(b, t)| b + t.len() + 2 <= at);
+        if free && (at + text.len() < from || at > to) {
+            texts.push((at, text));
+        }
+    }
+    let mut at = 0;
+    let caret = if to - from == 1 { look.sign("▲", "^") } else { look.sign("▔", "^") };
+    let write_mark = |pen: &mut Pen<'_>, at: &mut usize| {
+        pen.skip(from - *at).put(&caret.repeat(to - from), look.warn());
+        *at = to;
+    };
+    let mut marked = mark.is_none();
+    for (begin, text) in texts {
+        if !marked && from < begin {
+            write_mark(&mut pen, &mut at);
+            marked = true;
+        }
+        pen.skip(begin - at).put(text, look.dim());
+        at = begin + text.len();
+    }
+    if !marked {
+        write_mark(&mut pen, &mut at);
+    }
+}
+
+fn legend(buffer: &mut Buffer, area: Rect, row: usize, look: Look, map: &FileMap) {
+    let columns = usize::from(area.width) + 1;
+    let kinds = Kind::ALL.into_iter().filter(|&k| map.bytes[k as usize] > 0);
+    for (i, kind) in kinds.enumerate() {
+        let per_line = per_line(columns);
+        let mut pen = Pen::new(buffer, area, row + i / per_line);
+        let bytes = map.bytes[kind as usize];
+        let (even, style) = sign(look, kind, false);
+        let (odd, _) = sign(look, kind, true);
+        pen.skip(i % per_line * ENTRY).put(even, style).put(if odd == even { " " } else { odd }, style);
+        pen.skip(1).cell(kind.name(), 8, look.text());
+        pen.number(&text::size(bytes), 10, look.text()).skip(1);
+        pen.number(&text::percent(bytes as f64 / map.length.max(1) as f64), 7, look.dim());
+    }
+}
+
+/// Rows of the list.
+pub fn height(state: &State) -> usize {
+    let rows = state.body_height();
+    let place = Place::new(usize::from(state.size.0), rows, state.views.file.map(&state.file));
+    rows.saturating_sub(place.list + usize::from(place.head))
+}
+
+/// The list of regions.
+fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &State) {
+    let (look, map) = (state.look, state.views.file.map(&state.file));
+    let width = usize::from(area.width);
+    let offset = Column::number("offset", text::count(map.length).len().max(6)).after(0);
+    let mut columns = vec![offset, Column::number("length", 10)];
+    let has_parts = width >= 64;
+    if has_parts {
+        columns.extend([Column::number("of file", 7), Column::text("", 1), Column::text("what", 7).after(1)]);
+    } else {
+        columns.push(Column::text("what", 7));
+    }
+    let used: usize = columns.iter().map(Column::needs).sum();
+    let name = Column::text("of", width.saturating_sub(used + 2)).after(1);
+    columns.push(name);
+    if place.head {
+        table::head(Pen::new(buffer, area, place.list).skip(1), look, &columns);
+    }
+    let first = place.list + usize::from(place.head);
+    let seen = (first, rows.saturating_sub(first).max(1));
+    table::list((buffer, area), seen, look, (state.views.file.cursor, map.regions.len()), |mut pen, at| {
+        let r = &map.regions[at];
+        let (sign, sign_style) = sign(look, r.kind, r.tensor.is_some_and(|t| t % 2 == 1));
+        let mut cells = vec![(text::count(r.offset), look.dim()), (text::size(r.length), look.text())];
+        if has_parts {
+            let part = r.length as f64 / map.length.max(1) as f64;
+            cells.extend([(text::percent(part), look.dim()), (sign.to_owned(), sign_style)]);
+        }
+        cells.push((r.kind.name().to_owned(), sign_style));
+        if let Some(t) = r.tensor.and_then(|t| state.file.tensors.get(t)) {
+            let label = text::clean(look, &t.name);
+            // The tensor's first region names it plainly, the others repeat it.
+            let again = at > 0 && map.regions[at - 1].tensor == r.tensor;
+            let style = if again { look.dim() } else { look.text() };
+            cells.push((text::short_name(look, &label, name.width).into_owned(), style));
+        }
+        table::row(&mut pen, look, columns.iter().zip(cells).map(|(&column, (text, style))| (column, text, style)));
+    });
 }

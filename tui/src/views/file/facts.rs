@@ -69,7 +69,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
 }
 
 fn lines(state: &State, rows: usize) -> Vec<Line> {
-    let (file, map) = (&state.file, state.map.map(&state.file));
+    let (file, map) = (&state.file, state.views.file.map(&state.file));
     let fact = |key: &str, value: String| Line::Fact(key.to_owned(), value);
     let format = match (&file.content, file.container()) {
         (Content::Original(original), _) => original.described(),
