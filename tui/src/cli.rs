@@ -11,8 +11,8 @@ use clap_complete::Shell;
 
 use crate::draw::theme::Theme;
 use crate::model::order::Column;
-use crate::state::timing::Device;
 use crate::views::Tab;
+use crate::views::speed::Device;
 
 /// The name that messages begin with.
 pub const PROGRAM: &str = "wcodec-tui";

@@ -15,7 +15,6 @@ pub mod scroll;
 pub mod table;
 pub mod text;
 pub mod theme;
-pub mod timing;
 pub mod widgets;
 
 use ratatui::Frame;

@@ -144,6 +144,12 @@ impl Keymap {
     }
 }
 
+/// The one after `now` among all that a key goes round, or the one before.
+pub fn around<T: Copy + PartialEq>(all: &[T], now: T, back: bool) -> T {
+    let at = all.iter().position(|&t| t == now).unwrap_or(0);
+    all[(at + if back { all.len() - 1 } else { 1 }) % all.len()]
+}
+
 /// The name of a key; none of one that no file of keys could name.
 pub fn named(key: KeyEvent) -> Option<String> {
     let found = plain(key);

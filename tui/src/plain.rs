@@ -14,7 +14,7 @@ use crate::model::FileModel;
 use crate::model::original::Original;
 use crate::model::rates::Rates;
 use crate::model::statements::lines;
-use crate::state::timing::LaneState;
+use crate::views::speed::LaneState;
 
 const HEADINGS: [&str; 11] =
     ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "error", "entropy"];

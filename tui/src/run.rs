@@ -295,8 +295,8 @@ fn sorted(column: crate::model::order::Column) -> Sort {
 /// What the flags say of the first view.
 fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
     let estimate = update::estimate(state);
-    state.timing.device = options.device.unwrap_or_default();
-    state.timing.threads = options.threads.map_or(0, usize::from);
+    state.views.speed.device = options.device.unwrap_or_default();
+    state.views.speed.threads = options.threads.map_or(0, usize::from);
     if let Some(column) = options.sort {
         state.layers.sort = sorted(column);
     }
@@ -433,7 +433,7 @@ fn is_busy(state: &State) -> bool {
     let fetching =
         |k: &crate::state::Known| matches!(k.stats, Fetch::Running(_)) || matches!(k.verdict, Fetch::Running(_));
     let encodes = matches!(state.encode.would, Fetch::Running(_)) || state.encode.running.is_some();
-    encodes || state.timing.running.is_some() || state.known.values().any(fetching)
+    encodes || state.views.speed.running.is_some() || state.known.values().any(fetching)
 }
 
 fn is_suspend(action: &Action) -> bool {

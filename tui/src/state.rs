@@ -4,7 +4,6 @@ pub mod encode;
 pub mod heat;
 pub mod layer;
 pub mod layers;
-pub mod timing;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +14,6 @@ use self::encode::EncodeState;
 use self::heat::HeatState;
 use self::layer::LayerState;
 use self::layers::LayersState;
-use self::timing::TimingState;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
@@ -99,8 +97,6 @@ pub struct State {
     pub layers: LayersState,
     /// The view of one tensor.
     pub layer: LayerState,
-    /// The view of timings.
-    pub timing: TimingState,
     /// What the views keep.
     pub views: Views,
 }
@@ -129,7 +125,6 @@ impl State {
             encode: EncodeState::default(),
             layers,
             layer: LayerState::default(),
-            timing: TimingState::default(),
             views,
         }
     }

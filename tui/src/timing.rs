@@ -13,7 +13,6 @@
 //!
 //! Throughput is that of the output: decoded bytes, 1 GB/s being 1e9 of them each second.
 
-pub mod export;
 pub mod series;
 
 use std::fmt;

@@ -6,7 +6,6 @@ pub mod heat;
 pub mod layer;
 pub mod layers;
 pub mod report;
-pub mod timing;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
 use tui_input::Input;
@@ -19,7 +18,7 @@ use crate::model::filter::Filter;
 use crate::state::layers::Row;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
-use crate::views::Tab;
+use crate::views::{Tab, speed};
 
 /// Does what follows from an action, in the state, and says what is to be done outside of it.
 ///
@@ -289,7 +288,7 @@ pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
     }
     let mut effects = Vec::new();
     if timed && !tab.view().times(state) {
-        effects.extend(timing::leave(state));
+        effects.extend(speed::stop(state));
     }
     effects.extend(tab.view().enter(state, before == tab));
     effects

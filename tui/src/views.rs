@@ -13,7 +13,7 @@ use ratatui::layout::Rect;
 
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
-use crate::keymap::{Binding, Command};
+use crate::keymap::{Binding, Command, around};
 use crate::model::FileModel;
 use crate::state::State;
 
@@ -67,8 +67,7 @@ impl Tab {
 
     /// The next one, around.
     pub fn next(self, back: bool) -> Self {
-        let at = Self::ALL.iter().position(|&t| t == self).unwrap_or(0);
-        Self::ALL[(at + if back { Self::ALL.len() - 1 } else { 1 }) % Self::ALL.len()]
+        around(&Self::ALL, self, back)
     }
 }
 
@@ -81,12 +80,19 @@ pub struct Views {
     pub compare: compare::CompareState,
     /// Of [`file`].
     pub file: file::FileState,
+    /// Of [`speed`].
+    pub speed: speed::SpeedState,
 }
 
 impl Views {
     /// Views of a file, and of one that it is compared with.
     pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
-        Self { bits: Default::default(), compare: compare::CompareState::new(file, other), file: Default::default() }
+        Self {
+            bits: Default::default(),
+            compare: compare::CompareState::new(file, other),
+            file: Default::default(),
+            speed: Default::default(),
+        }
     }
 }
 

@@ -52,8 +52,8 @@ fn times(count: usize, seed: usize) -> impl Iterator<Item = f64> {
 
 /// Takes what a worker would have measured in the run that is under way.
 fn measured(state: &mut State, unit: f64, damaged: bool) {
-    let (run, lane) = (state.timing.running.unwrap(), state.timing.lane());
-    let tensors = state.timing.subject.as_ref().unwrap().tensors.clone();
+    let (run, lane) = (state.views.speed.running.unwrap(), state.views.speed.lane());
+    let tensors = state.views.speed.subject.as_ref().unwrap().tensors.clone();
     let gone = |i: usize| damaged && i == 7;
     let mut layers: Vec<LayerTime> = tensors
         .iter()
@@ -151,10 +151,10 @@ fn one_layer_without_a_gpu() {
 #[test]
 fn the_whole_file_says_how_many_tokens_a_second_that_is() {
     let mut state = opened((120, 40), Look::default());
-    assert_eq!(state.timing.subject.as_ref().map(|s| s.tensors.len()), Some(state.file.tensors.len()));
+    assert_eq!(state.views.speed.subject.as_ref().map(|s| s.tensors.len()), Some(state.file.tensors.len()));
     assert!(!screen(&state).contains("tokens/s"));
     measured(&mut state, 2.0, false);
-    let p50 = state.timing.current().unwrap().series.summary().unwrap().p50;
+    let p50 = state.views.speed.current().unwrap().series.summary().unwrap().p50;
     let text = screen(&state);
     let line = text.lines().find(|l| l.contains("one pass over all weights")).unwrap();
     let said: f64 = line.split("→ ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -189,7 +189,7 @@ fn before_the_first_round() {
 #[test]
 fn a_failure_is_a_row() {
     let mut state = opened((80, 24), Look::default());
-    let (run, lane) = (state.timing.running.unwrap(), state.timing.lane());
+    let (run, lane) = (state.views.speed.running.unwrap(), state.views.speed.lane());
     report(&mut state, TimingReport::Failed { run, lane, why: "byte 64: the hash of a segment does not match".into() });
     insta::assert_snapshot!("failed_80x24", screen(&state));
 }
@@ -200,7 +200,7 @@ fn every_size_is_drawn() {
         for rows in (1..=20).chain([50, 100]) {
             let mut state = busy((columns, rows), Look { ascii: rows % 2 == 0, ..Look::default() });
             press(&mut state, "Gk");
-            let (timing, body) = (&state.timing, state.body_height());
+            let (timing, body) = (&state.views.speed, state.body_height());
             let (cursor, height) = (timing.cursor, timing.heights(body).layers.max(1));
             assert!(cursor.offset <= cursor.selected && cursor.selected < cursor.offset + height, "{columns}x{rows}");
             screen(&state);

@@ -2,6 +2,8 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
+use crate::keymap::around;
+
 /// A set of colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Theme {
@@ -22,12 +24,7 @@ impl Theme {
 
     /// The next one, around.
     pub fn next(self) -> Self {
-        match self {
-            Self::Dark => Self::Light,
-            Self::Light => Self::Safe,
-            Self::Safe => Self::Plain,
-            Self::Plain => Self::Dark,
-        }
+        around(&Self::ALL, self, false)
     }
 
     /// The word for it on the command line.

@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 use wcodec::TensorInfo;
 use wcodec::names::natural;
 
+use crate::keymap::around;
+
 /// A column of the table of layers, by which it can be sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Column {
@@ -95,9 +97,7 @@ impl Column {
 
     /// The next one, around.
     pub fn next(self, back: bool) -> Self {
-        let all = Self::ALL;
-        let at = all.iter().position(|&c| c == self).unwrap_or(0);
-        all[(at + if back { all.len() - 1 } else { 1 }) % all.len()]
+        around(&Self::ALL, self, back)
     }
 }
 

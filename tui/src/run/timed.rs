@@ -9,9 +9,9 @@ use crate::cli::Options;
 use crate::draw::theme::Look;
 use crate::model::FileModel;
 use crate::plain;
-use crate::state::timing::{Device, LaneState};
 use crate::timing::{Lane, TimingEffect, TimingReport};
-use crate::update::timing::take;
+use crate::views::speed::take;
+use crate::views::speed::{Device, LaneState};
 use crate::workers::timing::TimingWorker;
 
 /// Rounds that are enough, and how long it is gone on for fewer.

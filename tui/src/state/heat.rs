@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::keymap::around;
 use crate::model::FileModel;
 use crate::model::heat::{Heat, HeatCell};
 use crate::model::original::Original;
@@ -65,9 +66,7 @@ impl Measure {
 
     /// The next one, around.
     pub fn next(self, file: &FileModel, back: bool) -> Self {
-        let all = Self::all(file);
-        let at = all.iter().position(|&m| m == self).unwrap_or(0);
-        all[(at + if back { all.len() - 1 } else { 1 }) % all.len()]
+        around(Self::all(file), self, back)
     }
 }
 

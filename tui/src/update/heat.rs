@@ -6,8 +6,8 @@ use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::state::State;
 use crate::state::heat::Measure;
-use crate::state::timing::Scope;
 use crate::views::Tab;
+use crate::views::speed::Scope;
 
 /// Keeps the selection within the grid, and on the screen.
 pub fn fit(state: &mut State) {
@@ -48,7 +48,7 @@ pub fn measure(state: &mut State, measure: Measure) -> Vec<Effect> {
     let before = std::mem::replace(&mut state.heat.measure, measure);
     match (before == Measure::Speed, measure == Measure::Speed) {
         (false, true) => enter(state),
-        (true, false) => super::timing::leave(state),
+        (true, false) => crate::views::speed::stop(state),
         _ => Vec::new(),
     }
 }
@@ -58,8 +58,8 @@ pub fn enter(state: &mut State) -> Vec<Effect> {
     if state.heat.measure != Measure::Speed {
         return Vec::new();
     }
-    state.timing.scope = Scope::File;
-    super::timing::enter(state)
+    state.views.speed.scope = Scope::File;
+    crate::views::speed::start(state)
 }
 
 /// The estimates of a checkpoint are there: bits of `int8` are shown, unless they tell tensors apart by nothing or the user chose otherwise.

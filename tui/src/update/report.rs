@@ -2,13 +2,13 @@
 
 use wcodec::text::safe_path;
 
-use super::{encode, estimate, heat, timing};
+use super::{encode, estimate, heat};
 use crate::action::Report;
 use crate::effect::Effect;
 use crate::state::State;
 use crate::state::layers::LayersState;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
-use crate::views::Tab;
+use crate::views::{Tab, speed};
 
 /// A worker has something to say.
 pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
@@ -17,7 +17,7 @@ pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
             on_stats(state, report);
             Vec::new()
         }
-        Report::Timing(report) => timing::report(state, report),
+        Report::Timing(report) => speed::report(state, report),
         Report::FileChanged => {
             state.changed = true;
             state.fail("the file changed on disk: r reads it again");

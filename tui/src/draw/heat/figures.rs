@@ -49,7 +49,7 @@ impl<'a> Figures<'a> {
     pub fn new(state: &'a State, measure: Measure) -> Self {
         let mut times = HashMap::new();
         if measure == Measure::Speed {
-            let timed = state.timing.layers().iter().filter_map(|l| Some((l.tensor, (l.bytes, l.ms?))));
+            let timed = state.views.speed.layers().iter().filter_map(|l| Some((l.tensor, (l.bytes, l.ms?))));
             times.extend(timed);
         }
         Self { state, measure, times }

@@ -1,9 +1,10 @@
-//! The view of timings.
+//! The subject of timings, the devices, and their times.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::draw::scroll::Cursor;
+use crate::keymap::around;
 use crate::timing::series::Series;
 use crate::timing::{Gpu, Lane, LayerTime};
 
@@ -31,11 +32,7 @@ impl Scope {
 
     /// The next one, around.
     pub fn next(self) -> Self {
-        match self {
-            Self::Layer => Self::Module,
-            Self::Module => Self::File,
-            Self::File => Self::Layer,
-        }
+        around(&[Self::Layer, Self::Module, Self::File], self, false)
     }
 }
 
@@ -66,12 +63,7 @@ impl Order {
 
     /// The next one, around.
     pub fn next(self) -> Self {
-        match self {
-            Self::Time => Self::Speed,
-            Self::Speed => Self::Size,
-            Self::Size => Self::Name,
-            Self::Name => Self::Time,
-        }
+        around(&[Self::Time, Self::Speed, Self::Size, Self::Name], self, false)
     }
 
     /// The tensors in this order, those that cannot be decoded last. They come the slowest first; `natural` is the natural order of all.
@@ -183,7 +175,7 @@ impl LaneState {
 
 /// What is timed, and what came out.
 #[derive(Clone, Debug, Default)]
-pub struct TimingState {
+pub struct SpeedState {
     /// Threads that the CPU can do at once; 0 where not known yet.
     pub cores: usize,
     /// Threads that were chosen; 0 for all cores.
@@ -223,7 +215,7 @@ pub enum DeviceRow<'a> {
     NoGpu(&'a str),
 }
 
-impl TimingState {
+impl SpeedState {
     /// The device that was chosen, with its threads.
     pub fn lane(&self) -> Lane {
         match self.device {
@@ -319,7 +311,7 @@ mod tests {
 
     #[test]
     fn heights_fit_every_view() {
-        let mut state = TimingState { cores: 8, ..TimingState::default() };
+        let mut state = SpeedState { cores: 8, ..SpeedState::default() };
         for lanes in 0..20 {
             for body in 0..100 {
                 let h = state.heights(body);
@@ -332,7 +324,7 @@ mod tests {
 
     #[test]
     fn lanes_are_in_order_and_gpus_are_rows_before_they_decode() {
-        let mut state = TimingState::default();
+        let mut state = SpeedState::default();
         for lane in [Lane::Gpu(1), Lane::Cpu(8), Lane::Cpu(2), Lane::Cpu(8)] {
             state.lane_mut(lane);
         }

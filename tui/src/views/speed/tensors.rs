@@ -3,29 +3,26 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{clip, ms, optional};
+use super::draw::{clip, ms, optional};
+use crate::draw::table::{self, Column};
 use crate::draw::text;
 use crate::draw::widgets::{Pen, bar};
 use crate::state::State;
 
 /// Draws its head and the rows that fit.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, timing) = (state.look, &state.timing);
+    let (look, timing) = (state.look, &state.views.speed);
     let width = usize::from(area.width);
-    let (sizes, shares) = (width >= 110, width >= 76);
-    let name_columns = (width * 2 / 5).clamp(16, 70).min(width.saturating_sub(20).max(8));
-    let style = look.title();
-    let mut pen = Pen::new(buffer, area, 0);
-    pen.skip(1);
-    pen.cell(timing.order.title(), name_columns, style).skip(1).number("ms", 9, style);
-    pen.skip(2).number("GB/s", 7, style);
-    if shares {
-        pen.skip(2).number("share", 8, style);
-    }
-    if sizes {
-        pen.skip(2).number("output", 11, style);
-    }
-    pen.skip(2).put("median time", style);
+    let name = (width * 2 / 5).clamp(16, 70).min(width.saturating_sub(20).max(8));
+    let figures = [
+        Some(Column::number("ms", 9).after(1)),
+        Some(Column::number("GB/s", 7)),
+        (width >= 76).then_some(Column::number("share", 8)),
+        (width >= 110).then_some(Column::number("output", 11)),
+    ];
+    let mut columns = vec![Column::text(timing.order.title(), name).after(1)];
+    columns.extend(figures.into_iter().flatten().chain([Column::rest("median time")]));
+    table::head(&mut Pen::new(buffer, area, 0), look, &columns);
 
     let layers = timing.layers();
     let height = usize::from(area.height.saturating_sub(1));
@@ -49,27 +46,25 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         if selected {
             pen.fill(over);
         }
-        let name = state.file.tensors.get(layer.tensor).map_or("", |t| t.name.as_str());
-        let name = text::clean(look, name);
-        pen.skip(1).cell(&text::short_name(look, &name, name_columns), name_columns, over).skip(1);
+        let label = state.file.tensors.get(layer.tensor).map_or("", |t| t.name.as_str());
+        let label = text::clean(look, label);
+        pen.skip(1).cell(&text::short_name(look, &label, name), name, over);
         if let Some(why) = &layer.error {
-            let why = text::clean(look, why);
-            pen.skip(2).put(look.sign("✗ ", "! "), over.patch(look.bad()));
-            let why = text::cut(look, &why, pen.left());
-            pen.put(&why, over.patch(look.warn()));
+            pen.skip(3).put(look.sign("✗ ", "! "), over.patch(look.bad()));
+            pen.cut(look, why, over.patch(look.warn()));
             continue;
         }
-        let time = layer.ms.map_or_else(|| look.sign("–", "-").to_owned(), ms);
-        pen.number(&time, 9, over).skip(2).number(&optional(look, layer.gb_per_s()), 7, over);
-        if shares {
-            let share = layer.ms.zip(round).filter(|(_, round)| *round > 0.0).map(|(ms, round)| ms / round);
-            let share = share.map_or_else(|| look.sign("–", "-").to_owned(), |s| text::percent(s.min(1.0)));
-            pen.skip(2).number(&share, 8, over);
-        }
-        if sizes {
-            pen.skip(2).number(&text::size(layer.bytes), 11, over);
-        }
-        pen.skip(2);
+        let dash = || look.sign("–", "-").to_owned();
+        let share = layer.ms.zip(round).filter(|(_, round)| *round > 0.0).map(|(ms, round)| ms / round);
+        let texts = [
+            layer.ms.map_or_else(dash, ms),
+            optional(look, layer.gb_per_s()),
+            share.map_or_else(dash, |s| text::percent(s.min(1.0))),
+            text::size(layer.bytes),
+        ];
+        let cell = |(column, text): (Option<Column>, String)| Some((column?, text, over));
+        table::row(&mut pen, look, figures.into_iter().zip(texts).filter_map(cell));
+        pen.skip(table::GAP);
         let part = layer.ms.filter(|_| longest > 0.0).map_or(0.0, |ms| ms / longest);
         let columns = pen.left().saturating_sub(1);
         if part > 1.0001 && columns > 1 {

@@ -1,32 +1,28 @@
-//! The view of timings: what is timed, the devices, the tensors by time, and the last rounds.
-
-mod chart;
-mod devices;
-mod layers;
+//! The screen of timings: what is timed, the devices, the tensors by time, and the last rounds.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::text;
-use super::widgets::Pen;
+use super::{Scope, chart, devices, tensors};
+use crate::draw::text;
+use crate::draw::theme::Look;
+use crate::draw::widgets::Pen;
 use crate::state::State;
-use crate::state::timing::Scope;
 use crate::timing::series::percentile;
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let area = area.intersection(buffer.area);
     if area.is_empty() {
         return;
     }
-    let heights = state.timing.heights(usize::from(area.height));
+    let heights = state.views.speed.heights(usize::from(area.height));
     headline(Pen::new(buffer, area, 0), state);
     devices::draw(buffer, rows(area, 1, heights.devices + 1), state);
     let at = 2 + heights.devices + heights.gap;
     if heights.gap > 0 {
         note(Pen::new(buffer, area, at - 1), state);
     }
-    layers::draw(buffer, rows(area, at, heights.layers + 1), state);
+    tensors::draw(buffer, rows(area, at, heights.layers + 1), state);
     if heights.chart > 0 {
         chart::draw(buffer, rows(area, at + 2 + heights.layers, heights.chart + 1), state);
     }
@@ -41,7 +37,7 @@ fn rows(area: Rect, from: usize, count: usize) -> Rect {
 
 /// What is timed, where, and whether.
 fn headline(mut pen: Pen<'_>, state: &State) {
-    let (look, timing) = (state.look, &state.timing);
+    let (look, timing) = (state.look, &state.views.speed);
     pen.skip(1);
     let (sign, word, style) = match (timing.running, timing.paused, timing.current().and_then(|l| l.failed.as_ref())) {
         (Some(_), ..) => (look.sign("▶", ">"), "running", look.good()),
@@ -80,7 +76,7 @@ fn headline(mut pen: Pen<'_>, state: &State) {
 fn note(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
-    let Some((count, why)) = state.timing.current().and_then(|l| l.left_out.as_ref()) else {
+    let Some((count, why)) = state.views.speed.current().and_then(|l| l.left_out.as_ref()) else {
         match bound(state) {
             Some(words) => {
                 const UNLESS: &str = ", unless decoded layers are kept";
@@ -95,16 +91,13 @@ fn note(mut pen: Pen<'_>, state: &State) {
         return;
     };
     let note = format!("{} left out: {why}", text::plural(*count, "tensor"));
-    pen.put(look.sign("✗ ", "! "), look.bad());
-    let note = text::clean(look, &note);
-    let note = text::cut(look, &note, pen.left());
-    pen.put(&note, look.warn());
+    pen.put(look.sign("✗ ", "! "), look.bad()).cut(look, &note, look.warn());
 }
 
 /// The time of the whole file in tokens a second: each token takes a pass over all weights where none is kept decoded.
 fn bound(state: &State) -> Option<String> {
-    let subject = state.timing.subject.as_ref().filter(|s| s.scope == Scope::File && s.tensors.len() > 1)?;
-    let summary = state.timing.current()?.series.summary().filter(|s| s.p50 > 0.0)?;
+    let subject = state.views.speed.subject.as_ref().filter(|s| s.scope == Scope::File && s.tensors.len() > 1)?;
+    let summary = state.views.speed.current()?.series.summary().filter(|s| s.p50 > 0.0)?;
     let arrow = state.look.sign("→", "->");
     let all = if subject.tensors.len() == state.file.tensors.len() { "all weights" } else { "these weights" };
     let tokens = text::general(1000.0 / summary.p50, 2);
@@ -112,17 +105,17 @@ fn bound(state: &State) -> Option<String> {
 }
 
 /// Milliseconds.
-fn ms(value: f64) -> String {
+pub fn ms(value: f64) -> String {
     if value < 1.0 { format!("{value:.4}") } else { text::figure(value) }
 }
 
 /// A figure that may be missing.
-fn optional(look: super::theme::Look, value: Option<f64>) -> String {
+pub fn optional(look: Look, value: Option<f64>) -> String {
     value.map_or_else(|| look.sign("–", "-").to_owned(), text::figure)
 }
 
 /// The largest of some times, or less where a few are far beyond the others: what is longer is drawn as cut.
-fn clip(times: impl Iterator<Item = f64>) -> f64 {
+pub fn clip(times: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = times.filter(|t| t.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     let most = sorted.last().copied().unwrap_or(0.0).max(0.0);

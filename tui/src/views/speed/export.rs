@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 use wcodec::text::ascii_json;
 
-use super::Lane;
+use super::{Gpus, LaneState, SpeedState};
 use crate::model::FileModel;
-use crate::state::timing::{Gpus, LaneState, TimingState};
+use crate::timing::Lane;
 
 /// The version of the document. It changes when a key changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The document as text in ASCII, with a newline at its end.
-pub fn text(file: &FileModel, timing: &TimingState) -> String {
+pub fn text(file: &FileModel, timing: &SpeedState) -> String {
     ascii_json(&format!("{:#}\n", document(file, timing))).into_owned()
 }
 
 /// What was timed on each device: times in milliseconds, throughput in 1e9 bytes of output each second. Percentiles are of the last
 /// `samples` rounds, by nearest rank; those of tensors are of their last decodings.
-pub fn document(file: &FileModel, timing: &TimingState) -> Value {
+pub fn document(file: &FileModel, timing: &SpeedState) -> Value {
     let subject = timing.subject.as_ref();
     let mut devices: Vec<Value> = timing.lanes.iter().map(|l| device(file, l)).collect();
     match &timing.gpus {

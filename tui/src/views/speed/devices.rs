@@ -4,60 +4,35 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::{clip, ms, optional};
+use super::draw::{clip, ms, optional};
+use super::state::DeviceRow;
+use super::{Gpus, LaneState};
+use crate::draw::table::{self, Column};
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::draw::widgets::Pen;
 use crate::state::State;
-use crate::state::timing::{DeviceRow, Gpus, LaneState};
-use crate::timing::Lane;
+use crate::timing::{Gpu, Lane};
 
-/// Which columns there is room for.
-struct Columns {
-    device: usize,
-    p95: bool,
-    runs: bool,
-    copy: bool,
-    /// Whether there is room for longer words.
-    wide: bool,
-}
-
-impl Columns {
-    fn new(width: u16) -> Self {
-        let width = usize::from(width);
-        Self {
-            device: (width / 5).clamp(14, 36),
-            p95: width >= 44,
-            runs: width >= 56,
-            copy: width >= 66,
-            wide: width >= 100,
-        }
-    }
-
-    fn copy_columns(&self) -> usize {
-        if self.wide { 9 } else { 7 }
-    }
+/// Columns of the figures of a device that there is room for; the last rounds stand behind them.
+fn columns(width: u16) -> [Option<Column>; 5] {
+    let copy = if width >= 100 { Column::number("copy GB/s", 9) } else { Column::number("copy", 7) };
+    [
+        Some(Column::number("p50 ms", 8).after(1)),
+        (width >= 44).then_some(Column::number("p95 ms", 8)),
+        Some(Column::number("GB/s", 7)),
+        (width >= 66).then_some(copy),
+        (width >= 56).then_some(Column::number("runs", 7)),
+    ]
 }
 
 /// Draws its head and the rows around that of the chosen device.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, timing) = (state.look, &state.timing);
-    let columns = Columns::new(area.width);
-    let style = look.title();
-    let mut pen = Pen::new(buffer, area, 0);
-    pen.skip(3).cell("device", columns.device, style).skip(1).number("p50 ms", 8, style);
-    if columns.p95 {
-        pen.skip(2).number("p95 ms", 8, style);
-    }
-    pen.skip(2).number("GB/s", 7, style);
-    if columns.copy {
-        pen.skip(2).number(if columns.wide { "copy GB/s" } else { "copy" }, columns.copy_columns(), style);
-    }
-    if columns.runs {
-        pen.skip(2).number("runs", 7, style);
-    }
-    pen.skip(2).put("last runs", style);
-
+    let (look, timing) = (state.look, &state.views.speed);
+    let name = Column::text("device", (usize::from(area.width) / 5).clamp(14, 36)).after(0);
+    let figures = columns(area.width);
+    let shown: Vec<Column> = [name].into_iter().chain(figures.into_iter().flatten()).collect();
+    table::head(Pen::new(buffer, area, 0).skip(3), look, &[&shown[..], &[Column::rest("last runs")]].concat());
     let rows = timing.device_rows();
     let height = usize::from(area.height.saturating_sub(1));
     let chosen = timing.lane();
@@ -71,19 +46,31 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let first = (at + 1).saturating_sub(height).max(rows.len().saturating_sub(height).min(at));
     for (i, row) in rows.iter().skip(first).take(height).enumerate() {
         let pen = Pen::new(buffer, area, i + 1);
-        draw_row(pen, state, &columns, row, is_chosen(row));
+        draw_row(pen, state, (name.width, &figures), row, is_chosen(row));
     }
 }
 
-fn draw_row(mut pen: Pen<'_>, state: &State, columns: &Columns, row: &DeviceRow<'_>, chosen: bool) {
+fn draw_row(
+    mut pen: Pen<'_>,
+    state: &State,
+    (width, columns): (usize, &[Option<Column>]),
+    row: &DeviceRow<'_>,
+    chosen: bool,
+) {
     let look = state.look;
     let style = if chosen { look.text().add_modifier(Modifier::BOLD) } else { look.text() };
     pen.skip(1).cell(if chosen { look.sign("▸", ">") } else { "" }, 2, style);
+    let lane = match row {
+        DeviceRow::Lane(lane) => Some(lane.lane),
+        DeviceRow::Gpu(gpu) => Some(Lane::Gpu(gpu.ordinal)),
+        DeviceRow::Looking | DeviceRow::NoGpu(_) => None,
+    };
+    let name = lane.map_or_else(|| "GPU".to_owned(), |lane| device_name(state, lane));
+    let name = text::clean(look, &name);
+    let is_looking = matches!(row, DeviceRow::Looking);
+    pen.cell(&text::cut(look, &name, width), width, if is_looking { look.dim() } else { style });
     match row {
         DeviceRow::Lane(lane) => {
-            let name = device_name(state, lane.lane);
-            let name = text::clean(look, &name);
-            pen.cell(&text::cut(look, &name, columns.device), columns.device, style).skip(1);
             // A GPU that is too old is known to be before it is tried.
             let known = || known_refusal(state, lane.lane).filter(|_| lane.series.runs() == 0);
             match lane.failed.as_deref().or_else(known) {
@@ -91,32 +78,18 @@ fn draw_row(mut pen: Pen<'_>, state: &State, columns: &Columns, row: &DeviceRow<
                 None => figures(pen, look, columns, lane, style),
             }
         }
-        DeviceRow::Gpu(gpu) => {
-            let name = device_name(state, Lane::Gpu(gpu.ordinal));
-            let name = text::clean(look, &name);
-            pen.cell(&text::cut(look, &name, columns.device), columns.device, style).skip(1);
-            match &gpu.refused {
-                Some(why) => refused(pen, look, why),
-                None => drop(pen.skip(2).put("not timed yet: D chooses it", look.dim())),
-            }
-        }
+        DeviceRow::Gpu(Gpu { refused: Some(why), .. }) => refused(pen, look, why),
+        DeviceRow::NoGpu(why) => refused(pen, look, why),
+        DeviceRow::Gpu(_) => drop(pen.skip(3).put("not timed yet: D chooses it", look.dim())),
         DeviceRow::Looking => {
-            let dots = look.sign("…", "...");
-            pen.cell("GPU", columns.device, look.dim())
-                .skip(3)
-                .put("looking for GPUs", look.dim())
-                .put(dots, look.dim());
-        }
-        DeviceRow::NoGpu(why) => {
-            pen.cell("GPU", columns.device, style).skip(1);
-            refused(pen, look, why);
+            pen.skip(3).put("looking for GPUs", look.dim()).put(look.sign("…", "..."), look.dim());
         }
     }
 }
 
 /// Why a GPU cannot decode, as far as it is known without trying.
 fn known_refusal(state: &State, lane: Lane) -> Option<&str> {
-    match (lane, &state.timing.gpus) {
+    match (lane, &state.views.speed.gpus) {
         (Lane::Gpu(n), Gpus::Found(gpus)) => gpus.iter().find(|g| g.ordinal == n)?.refused.as_deref(),
         _ => None,
     }
@@ -124,7 +97,7 @@ fn known_refusal(state: &State, lane: Lane) -> Option<&str> {
 
 /// What to call a device; GPUs by their names, too.
 fn device_name(state: &State, lane: Lane) -> String {
-    match (lane, &state.timing.gpus) {
+    match (lane, &state.views.speed.gpus) {
         (Lane::Gpu(n), Gpus::Found(gpus)) => {
             let name = gpus.iter().find(|g| g.ordinal == n).map_or("", |g| g.name.as_str());
             format!("{lane}  {name}").trim_end().to_owned()
@@ -134,30 +107,24 @@ fn device_name(state: &State, lane: Lane) -> String {
 }
 
 fn refused(mut pen: Pen<'_>, look: Look, why: &str) {
-    let why = text::clean(look, why);
-    pen.skip(2).put(look.sign("✗ ", "! "), look.bad());
-    let why = text::cut(look, &why, pen.left());
-    pen.put(&why, look.warn());
+    pen.skip(3).put(look.sign("✗ ", "! "), look.bad()).cut(look, why, look.warn());
 }
 
-fn figures(mut pen: Pen<'_>, look: Look, columns: &Columns, lane: &LaneState, style: Style) {
-    let summary = lane.series.summary();
+fn figures(mut pen: Pen<'_>, look: Look, columns: &[Option<Column>], lane: &LaneState, style: Style) {
+    let (summary, runs) = (lane.series.summary(), lane.series.runs());
     let dash = || look.sign("–", "-").to_owned();
     let time = |value: Option<f64>| value.map_or_else(dash, ms);
-    pen.number(&time(summary.map(|s| s.p50)), 8, style);
-    if columns.p95 {
-        pen.skip(2).number(&time(summary.map(|s| s.p95)), 8, style);
-    }
     let speed = summary.and_then(|s| s.gb_per_s);
-    pen.skip(2).number(&optional(look, speed), 7, if speed.is_some() { look.good() } else { style });
-    if columns.copy {
-        pen.skip(2).number(&optional(look, lane.copy_gb_per_s), columns.copy_columns(), style);
-    }
-    if columns.runs {
-        let runs = lane.series.runs();
-        pen.skip(2).number(&if runs == 0 { dash() } else { short_count(runs) }, 7, look.dim());
-    }
-    pen.skip(2);
+    let figures = [
+        (time(summary.map(|s| s.p50)), style),
+        (time(summary.map(|s| s.p95)), style),
+        (optional(look, speed), if speed.is_some() { look.good() } else { style }),
+        (optional(look, lane.copy_gb_per_s), style),
+        (if runs == 0 { dash() } else { short_count(runs) }, look.dim()),
+    ];
+    let cell = |(column, (text, style)): (&Option<Column>, (String, Style))| Some(((*column)?, text, style));
+    table::row(&mut pen, look, columns.iter().zip(figures).filter_map(cell));
+    pen.skip(table::GAP);
     let room = pen.left().min(60);
     pen.put(&sparkline(look, lane.series.recent(), room), look.bar());
 }

@@ -27,7 +27,7 @@ fn file() -> Arc<FileModel> {
 /// A state with the first tensor selected, which is timed alone, on a machine with 6 cores.
 fn opened() -> State {
     let mut state = State::new(file(), None, Look::default(), (100, 30));
-    state.timing.scope = Scope::Layer;
+    state.views.speed.scope = Scope::Layer;
     press(&mut state, "n");
     report(&mut state, TimingReport::Cores(6));
     state
@@ -75,9 +75,9 @@ fn entering_times_the_layer_and_leaving_stops() {
     let effects = press(&mut state, "5");
     assert!(effects.contains(&Effect::Timing(TimingEffect::Probe)));
     assert_eq!(starts(&effects), [(Lane::Cpu(6), vec![0])]);
-    assert_eq!(state.timing.subject.as_ref().unwrap().title, "layers.0.mlp.down_proj.weight");
+    assert_eq!(state.views.speed.subject.as_ref().unwrap().title, "layers.0.mlp.down_proj.weight");
     // Devices are looked for once.
-    assert!(stopped(&press(&mut state, "2")) && state.timing.running.is_none());
+    assert!(stopped(&press(&mut state, "2")) && state.views.speed.running.is_none());
     assert!(!press(&mut state, "5").contains(&Effect::Timing(TimingEffect::Probe)));
 }
 
@@ -93,7 +93,7 @@ fn without_the_number_of_cores_nothing_begins_until_it_comes() {
     assert!(report(&mut state, TimingReport::Cores(4)).is_empty());
     // A number that was given is enough.
     let mut state = State::new(file(), None, Look::default(), (100, 30));
-    state.timing.threads = 2;
+    state.views.speed.threads = 2;
     assert_eq!(starts(&press(&mut state, "5")), [(Lane::Cpu(2), all)]);
 }
 
@@ -104,10 +104,10 @@ fn keys_change_threads_and_pause() {
     assert!(starts(&press(&mut state, "+")).is_empty());
     assert!(state.notice.as_ref().unwrap().text.contains("6 threads"));
     assert_eq!(starts(&press(&mut state, "--")), [(Lane::Cpu(4), vec![0]), (Lane::Cpu(3), vec![0])]);
-    assert!(starts(&press(&mut state, "-------")).len() == 2 && state.timing.threads == 1);
+    assert!(starts(&press(&mut state, "-------")).len() == 2 && state.views.speed.threads == 1);
     assert_eq!(starts(&press(&mut state, "++++")).last().unwrap().0, Lane::Cpu(6));
     let effects = press(&mut state, " ");
-    assert!(stopped(&effects) && state.timing.paused);
+    assert!(stopped(&effects) && state.views.speed.paused);
     // While paused, only the choice changes.
     assert!(starts(&press(&mut state, "-m")).is_empty());
     assert_eq!(starts(&press(&mut state, " ")), [(Lane::Cpu(4), vec![0, 1])]);
@@ -126,7 +126,7 @@ fn scope_goes_from_the_layer_to_the_file() {
     // A module that is selected is the one that is timed.
     press(&mut state, "2g");
     press(&mut state, "5m");
-    assert_eq!(state.timing.subject.as_ref().unwrap().tensors.len(), 6);
+    assert_eq!(state.views.speed.subject.as_ref().unwrap().tensors.len(), 6);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn devices_go_round() {
     assert_eq!(lanes, [Lane::Gpu(0), Lane::Gpu(2), Lane::Cpu(6)]);
     // Threads are of the CPU.
     press(&mut state, "D");
-    assert!(press(&mut state, "-").is_empty() && state.timing.threads == 0);
+    assert!(press(&mut state, "-").is_empty() && state.views.speed.threads == 0);
     report(&mut state, TimingReport::Gpus(Err("no driver".into())));
     assert_eq!(starts(&press(&mut state, "D")), [(Lane::Cpu(6), vec![0])]);
     assert!(press(&mut state, "D").is_empty());
@@ -151,25 +151,25 @@ fn devices_go_round() {
 fn samples_are_kept_and_those_of_old_runs_are_not_taken() {
     let mut state = opened();
     press(&mut state, "5");
-    let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
+    let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(3, &[1.0, 2.0]) });
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(4, &[3.0]) });
-    let summary = state.timing.current().unwrap().series.summary().unwrap();
+    let summary = state.views.speed.current().unwrap().series.summary().unwrap();
     assert_eq!((summary.runs, summary.samples, summary.p50), (4, 3, 2.0));
     // Pausing and going on counts on.
     press(&mut state, "  ");
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(9, &[9.0]) });
-    assert_eq!(state.timing.current().unwrap().series.runs(), 4);
-    let run = state.timing.running.unwrap();
+    assert_eq!(state.views.speed.current().unwrap().series.runs(), 4);
+    let run = state.views.speed.running.unwrap();
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(1, &[4.0]) });
-    assert_eq!(state.timing.current().unwrap().series.runs(), 5);
+    assert_eq!(state.views.speed.current().unwrap().series.runs(), 5);
     // A failure is a row, and the run is over.
     report(&mut state, TimingReport::Failed { run, lane, why: "chunk 3".into() });
-    assert_eq!(state.timing.current().unwrap().failed.as_deref(), Some("chunk 3"));
-    assert!(state.timing.running.is_none() && state.notice.is_none());
+    assert_eq!(state.views.speed.current().unwrap().failed.as_deref(), Some("chunk 3"));
+    assert!(state.views.speed.running.is_none() && state.notice.is_none());
     // Another subject begins anew.
     press(&mut state, "m");
-    assert_eq!(state.timing.current().unwrap().series.runs(), 0);
+    assert_eq!(state.views.speed.current().unwrap().series.runs(), 0);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn what_is_exported_is_a_document_with_a_version() {
     let mut state = opened();
     press(&mut state, "5");
     assert!(press(&mut state, "x").is_empty() && state.notice.is_some());
-    let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
+    let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(2, &[0.5, 0.25]) });
     report(&mut state, TimingReport::Gpus(Err("no driver".into())));
     let effects = press(&mut state, "x");
@@ -197,7 +197,7 @@ fn what_is_exported_is_a_document_with_a_version() {
 fn enter_looks_at_the_layer() {
     let mut state = opened();
     press(&mut state, "5mm");
-    let (run, lane) = (state.timing.running.unwrap(), Lane::Cpu(6));
+    let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
     let mut all = progress(1, &[6.0]);
     all.layers = (0..6).rev().map(|tensor| LayerTime { tensor, bytes: 1, ms: Some(1.0), error: None }).collect();
     report(&mut state, TimingReport::Progress { run, lane, progress: all });

@@ -3,7 +3,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{clip, ms};
+use super::draw::{clip, ms};
 use crate::draw::text;
 use crate::draw::widgets::Pen;
 use crate::state::State;
@@ -14,7 +14,7 @@ const AXIS: usize = 13;
 /// Draws its head and a point for each round: from 0 on, or from near the shortest where all take about as long.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let look = state.look;
-    let Some(lane) = state.timing.current() else { return };
+    let Some(lane) = state.views.speed.current() else { return };
     let Some(summary) = lane.series.summary() else { return };
     let height = usize::from(area.height.saturating_sub(1));
     let columns = usize::from(area.width).saturating_sub(AXIS + 1);
