@@ -2,7 +2,6 @@
 
 pub mod encode;
 pub mod heat;
-pub mod layer;
 pub mod layers;
 
 use std::collections::HashMap;
@@ -12,8 +11,8 @@ use tui_input::Input;
 
 use self::encode::EncodeState;
 use self::heat::HeatState;
-use self::layer::LayerState;
 use self::layers::LayersState;
+use crate::draw::scroll::Scroll;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
@@ -27,8 +26,8 @@ pub enum Overlay {
     /// Nothing.
     #[default]
     None,
-    /// All keys, scrolled by so many lines.
-    Help(usize),
+    /// All keys.
+    Help(Scroll),
     /// The columns to sort by, and which is selected.
     Columns(usize),
     /// The ways to encode a checkpoint, and which is selected.
@@ -95,8 +94,6 @@ pub struct State {
     pub encode: EncodeState,
     /// The view of all tensors.
     pub layers: LayersState,
-    /// The view of one tensor.
-    pub layer: LayerState,
     /// What the views keep.
     pub views: Views,
 }
@@ -124,7 +121,6 @@ impl State {
             heat,
             encode: EncodeState::default(),
             layers,
-            layer: LayerState::default(),
             views,
         }
     }

@@ -3,7 +3,6 @@
 pub mod columns;
 pub mod encode;
 pub mod heat;
-pub mod layer;
 pub mod layers;
 pub mod report;
 
@@ -12,6 +11,7 @@ use tui_input::Input;
 use tui_input::backend::crossterm::EventHandler;
 
 use crate::action::Action;
+use crate::draw::scroll::Scroll;
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
@@ -95,23 +95,6 @@ fn on_paste(state: &mut State, text: &str) -> Vec<Effect> {
     Vec::new()
 }
 
-/// Scrolls a text of which `page` lines are shown, if the key is about that; otherwise says no. How far it can go is not its matter.
-fn scroll(scroll: &mut usize, command: Command, page: usize) -> bool {
-    let page = page.max(1);
-    *scroll = match command {
-        Command::Up => scroll.saturating_sub(1),
-        Command::Down => scroll.saturating_add(1),
-        Command::HalfUp => scroll.saturating_sub((page / 2).max(1)),
-        Command::HalfDown => scroll.saturating_add((page / 2).max(1)),
-        Command::PageUp => scroll.saturating_sub(page),
-        Command::PageDown => scroll.saturating_add(page),
-        Command::Top => 0,
-        Command::Bottom => usize::MAX,
-        _ => return false,
-    };
-    true
-}
-
 /// Shows only tensors whose names match.
 pub fn filter(state: &mut State, text: &str) {
     state.layers.filter = (!text.is_empty()).then(|| Filter::new(text));
@@ -142,16 +125,8 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
     let most = if matches!(state.overlay, Overlay::Help(_)) { crate::draw::help::most_scroll(state) } else { 0 };
     if let Overlay::Help(scroll) = &mut state.overlay {
         let page = usize::from(state.size.1).saturating_sub(6).max(1);
-        *scroll = match command {
-            Command::Up => scroll.saturating_sub(1),
-            Command::Down => *scroll + 1,
-            Command::PageUp => scroll.saturating_sub(page),
-            Command::PageDown => *scroll + page,
-            Command::Top => 0,
-            Command::Bottom => most,
-            _ => *scroll,
-        }
-        .min(most);
+        scroll.moved(command, page);
+        scroll.0 = scroll.0.min(most);
     }
     if let Overlay::Encode(_) = state.overlay {
         return encode::command(state, command);
@@ -162,7 +137,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
     match command {
         Command::Quit => return vec![Effect::Quit(0)],
         Command::Back => return back(state),
-        Command::Help => state.overlay = Overlay::Help(0),
+        Command::Help => state.overlay = Overlay::Help(Scroll::default()),
         Command::View(tab) => return view(state, tab),
         Command::NextView => return view(state, state.tab.next(false)),
         Command::PreviousView => return view(state, state.tab.next(true)),

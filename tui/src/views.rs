@@ -82,6 +82,8 @@ pub struct Views {
     pub file: file::FileState,
     /// Of [`speed`].
     pub speed: speed::SpeedState,
+    /// Of [`tensor`].
+    pub tensor: tensor::TensorState,
 }
 
 impl Views {
@@ -92,6 +94,7 @@ impl Views {
             compare: compare::CompareState::new(file, other),
             file: Default::default(),
             speed: Default::default(),
+            tensor: Default::default(),
         }
     }
 }

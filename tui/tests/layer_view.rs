@@ -294,11 +294,11 @@ fn narrow_screens_scroll() {
     insta::assert_snapshot!("80x24_page_2", screen(&state));
     key(&mut state, KeyCode::Char('G'));
     insta::assert_snapshot!("80x24_bottom", screen(&state));
-    let last = state.layer.scroll;
+    let last = state.views.tensor.scroll.0;
     key(&mut state, KeyCode::Char('j'));
-    assert_eq!(state.layer.scroll, last);
+    assert_eq!(state.views.tensor.scroll.0, last);
     key(&mut state, KeyCode::Char('g'));
-    assert_eq!(state.layer.scroll, 0);
+    assert_eq!(state.views.tensor.scroll.0, 0);
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn statistics_are_asked_for_once_and_kept() {
     key(&mut state, KeyCode::Char('j'));
     let effects = key(&mut state, KeyCode::Char('n'));
     let next = state.current().unwrap();
-    assert!(next != tensor && state.layer.scroll == 0);
+    assert!(next != tensor && state.views.tensor.scroll.0 == 0);
     assert_eq!(effects, [compute(next)]);
     assert_eq!(key(&mut state, KeyCode::Char('N')), [compute(tensor)]);
     know(&mut state, tensor, false);
@@ -383,7 +383,7 @@ fn every_size_is_drawn() {
                 state.size = size;
                 for ascii in [false, true] {
                     state.look.ascii = ascii;
-                    state.layer.log = ascii;
+                    state.views.tensor.log = ascii;
                     key(&mut state, KeyCode::Char('G'));
                     screen(&state);
                 }

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 
 use super::text;
-use super::widgets::{Pen, bar, boxed, middle};
+use super::widgets::{self, Pen, boxed, middle};
 use crate::state::State;
 use crate::state::encode::Way;
 use crate::update::encode::out;
@@ -45,8 +45,7 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     let Some((out, progress)) = &state.encode.running else { return };
     let part = progress.done as f64 / progress.total.max(1) as f64;
-    let drawn = bar(look, part, 20);
-    let rest = look.sign("░", ".").repeat(20usize.saturating_sub(text::width(&drawn)));
+    let (drawn, rest) = widgets::part(look, part, 20);
     pen.skip(1).put("encoding ", look.warn());
     if pen.left() > 50 {
         pen.put(&drawn, look.bar()).put(&rest, look.dim());

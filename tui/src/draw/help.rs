@@ -4,6 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 
 use super::head::title;
+use super::scroll::Scroll;
 use super::text;
 use super::theme::Look;
 use super::widgets::{Pen, boxed};
@@ -109,14 +110,14 @@ pub fn most_scroll(state: &State) -> usize {
 }
 
 /// Draws it over the view, from line `scroll` on.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: usize) {
+pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: Scroll) {
     let look = state.look;
     let lists = lists(&state.keys, state.tab);
     let Place { area: place, sides, lines, seen } = Place::new(area, &lists);
     if area.height < 4 || area.width < 12 {
         return;
     }
-    let scroll = scroll.min(lines.saturating_sub(seen));
+    let scroll = scroll.0.min(lines.saturating_sub(seen));
     let more = match (scroll > 0, scroll + seen < lines) {
         (false, false) => " q closes ".to_owned(),
         (true, true) => format!(" {} more above and below, q closes ", look.sign("↕", "^v")),

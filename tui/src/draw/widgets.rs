@@ -43,6 +43,13 @@ pub fn bar(look: Look, part: f64, columns: usize) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
+/// A bar of `part` of so many columns, and the dots that fill the rest of them.
+pub fn part(look: Look, part: f64, columns: usize) -> (String, String) {
+    let drawn = bar(look, part, columns);
+    let rest = look.sign("░", ".").repeat(columns.saturating_sub(text::width(&drawn)));
+    (drawn, rest)
+}
+
 /// A bar that goes from the middle to the left (`part` below 0) or to the right, 1 being half of the columns.
 ///
 /// ```

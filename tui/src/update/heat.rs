@@ -76,8 +76,8 @@ pub fn watch(state: &mut State) -> Vec<Effect> {
         return Vec::new();
     }
     match state.heat.selected(&state.file).map(|c| &c.tensors[..]) {
-        Some(&[tensor]) if state.layer.tensor != Some(tensor) || state.known.is_empty() => {
-            super::layer::want(state, tensor)
+        Some(&[tensor]) if state.views.tensor.asked != Some(tensor) || state.known.is_empty() => {
+            crate::views::tensor::want(state, tensor)
         }
         _ => Vec::new(),
     }

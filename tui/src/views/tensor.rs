@@ -1,16 +1,26 @@
 //! The view of one tensor: facts and segments, histograms, and how far its values are from those of the reference.
 
+pub mod facts;
+mod plots;
+mod segments;
+pub mod symbols;
+pub mod weights;
+
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use wcodec::TensorInfo;
 
 use super::{Facts, Tab, View};
-use crate::draw::footer;
-use crate::draw::widgets::Pen;
+use crate::draw::page::Page;
+use crate::draw::scroll::Scroll;
+use crate::draw::widgets::{self, Pen};
+use crate::draw::{footer, text};
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
 use crate::state::State;
-use crate::update::layer;
+use crate::stats::{Fetch, StatsEffect};
+use crate::update::verify;
 
 /// One tensor.
 pub struct Tensor;
@@ -36,13 +46,65 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
+/// How the histograms are drawn, and the part of the view that is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorState {
+    /// Bins of the scales' histogram.
+    pub bins: usize,
+    /// Whether scales are on a logarithmic axis.
+    pub log: bool,
+    /// Lines that are scrolled out at the top.
+    pub scroll: Scroll,
+    /// The tensor whose statistics were asked for last, by its place in the file.
+    pub asked: Option<usize>,
+}
+
+impl Default for TensorState {
+    fn default() -> Self {
+        Self { bins: 40, log: false, scroll: Scroll::default(), asked: None }
+    }
+}
+
+/// Numbers of bins to choose from.
+const BINS: [usize; 14] = [5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 200];
+
+/// Rows at the top that are not scrolled.
+const HEAD: usize = 2;
+/// From so many columns on, facts are beside the histograms.
+const TWO_COLUMNS: u16 = 110;
+/// Empty columns between them.
+const GAP: u16 = 3;
+/// Rows of a histogram where all is below each other, and the fewest and most beside the facts.
+const ROWS: usize = 6;
+const FEWEST_ROWS: usize = 4;
+const MOST_ROWS: usize = 18;
+/// Rows that a histogram of weights alone leaves: its head and axis, and the largest weights.
+const ALONE: usize = 11;
+
 impl View for Tensor {
     fn facts(&self) -> &'static Facts {
         &FACTS
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        crate::draw::layer::draw(buffer, area, state);
+        let Some((tensor, t)) = shown(state) else {
+            Pen::new(buffer, area, 0).skip(1).put("no tensor: the filter leaves none", state.look.dim());
+            return;
+        };
+        let head = HEAD.min(usize::from(area.height));
+        let below = Rect { y: area.y + head as u16, height: area.height - head as u16, ..area };
+        let height = usize::from(below.height);
+        let (pages, rows) = pages(state, tensor, t, (below.width, height));
+        let mut scroll = state.views.tensor.scroll;
+        scroll.fit(rows, height);
+        title(Pen::new(buffer, area, 0), state, t);
+        summary(Pen::new(buffer, area, 1), state, tensor, t, (scroll, rows, height));
+        for (x, page) in pages {
+            let left = usize::from(below.width.saturating_sub(x)).min(page.width) as u16;
+            for (y, line) in page.lines.iter().skip(scroll.0).take(if left > 0 { height } else { 0 }).enumerate() {
+                buffer.set_line(below.x + x, below.y + y as u16, line, left);
+            }
+        }
     }
 
     fn footer(&self, pen: Pen<'_>, state: &State) {
@@ -50,12 +112,37 @@ impl View for Tensor {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        layer::command(state, command)
+        let page = page_height(state);
+        let view = &mut state.views.tensor;
+        if view.scroll.moved(command, page) {
+            return Vec::new();
+        }
+        match command {
+            Command::More => view.bins = BINS.into_iter().find(|&b| b > view.bins).unwrap_or(view.bins),
+            Command::Fewer => view.bins = BINS.into_iter().rev().find(|&b| b < view.bins).unwrap_or(view.bins),
+            Command::Axis => view.log = !view.log,
+            Command::Next | Command::Previous => {
+                let before = state.current();
+                let mut effects = Tab::List.view().command(state, command);
+                if state.current() != before {
+                    effects.extend(self.resume(state));
+                } else {
+                    let which = if command == Command::Next { "last" } else { "first" };
+                    state.say(format!("this is the {which} tensor"));
+                }
+                return effects;
+            }
+            Command::Verify => return state.current().map_or_else(Vec::new, |tensor| verify(state, vec![tensor])),
+            _ => {}
+        }
+        Vec::new()
     }
 
     fn fit(&self, state: &mut State) {
         if state.tab == Tab::Tensor {
-            layer::fit(state);
+            let height = page_height(state);
+            let rows = shown(state).map_or(0, |(tensor, t)| pages(state, tensor, t, (state.size.0, height)).1);
+            state.views.tensor.scroll.fit(rows, height);
         }
     }
 
@@ -65,6 +152,126 @@ impl View for Tensor {
     }
 
     fn resume(&self, state: &mut State) -> Vec<Effect> {
-        layer::enter(state)
+        state.current().map_or_else(Vec::new, |tensor| want(state, tensor))
     }
+}
+
+/// The tensor that is shown.
+fn shown(state: &State) -> Option<(usize, &TensorInfo)> {
+    state.current().and_then(|i| Some((i, state.file.tensors.get(i)?)))
+}
+
+/// Has the statistics of a tensor computed, unless they are there or under way.
+pub fn want(state: &mut State, tensor: usize) -> Vec<Effect> {
+    let view = &mut state.views.tensor;
+    // Where another tensor was asked for after this one, this one was given up, even if that was not reported yet.
+    let same = view.asked.replace(tensor) == Some(tensor);
+    if !same {
+        view.scroll = Scroll::default();
+    }
+    let readable = state.file.original().is_some() || state.file.container().is_ok();
+    if !readable || state.file.missing(tensor) > 0 {
+        return Vec::new();
+    }
+    let stats = &mut state.known.entry(tensor).or_default().stats;
+    match stats {
+        Fetch::Ready(_) => return Vec::new(),
+        Fetch::Running(_) if same => return Vec::new(),
+        _ => *stats = Fetch::Running(0.0),
+    }
+    vec![Effect::Stats(StatsEffect::Compute { generation: state.generation, tensor })]
+}
+
+/// Rows that are scrolled.
+fn page_height(state: &State) -> usize {
+    state.body_height().saturating_sub(HEAD)
+}
+
+/// What is written, from which column on, and how many rows it takes.
+fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usize) {
+    let columns = columns.max(1);
+    let margin = u16::from(columns > 40);
+    let inner = columns - 2 * margin;
+    let is_encoded = state.file.original().is_none();
+    let index = |page: &mut Page| {
+        facts::draw(page, state, tensor, t);
+        if !is_encoded {
+            facts::would(page, state, tensor);
+        }
+    };
+    let values = |page: &mut Page, height: usize| match is_encoded {
+        true => plots::draw(page, state, tensor, t, height),
+        false => {
+            // There is nothing but the histogram and what is written below it.
+            let height =
+                if columns < TWO_COLUMNS { height } else { rows.saturating_sub(ALONE).clamp(FEWEST_ROWS, MOST_ROWS) };
+            let stats = facts::stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
+            weights::draw(page, state, tensor, t, stats, height);
+            weights::outliers(page, t, stats);
+        }
+    };
+    let hashes = |page: &mut Page| {
+        if is_encoded {
+            segments::draw(page, state, tensor, t);
+            facts::reference(page, state, tensor, t);
+        }
+    };
+    if columns < TWO_COLUMNS {
+        let mut page = Page::new(state.look, usize::from(inner));
+        index(&mut page);
+        values(&mut page, ROWS);
+        hashes(&mut page);
+        let rows = page.lines.len();
+        return (vec![(margin, page)], rows);
+    }
+    let first = if inner >= 150 { 66 } else { 54 };
+    let mut left = Page::new(state.look, usize::from(first));
+    index(&mut left);
+    hashes(&mut left);
+    let mut right = Page::new(state.look, usize::from(inner - first - GAP));
+    let height = (rows.saturating_sub(plots::FIXED) / 2).clamp(FEWEST_ROWS, MOST_ROWS);
+    values(&mut right, height);
+    let rows = left.lines.len().max(right.lines.len());
+    (vec![(margin, left), (margin + first + GAP, right)], rows)
+}
+
+/// The name, and which tensor of how many it is.
+fn title(mut pen: Pen<'_>, state: &State, t: &TensorInfo) {
+    let look = state.look;
+    pen.skip(usize::from(pen.left() > 40));
+    let all = state.file.tensors.len();
+    let place = state.current().and_then(|i| state.file.natural.iter().position(|&n| n == i));
+    if let Some(place) = place.filter(|_| pen.left() > 40) {
+        pen.at_end(&format!("tensor {} of {} ", text::count(place as u64 + 1), text::count(all as u64)), look.dim());
+    }
+    pen.short(look, &t.name, look.title());
+}
+
+/// What matters most on one line; how far the work is, or what part is shown.
+fn summary(
+    mut pen: Pen<'_>,
+    state: &State,
+    tensor: usize,
+    t: &TensorInfo,
+    (scroll, rows, height): (Scroll, usize, usize),
+) {
+    let look = state.look;
+    pen.skip(usize::from(pen.left() > 40));
+    if let Some(part) = scroll.part(look, rows, height) {
+        pen.at_end(&format!("{part} "), look.dim());
+    }
+    let known = state.known.get(&tensor);
+    if let Some(Fetch::Running(part)) = known.map(|k| &k.stats) {
+        let part = f64::from(*part);
+        let (bar, rest) = widgets::part(look, part, 10);
+        pen.at_end(&format!("computing {bar}{rest} {:>3.0} %", 100.0 * part.clamp(0.0, 1.0)), look.warn());
+    }
+    let dot = look.sign(" · ", " | ");
+    let mut facts = vec![format!("{} {}", t.dtype.name(), text::shape(&t.shape))];
+    match state.file.original() {
+        Some(_) => facts.push(text::size(t.original_bytes)),
+        None => facts.extend([text::scheme(t), text::coder(t), format!("ratio {:.3}", t.ratio())]),
+    }
+    facts.push(format!("{:.3} bits/weight", t.bits_per_weight()));
+    pen.cut(look, &facts.join(dot), look.text());
 }

@@ -5,8 +5,6 @@ use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::figures::Figures;
-use crate::draw::layer::facts::stats_of;
-use crate::draw::layer::{symbols, weights};
 use crate::draw::page::Page;
 use crate::draw::text;
 use crate::draw::widgets::bar;
@@ -15,6 +13,8 @@ use crate::model::heat::{Heat, HeatCell, loose};
 use crate::model::totals::Totals;
 use crate::state::State;
 use crate::stats::Fetch;
+use crate::views::tensor::facts::stats_of;
+use crate::views::tensor::{symbols, weights};
 
 /// From so many columns on, there is a panel.
 const WIDE: u16 = 110;

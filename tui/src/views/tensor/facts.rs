@@ -46,8 +46,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
     let part = t.stored_bytes as f64 / t.original_bytes.max(1) as f64;
     let (size, percent) = (text::size(t.stored_bytes), text::percent(part));
     let columns = page.fact_room().saturating_sub(size.len() + percent.len() + 2).min(BAR);
-    let (bar, rest) = (widgets::bar(look, part, columns), look.sign("░", "."));
-    let rest = rest.repeat(columns.saturating_sub(text::width(&bar)));
+    let (bar, rest) = widgets::part(look, part, columns);
     let stored = format!("{size} {bar}{rest} {percent}");
     let original = match t.original_bytes {
         n @ 0..1024 => text::size(n),

@@ -45,8 +45,8 @@ fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: 
         page.sentence(&format!("scheme {} has no scales", text::clean(look, &t.scheme)), look.dim());
         return;
     }
-    let bars = state.layer.bins.clamp(1, room(page));
-    let axis = if state.layer.log { "logarithmic" } else { "linear" };
+    let bars = state.views.tensor.bins.clamp(1, room(page));
+    let axis = if state.views.tensor.log { "logarithmic" } else { "linear" };
     let marks = look.sign("┴ p1 p50 p99 · ", "^ p1 p50 p99 | ");
     page.heading("Scales", &format!("{marks}{axis} axis, {}", text::plural(bars, "bin")), look.dim());
     match stats.map(|s| &s.scales) {
@@ -55,7 +55,7 @@ fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: 
             page.items(&scale_items(found, t));
         }
         Some(Some(found)) => {
-            histogram(page, found, bars, state.layer.log, height);
+            histogram(page, found, bars, state.views.tensor.log, height);
             page.items(&scale_items(found, t));
         }
         _ => nothing(page, state, tensor, Chart::rows(height) + 1),
