@@ -7,7 +7,6 @@ pub mod footer;
 pub mod head;
 pub mod heat;
 pub mod help;
-pub mod layers;
 pub mod loading;
 pub mod page;
 pub mod scroll;

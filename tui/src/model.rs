@@ -11,7 +11,6 @@ pub mod statements;
 pub mod totals;
 pub mod tree;
 pub mod widths;
-pub mod words;
 
 use std::collections::BTreeMap;
 use std::io::Read;

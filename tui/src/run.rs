@@ -32,11 +32,11 @@ use crate::model::FileModel;
 use crate::model::order::Sort;
 use crate::model::original::Original;
 use crate::state::State;
-use crate::state::layers::{LayersState, Row};
 use crate::stats::Fetch;
 use crate::terminal::{PanicGuard, Screen};
 use crate::update::{self, update};
 use crate::views::Tab;
+use crate::views::list::{ListState, Row};
 use crate::workers::Workers;
 use crate::{json, plain};
 
@@ -238,11 +238,11 @@ fn once(
     tensor: Option<usize>,
     look: Look,
 ) -> Result<u8, String> {
-    let mut layers = LayersState::new(file);
+    let mut layers = ListState::new(file);
     // Without folding and modules, which a table on paper has not.
     layers.tree = false;
     layers.filter = options.filter.as_deref().filter(|t| !t.is_empty()).map(crate::model::filter::Filter::new);
-    layers.sort = options.sort.map_or_else(Sort::default, sorted);
+    layers.sort = options.sort.map_or_else(Sort::default, Sort::by);
     layers.arrange(file, |i| file.tensors.get(i)?.entropy);
     let all = layers.rows.iter().filter_map(|row| match row {
         Row::Tensor(i) => Some(*i),
@@ -287,27 +287,22 @@ fn estimates(file: &FileModel, shown: &[usize], look: Look) -> Result<String, St
     Ok(plain::estimates(file, shown, &would, look))
 }
 
-/// The order that a column is first shown in.
-fn sorted(column: crate::model::order::Column) -> Sort {
-    Sort { column, descending: column.descends() }
-}
-
 /// What the flags say of the first view.
 fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
     let estimate = update::estimate(state);
     state.views.speed.device = options.device.unwrap_or_default();
     state.views.speed.threads = options.threads.map_or(0, usize::from);
     if let Some(column) = options.sort {
-        state.layers.sort = sorted(column);
+        state.views.list.sort = Sort::by(column);
     }
     // The filter arranges the rows by the order, too.
     update::filter(state, options.filter.as_deref().unwrap_or_default());
     if let Some(tensor) = tensor {
         let file = state.file.clone();
-        if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&file.tensors[tensor].name)) {
+        if state.views.list.filter.as_ref().is_some_and(|f| !f.matches(&file.tensors[tensor].name)) {
             update::filter(state, "");
         }
-        state.layers.select(&file, Row::Tensor(tensor));
+        state.views.list.select(&file, Row::Tensor(tensor));
     }
     let unasked = options.filter.is_none() && options.sort.is_none();
     let mut effects: Vec<Effect> = estimate.into_iter().collect();

@@ -2,7 +2,6 @@
 
 pub mod encode;
 pub mod heat;
-pub mod layers;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +10,6 @@ use tui_input::Input;
 
 use self::encode::EncodeState;
 use self::heat::HeatState;
-use self::layers::LayersState;
 use crate::draw::scroll::Scroll;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
@@ -92,8 +90,6 @@ pub struct State {
     pub heat: HeatState,
     /// Encoding of the checkpoint, if the file is one.
     pub encode: EncodeState,
-    /// The view of all tensors.
-    pub layers: LayersState,
     /// What the views keep.
     pub views: Views,
 }
@@ -101,7 +97,6 @@ pub struct State {
 impl State {
     /// The state after opening.
     pub fn new(file: Arc<FileModel>, other: Option<Arc<FileModel>>, look: Look, size: (u16, u16)) -> Self {
-        let layers = LayersState::new(&file);
         let views = Views::new(&file, other.as_deref());
         let heat = HeatState::of(&file);
         Self {
@@ -120,7 +115,6 @@ impl State {
             home: Tab::List,
             heat,
             encode: EncodeState::default(),
-            layers,
             views,
         }
     }
@@ -168,7 +162,7 @@ impl State {
 
     /// The tensor that the views of one tensor are about, by its place in the file.
     pub fn current(&self) -> Option<usize> {
-        self.layers.current(&self.file)
+        self.views.list.current(&self.file)
     }
 
     /// Order-0 entropy of a tensor's symbols, bits: from the index, or as computed.

@@ -1,9 +1,7 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
-pub mod columns;
 pub mod encode;
 pub mod heat;
-pub mod layers;
 pub mod report;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
@@ -15,9 +13,9 @@ use crate::draw::scroll::Scroll;
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
-use crate::state::layers::Row;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
+use crate::views::list::{self, Row, rearrange};
 use crate::views::{Tab, speed};
 
 /// Does what follows from an action, in the state, and says what is to be done outside of it.
@@ -48,7 +46,7 @@ fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
     }
     match state.overlay {
         Overlay::Search { .. } => on_search_key(state, key),
-        Overlay::Columns(_) => columns::on_key(state, key),
+        Overlay::Columns(_) => list::on_key(state, key),
         Overlay::Encode(_) => return encode::on_key(state, key),
         Overlay::Help(_) => {}
         Overlay::None => unknown_key(state, key),
@@ -75,7 +73,7 @@ fn on_search_key(state: &mut State, key: KeyEvent) {
         }
         KeyCode::Up | KeyCode::Down => {
             let by = if key.code == KeyCode::Up { -1 } else { 1 };
-            state.layers.cursor.step(by, state.layers.rows.len());
+            state.views.list.cursor.step(by, state.views.list.rows.len());
         }
         _ => {
             input.handle_event(&Event::Key(key));
@@ -97,15 +95,8 @@ fn on_paste(state: &mut State, text: &str) -> Vec<Effect> {
 
 /// Shows only tensors whose names match.
 pub fn filter(state: &mut State, text: &str) {
-    state.layers.filter = (!text.is_empty()).then(|| Filter::new(text));
+    state.views.list.filter = (!text.is_empty()).then(|| Filter::new(text));
     rearrange(state);
-}
-
-/// Works out the rows of the table of layers anew.
-pub fn rearrange(state: &mut State) {
-    let mut layers = std::mem::take(&mut state.layers);
-    layers.arrange(&state.file, |i| state.entropy(i));
-    state.layers = layers;
 }
 
 fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
@@ -132,7 +123,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         return encode::command(state, command);
     }
     if let Overlay::Columns(_) = state.overlay {
-        return columns::command(state, command);
+        return list::columns_command(state, command);
     }
     match command {
         Command::Quit => return vec![Effect::Quit(0)],
@@ -142,7 +133,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         Command::NextView => return view(state, state.tab.next(false)),
         Command::PreviousView => return view(state, state.tab.next(true)),
         Command::Search => {
-            let before = state.layers.filter.as_ref().map_or(String::new(), |f| f.text().to_owned());
+            let before = state.views.list.filter.as_ref().map_or(String::new(), |f| f.text().to_owned());
             state.overlay = Overlay::Search { input: Input::new(before.clone()), before };
             if state.tab != Tab::List {
                 return view(state, Tab::List);
@@ -156,7 +147,6 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
             let name = state.look.theme.name();
             state.say(format!("theme: {name}"));
         }
-        Command::Choose => columns::open(state),
         Command::Encode => return encode::open(state),
         Command::VerifyAll => {
             let tensors = (0..state.file.tensors.len()).collect();
@@ -217,7 +207,7 @@ fn back(state: &mut State) -> Vec<Effect> {
         state.overlay = Overlay::None;
     } else if !state.tab.view().facts().is_home {
         return view(state, state.home);
-    } else if state.layers.filter.is_some() {
+    } else if state.views.list.filter.is_some() {
         filter(state, "");
     } else {
         return vec![Effect::Quit(0)];
@@ -228,20 +218,20 @@ fn back(state: &mut State) -> Vec<Effect> {
 /// Selects a tensor in the table of layers, whatever hides it there.
 pub fn reveal(state: &mut State, tensor: usize) {
     let Some(info) = state.file.tensors.get(tensor) else { return };
-    if state.layers.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
+    if state.views.list.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
         filter(state, "");
     }
     let tree = &state.file.tree;
     let mut parent = tree.node_of.get(tensor).and_then(|&n| tree.nodes.get(n)?.parent);
     let mut hidden = false;
     while let Some(node) = parent {
-        hidden |= state.layers.folded.remove(&node);
+        hidden |= state.views.list.folded.remove(&node);
         parent = tree.nodes.get(node).and_then(|n| n.parent);
     }
     if hidden {
         rearrange(state);
     }
-    state.layers.select(&state.file, Row::Tensor(tensor));
+    state.views.list.select(&state.file, Row::Tensor(tensor));
 }
 
 /// Selects a tensor in the table of layers, and opens it.

@@ -80,6 +80,8 @@ pub struct Views {
     pub compare: compare::CompareState,
     /// Of [`file`].
     pub file: file::FileState,
+    /// Of [`list`].
+    pub list: list::ListState,
     /// Of [`speed`].
     pub speed: speed::SpeedState,
     /// Of [`tensor`].
@@ -93,6 +95,7 @@ impl Views {
             bits: Default::default(),
             compare: compare::CompareState::new(file, other),
             file: Default::default(),
+            list: list::ListState::new(file),
             speed: Default::default(),
             tensor: Default::default(),
         }

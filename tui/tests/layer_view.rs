@@ -16,12 +16,12 @@ use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
-use wcodec_tui::state::layers::Row;
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
 use wcodec_tui::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
+use wcodec_tui::views::list::Row;
 
 const MATRIX: &str = "model.layers.0.mlp.up_proj.weight";
 
@@ -243,7 +243,7 @@ fn stopping_stops() {
 fn at(file: &Arc<FileModel>, name: &str, look: Look, size: (u16, u16)) -> (State, usize) {
     let mut state = State::new(file.clone(), None, look, size);
     let tensor = file.find(name).unwrap();
-    state.layers.select(file, Row::Tensor(tensor));
+    state.views.list.select(file, Row::Tensor(tensor));
     assert_eq!(state.current(), Some(tensor));
     state.tab = Tab::Tensor;
     (state, tensor)

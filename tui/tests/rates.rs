@@ -17,12 +17,12 @@ use wcodec_tui::draw::theme::Look;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::model::rates::Rates;
 use wcodec_tui::state::State;
-use wcodec_tui::state::layers::Row;
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
+use wcodec_tui::views::list::Row;
 
 const MATRIX: &str = "model.layers.0.mlp.up_proj.weight";
 
@@ -170,7 +170,7 @@ fn errors_are_judged_as_verifying_judges_them() {
 fn at(file: &Arc<FileModel>, size: (u16, u16), reference: Option<&Checkpoint>) -> State {
     let mut state = State::new(file.clone(), None, Look::default(), size);
     let tensor = file.find(MATRIX).unwrap();
-    state.layers.select(file, Row::Tensor(tensor));
+    state.views.list.select(file, Row::Tensor(tensor));
     state.tab = Tab::Tensor;
     state.has_reference = reference.is_some();
     let stats = Fetch::Ready(Arc::new(stats(file, tensor, reference)));

@@ -86,7 +86,7 @@ fn any_action() -> impl Strategy<Value = Action> {
 
 /// The selection is within its list, and within what is shown of it.
 fn check(state: &State) {
-    let layers = &state.layers;
+    let layers = &state.views.list;
     let (cursor, len) = (layers.cursor, layers.rows.len());
     assert!(cursor.selected < len.max(1), "{cursor:?} of {len}");
     let height = state.body_height().saturating_sub(2).max(1);
@@ -129,13 +129,13 @@ fn the_search_box_takes_every_letter() {
     let mut state = opened();
     assert!(press(&mut state, "/q_proj").is_empty());
     assert!(matches!(state.overlay, Overlay::Search { .. }));
-    assert_eq!(state.layers.shown.tensors, 12);
+    assert_eq!(state.views.list.shown.tensors, 12);
     update(&mut state, key(KeyCode::Enter));
     assert!(matches!(state.overlay, Overlay::None));
-    assert_eq!(state.layers.filter.as_ref().map(|f| f.text()), Some("q_proj"));
+    assert_eq!(state.views.list.filter.as_ref().map(|f| f.text()), Some("q_proj"));
     // Back: first the filter goes, then the program.
     assert!(press(&mut state, "q").is_empty());
-    assert!(state.layers.filter.is_none() && state.layers.shown.tensors == state.file.tensors.len());
+    assert!(state.views.list.filter.is_none() && state.views.list.shown.tensors == state.file.tensors.len());
     assert_eq!(press(&mut state, "q"), [Effect::Quit(0)]);
 }
 
@@ -146,25 +146,25 @@ fn escape_brings_the_filter_before_back() {
     update(&mut state, key(KeyCode::Enter));
     press(&mut state, "/");
     press(&mut state, "xyz");
-    assert_eq!(state.layers.shown.tensors, 0);
+    assert_eq!(state.views.list.shown.tensors, 0);
     update(&mut state, key(KeyCode::Esc));
-    assert_eq!(state.layers.filter.as_ref().map(|f| f.text()), Some("mlp"));
-    assert_eq!(state.layers.shown.tensors, 12);
+    assert_eq!(state.views.list.filter.as_ref().map(|f| f.text()), Some("mlp"));
+    assert_eq!(state.views.list.shown.tensors, 12);
 }
 
 #[test]
 fn folding_hides_and_sorting_is_flat() {
     let mut state = opened();
-    let all = state.layers.rows.len();
+    let all = state.views.list.rows.len();
     press(&mut state, "z");
-    let folded = state.layers.rows.len();
+    let folded = state.views.list.rows.len();
     assert!(folded < all / 4, "{folded} of {all}");
     press(&mut state, "z");
-    assert_eq!(state.layers.rows.len(), all);
+    assert_eq!(state.views.list.rows.len(), all);
     press(&mut state, "sssssssss");
-    assert!(!state.layers.is_tree() && state.layers.rows.len() == state.file.tensors.len());
+    assert!(!state.views.list.is_tree() && state.views.list.rows.len() == state.file.tensors.len());
     press(&mut state, "t");
-    assert_eq!(state.layers.rows.len(), all);
+    assert_eq!(state.views.list.rows.len(), all);
 }
 
 #[test]
@@ -200,13 +200,14 @@ fn a_filter_makes_one_row_of_modules_with_one_thing_in_them() {
     let mut state = opened();
     press(&mut state, "/layers.3.self_attn.q");
     update(&mut state, key(KeyCode::Enter));
-    assert_eq!(state.layers.rows.len(), 1, "{:?}", state.layers.rows);
-    assert_eq!(state.layers.label(&state.file, 0), "model.layers.3.self_attn.q_proj.weight");
+    assert_eq!(state.views.list.rows.len(), 1, "{:?}", state.views.list.rows);
+    assert_eq!(state.views.list.label(&state.file, 0), "model.layers.3.self_attn.q_proj.weight");
     press(&mut state, "q/layers.[34].self_attn.q");
     update(&mut state, key(KeyCode::Enter));
-    let labels: Vec<String> = (0..state.layers.rows.len()).map(|at| state.layers.label(&state.file, at)).collect();
+    let labels: Vec<String> =
+        (0..state.views.list.rows.len()).map(|at| state.views.list.label(&state.file, at)).collect();
     assert_eq!(labels, ["model.layers", "3.self_attn.q_proj.weight", "4.self_attn.q_proj.weight"]);
-    assert_eq!(state.layers.places.iter().map(|p| p.depth).collect::<Vec<_>>(), [0, 1, 1]);
+    assert_eq!(state.views.list.places.iter().map(|p| p.depth).collect::<Vec<_>>(), [0, 1, 1]);
     draw(&state);
 }
 
@@ -220,16 +221,16 @@ fn any_column_is_chosen_by_its_letter() {
         draw(&state);
         press(&mut state, &column.letter().to_string());
         assert!(matches!(state.overlay, Overlay::None));
-        assert_eq!((state.layers.sort.column, state.layers.sort.descending), (column, column.descends()));
+        assert_eq!((state.views.list.sort.column, state.views.list.sort.descending), (column, column.descends()));
     }
     // Again: the other way round. The list has Enter, too.
     press(&mut state, "cv");
-    assert!(!state.layers.sort.descending);
+    assert!(!state.views.list.sort.descending);
     press(&mut state, "ckkkk");
     update(&mut state, key(KeyCode::Enter));
-    assert_eq!(state.layers.sort.column, Column::Ratio);
+    assert_eq!(state.views.list.sort.column, Column::Ratio);
     press(&mut state, "cq");
-    assert!(matches!(state.overlay, Overlay::None) && state.layers.sort.column == Column::Ratio);
+    assert!(matches!(state.overlay, Overlay::None) && state.views.list.sort.column == Column::Ratio);
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn keys_are_those_of_the_file() {
     let mut state = opened();
     state.keys = Arc::new(wcodec_tui::keymap::file::parse("[keys]\ndown = 'X'\nhelp = ['H', 'F1']\n").unwrap().keys);
     press(&mut state, "XXj");
-    assert_eq!(state.layers.cursor.selected, 2);
+    assert_eq!(state.views.list.cursor.selected, 2);
     update(&mut state, Action::Resize(140, 60));
     press(&mut state, "H");
     assert!(matches!(state.overlay, Overlay::Help(_)));

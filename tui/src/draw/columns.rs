@@ -6,13 +6,12 @@ use ratatui::layout::Rect;
 use super::text;
 use super::widgets::{Pen, boxed, middle};
 use crate::model::order::Column;
-use crate::model::words;
 use crate::state::State;
 
 /// Draws it: a letter for each column, its name, and what it tells.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
     let look = state.look;
-    let longest = Column::ALL.iter().map(|&c| words::column(c).len()).max().unwrap_or(0);
+    let longest = Column::ALL.iter().map(|&c| c.means().len()).max().unwrap_or(0);
     let columns = (longest + 20).min(usize::from(area.width)) as u16;
     let rows = (Column::ALL.len() + 2).min(usize::from(area.height)) as u16;
     if rows < 3 || columns < 8 {
@@ -33,8 +32,8 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
         if i == at {
             pen.fill(look.selected());
         }
-        let now = column == state.layers.sort.column;
-        let arrow = match (now, state.layers.sort.descending) {
+        let now = column == state.views.list.sort.column;
+        let arrow = match (now, state.views.list.sort.descending) {
             (false, _) => " ",
             (true, true) => look.sign("▼", "v"),
             (true, false) => look.sign("▲", "^"),
@@ -42,7 +41,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, at: usize) {
         pen.put(if i == at { look.sign("▌", ">") } else { " " }, style(look.text()));
         pen.put(&column.letter().to_string(), style(look.title())).skip(2);
         pen.cell(column.name(), 9, style(look.text())).put(arrow, style(look.title())).skip(2);
-        let means = text::cut(look, words::column(column), pen.left());
+        let means = text::cut(look, column.means(), pen.left());
         pen.put(&means, style(look.dim()));
     }
 }

@@ -9,11 +9,10 @@ use super::help::written;
 use super::text;
 use super::widgets::Pen;
 use crate::keymap::{Bound, Command, Context};
-use crate::model::order::Column;
-use crate::model::words;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
 use crate::views::Tab;
+use crate::views::list::Row;
 
 /// Draws them.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
@@ -53,7 +52,7 @@ fn damage(state: &State) -> Option<String> {
     if state.tab != Tab::List {
         return None;
     }
-    let crate::state::layers::Row::Tensor(i) = state.layers.row()? else { return None };
+    let Row::Tensor(i) = state.views.list.row()? else { return None };
     let known = state.known.get(&i)?;
     match (&known.verdict, &known.stats) {
         (Fetch::Ready(Verdict::Damaged(why)) | Fetch::Failed(why), _) | (_, Fetch::Failed(why)) => Some(why.clone()),
@@ -64,11 +63,11 @@ fn damage(state: &State) -> Option<String> {
 /// The search box; the column of its cursor.
 fn search(mut pen: Pen<'_>, state: &State, input: &Input) -> Option<u16> {
     let look = state.look;
-    let found = match state.layers.shown.tensors {
+    let found = match state.views.list.shown.tensors {
         1 => "1 match".to_owned(),
         n => format!("{} matches", text::count(n as u64)),
     };
-    let style = if state.layers.shown.tensors == 0 { look.warn() } else { look.dim() };
+    let style = if state.views.list.shown.tensors == 0 { look.warn() } else { look.dim() };
     if pen.left() > 60 {
         pen.at_end("Enter keep, Esc back", look.dim());
     }
@@ -91,45 +90,6 @@ fn byte_of(input: &Input) -> usize {
     input.value().char_indices().nth(input.cursor()).map_or(input.value().len(), |(at, _)| at)
 }
 
-/// The rows of the list of all tensors, and its order.
-pub fn list(mut pen: Pen<'_>, state: &State) {
-    let look = state.look;
-    let layers = &state.layers;
-    let all = state.file.tensors.len();
-    if !layers.rows.is_empty() {
-        let at =
-            format!("{}/{}", text::count(layers.cursor.selected as u64 + 1), text::count(layers.rows.len() as u64));
-        pen.at_end(&at, look.dim());
-    }
-    let arrow = if layers.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
-    let order = match (layers.is_tree(), layers.column()) {
-        (true, _) => "tree".to_owned(),
-        (false, Column::Name) if !layers.sort.descending => "flat, natural order".to_owned(),
-        (false, column) => format!("sorted by {} {arrow}", column.name()),
-    };
-    if let Some(filter) = &layers.filter {
-        let part = layers.shown.stored_bytes as f64 / (state.file.totals.stored_bytes.max(1)) as f64;
-        let found = format!(
-            ": {} of {} tensors, {} of the stored bytes",
-            text::count(layers.shown.tensors as u64),
-            text::count(all as u64),
-            text::percent(part)
-        );
-        let name = text::clean(look, filter.text());
-        let name = text::cut(look, &name, pen.left() / 3);
-        pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim());
-        pen.put(look.sign(" · ", " | "), look.dim());
-    }
-    if let Some(i) = state.current() {
-        would(&mut pen, state, i);
-    }
-    pen.put(&order, look.dim());
-    let means = if layers.is_tree() { "" } else { words::column(layers.column()) };
-    if !means.is_empty() && means.len() + 3 <= pen.left() {
-        pen.put(": ", look.dim()).put(means, look.dim());
-    }
-}
-
 /// The name of the tensor that a view is about.
 pub fn tensor(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
@@ -142,7 +102,7 @@ pub fn tensor(mut pen: Pen<'_>, state: &State) {
 }
 
 /// What a tensor of a checkpoint would take and lose, at the end of the line.
-fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
+pub fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
     let look = state.look;
     if let Fetch::Running(part) = &state.encode.would {
         pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
@@ -170,7 +130,7 @@ fn keys(mut pen: Pen<'_>, state: &State) {
     // These two are always there, at the end of the line.
     let last = |b: &&Bound| matches!(b.command, Command::Help | Command::Back);
     let counts = |b: &&Bound| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
-    let quits = state.tab == state.home && state.layers.filter.is_none() && matches!(state.overlay, Overlay::None);
+    let quits = state.tab == state.home && state.views.list.filter.is_none() && matches!(state.overlay, Overlay::None);
     let shown = |b: &Bound| {
         let k = written(look, b.shown.split(' ').next().unwrap_or(&b.shown));
         (k, if quits && b.command == Command::Back { "quit" } else { b.footer })

@@ -37,6 +37,22 @@ pub enum Column {
     Over,
 }
 
+/// Word, letter and meaning of each column, in the order of [`Column::ALL`].
+const FACTS: [(&str, char, &str); 12] = [
+    ("name", 'n', ""),
+    ("shape", 'p', "number of weights"),
+    ("dtype", 'd', "the original's type of numbers"),
+    ("scheme", 's', "how weights became symbols"),
+    ("coder", 'c', "how symbols became bytes"),
+    ("original", 'o', "bytes of the original"),
+    ("stored", 't', "bytes in this file, scales and tables among them"),
+    ("ratio", 'r', "original bytes for each stored byte"),
+    ("bits", 'b', "stored bits for each weight"),
+    ("error", 'm', "how far weights are from the original's: RMS of the difference over theirs"),
+    ("entropy", 'e', "bits a symbol that its frequencies alone would take"),
+    ("over", 'v', "how much more is stored than the entropy"),
+];
+
 impl Column {
     /// All of them, as they stand in the table.
     pub const ALL: [Self; 12] = [
@@ -56,38 +72,17 @@ impl Column {
 
     /// The word for it on the command line and in the table's head.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Shape => "shape",
-            Self::Dtype => "dtype",
-            Self::Scheme => "scheme",
-            Self::Coder => "coder",
-            Self::Original => "original",
-            Self::Stored => "stored",
-            Self::Ratio => "ratio",
-            Self::Bits => "bits",
-            Self::Error => "error",
-            Self::Entropy => "entropy",
-            Self::Over => "over",
-        }
+        FACTS[self as usize].0
     }
 
     /// The letter that chooses it.
     pub fn letter(self) -> char {
-        match self {
-            Self::Name => 'n',
-            Self::Shape => 'p',
-            Self::Dtype => 'd',
-            Self::Scheme => 's',
-            Self::Coder => 'c',
-            Self::Original => 'o',
-            Self::Stored => 't',
-            Self::Ratio => 'r',
-            Self::Bits => 'b',
-            Self::Error => 'm',
-            Self::Entropy => 'e',
-            Self::Over => 'v',
-        }
+        FACTS[self as usize].1
+    }
+
+    /// A few words on its figures.
+    pub fn means(self) -> &'static str {
+        FACTS[self as usize].2
     }
 
     /// Whether the most interesting rows are those with the largest values.
@@ -108,6 +103,13 @@ pub struct Sort {
     pub column: Column,
     /// Largest first.
     pub descending: bool,
+}
+
+impl Sort {
+    /// The order that a column is first shown in.
+    pub fn by(column: Column) -> Self {
+        Self { column, descending: column.descends() }
+    }
 }
 
 /// Tensors in natural order of their names.

@@ -6,8 +6,8 @@ use super::{encode, estimate, heat};
 use crate::action::Report;
 use crate::effect::Effect;
 use crate::state::State;
-use crate::state::layers::LayersState;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use crate::views::list::Row;
 use crate::views::{Tab, speed};
 
 /// A worker has something to say.
@@ -83,18 +83,15 @@ fn on_stats(state: &mut State, report: StatsReport) {
 /// Shows another file in the place of the one that was there, with the same selection and order.
 fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     let selected = state.current().map(|i| state.file.tensors[i].name.clone());
-    let mut layers = LayersState { rows: Vec::new(), folded: Default::default(), ..std::mem::take(&mut state.layers) };
     state.generation += 1;
     state.known.clear();
     state.changed = false;
-    layers.arrange(&file, |_| None);
-    if let Some(i) = selected.and_then(|name| file.find(&name)) {
-        layers.select(&file, crate::state::layers::Row::Tensor(i));
-    }
-    state.layers = layers;
     state.heat = state.heat.again();
     let name = safe_path(&file.path).into_owned();
     state.file = file;
     Tab::ALL.iter().for_each(|tab| tab.view().renew(state));
+    if let Some(i) = selected.and_then(|name| state.file.find(&name)) {
+        state.views.list.select(&state.file, Row::Tensor(i));
+    }
     state.say(format!("{name} was read again"));
 }

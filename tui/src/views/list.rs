@@ -1,16 +1,25 @@
 //! The table of all tensors.
 
+mod cells;
+mod columns;
+mod rows;
+mod table;
+
+use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{Facts, View};
-use crate::draw::footer;
+pub use self::rows::{Bars, ListState, Row};
+use super::{Facts, Tab, View};
 use crate::draw::widgets::Pen;
+use crate::draw::{HEAD_ROWS, footer, text};
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
-use crate::state::State;
-use crate::update::layers;
+use crate::model::order::{Column, Sort};
+use crate::state::{Overlay, State};
+use crate::stats::StatsEffect;
+use crate::update::{verify, view};
 
 /// All tensors.
 pub struct List;
@@ -46,22 +55,242 @@ impl View for List {
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        crate::draw::layers::draw(buffer, area, state);
+        table::draw(buffer, area, state);
     }
 
-    fn footer(&self, pen: Pen<'_>, state: &State) {
-        footer::list(pen, state);
+    /// The order, and the part of the file that the filter leaves.
+    fn footer(&self, mut pen: Pen<'_>, state: &State) {
+        let (look, list) = (state.look, &state.views.list);
+        let all = state.file.tensors.len();
+        pen.at_end(&list.cursor.place(list.rows.len()), look.dim());
+        let arrow = if list.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
+        let order = match (list.is_tree(), list.sort.column) {
+            (true, _) => "tree".to_owned(),
+            (false, Column::Name) if !list.sort.descending => "flat, natural order".to_owned(),
+            (false, column) => format!("sorted by {} {arrow}", column.name()),
+        };
+        if let Some(filter) = &list.filter {
+            let part = list.shown.stored_bytes as f64 / (state.file.totals.stored_bytes.max(1)) as f64;
+            let found = format!(
+                ": {} of {} tensors, {} of the stored bytes",
+                text::count(list.shown.tensors as u64),
+                text::count(all as u64),
+                text::percent(part)
+            );
+            let name = text::clean(look, filter.text());
+            let name = text::cut(look, &name, pen.left() / 3);
+            pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim()).dot(look);
+        }
+        if let Some(i) = state.current() {
+            footer::would(&mut pen, state, i);
+        }
+        pen.put(&order, look.dim());
+        let means = if list.is_tree() { "" } else { list.sort.column.means() };
+        if !means.is_empty() && means.len() + 3 <= pen.left() {
+            pen.put(": ", look.dim()).put(means, look.dim());
+        }
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        layers::command(state, command)
+        let page = height(state);
+        let list = &mut state.views.list;
+        if list.cursor.moved(command, list.rows.len(), page) {
+            return Vec::new();
+        }
+        match command {
+            Command::Next | Command::Previous => next(list, command == Command::Previous),
+            Command::Left => left(state),
+            Command::Right => match list.row() {
+                Some(Row::Group(node)) if list.folded.contains(&node) => fold(state, node),
+                _ => list.scroll += 1,
+            },
+            Command::Enter => match list.row() {
+                Some(Row::Group(node)) => fold(state, node),
+                Some(Row::Tensor(_)) => return view(state, Tab::Tensor),
+                None => {}
+            },
+            Command::Fold => {
+                if let Some(node) = module(state) {
+                    fold(state, node);
+                }
+            }
+            Command::FoldAll => {
+                if list.folded.is_empty() {
+                    let nodes = state.file.tree.nodes.iter().enumerate();
+                    list.folded = nodes.filter(|(_, n)| n.tensor.is_none()).map(|(i, _)| i).collect();
+                } else {
+                    list.folded.clear();
+                }
+                rearrange(state);
+            }
+            Command::Tree => {
+                // In another order there is no tree to turn off: the key turns it on.
+                list.tree = !list.is_tree();
+                list.sort = Sort::default();
+                rearrange(state);
+            }
+            Command::Sort => {
+                let next = list.sort.column.next(false);
+                sort(state, next);
+            }
+            Command::Choose => {
+                let at = Column::ALL.iter().position(|&c| c == list.sort.column).unwrap_or(0);
+                state.overlay = Overlay::Columns(at);
+            }
+            Command::Bars => list.bars = list.bars.next(),
+            Command::Reverse => {
+                list.sort.descending ^= true;
+                rearrange(state);
+            }
+            Command::Entropies => {
+                let wanted = |i: &usize| state.entropy(*i).is_none() && state.file.tensors[*i].makes_symbols;
+                let tensors: Vec<usize> = (0..state.file.tensors.len()).filter(wanted).collect();
+                if tensors.is_empty() || state.file.original().is_some() {
+                    state.say("all entropies are known");
+                } else {
+                    let generation = state.generation;
+                    return vec![Effect::Stats(StatsEffect::Entropies { generation, tensors })];
+                }
+            }
+            Command::Verify => {
+                let Some(row) = list.row() else { return Vec::new() };
+                let tensors = list.tensors_of(&state.file, row).collect();
+                return verify(state, tensors);
+            }
+            _ => {}
+        }
+        Vec::new()
     }
 
+    /// Selects the row below; the head of a column sorts by it.
     fn click(&self, state: &mut State, x: u16, y: u16) {
-        layers::click(state, x, y);
+        if usize::from(y) == HEAD_ROWS && state.body_height() > 1 {
+            if let Some(column) = columns::Columns::new(state, usize::from(state.size.0)).at(usize::from(x)) {
+                choose(state, column);
+            }
+            return;
+        }
+        let height = height(state);
+        let list = &mut state.views.list;
+        if let Some(at) = usize::from(y).checked_sub(HEAD_ROWS + 1)
+            && at < height
+            && list.cursor.offset + at < list.rows.len()
+        {
+            list.cursor.selected = list.cursor.offset + at;
+        }
     }
 
     fn fit(&self, state: &mut State) {
-        layers::fit(state);
+        let (height, most) = (height(state), columns::most_scroll(state));
+        let list = &mut state.views.list;
+        list.cursor.fit(list.rows.len(), height);
+        list.scroll = list.scroll.min(most);
+    }
+
+    /// Order and filter stay.
+    fn renew(&self, state: &mut State) {
+        let before = std::mem::take(&mut state.views.list);
+        let mut list = ListState { rows: Vec::new(), folded: Default::default(), ..before };
+        list.arrange(&state.file, |_| None);
+        state.views.list = list;
+    }
+}
+
+/// Rows of the table without its head and the line of totals.
+fn height(state: &State) -> usize {
+    state.body_height().saturating_sub(2)
+}
+
+/// Works out the rows anew.
+pub fn rearrange(state: &mut State) {
+    let mut list = std::mem::take(&mut state.views.list);
+    list.arrange(&state.file, |i| state.entropy(i));
+    state.views.list = list;
+}
+
+/// A letter sorts by its column at once.
+pub fn on_key(state: &mut State, key: KeyEvent) {
+    if let KeyCode::Char(letter) = key.code
+        && let Some(column) = Column::ALL.into_iter().find(|c| c.letter() == letter)
+    {
+        state.overlay = Overlay::None;
+        choose(state, column);
+    }
+}
+
+/// Does the work of a key in the list of columns to sort by.
+pub fn columns_command(state: &mut State, command: Command) -> Vec<Effect> {
+    let Overlay::Columns(at) = &mut state.overlay else { return Vec::new() };
+    match command {
+        Command::Up => *at = at.saturating_sub(1),
+        Command::Down => *at = (*at + 1).min(Column::ALL.len() - 1),
+        Command::Enter => {
+            let column = Column::ALL[*at];
+            state.overlay = Overlay::None;
+            choose(state, column);
+        }
+        Command::Quit => return vec![Effect::Quit(0)],
+        _ => state.overlay = Overlay::None,
+    }
+    Vec::new()
+}
+
+/// Sorts by a column, the most interesting rows first.
+fn sort(state: &mut State, column: Column) {
+    state.views.list.sort = Sort::by(column);
+    rearrange(state);
+    state.views.list.cursor = Default::default();
+}
+
+/// Sorts by a column; by the one that it is sorted by already, the other way round.
+fn choose(state: &mut State, column: Column) {
+    if state.views.list.sort.column == column && column != Column::Name {
+        state.views.list.sort.descending ^= true;
+        rearrange(state);
+    } else {
+        sort(state, column);
+    }
+}
+
+/// The next tensor, past modules.
+fn next(list: &mut ListState, back: bool) {
+    let (rows, at) = (&list.rows, list.cursor.selected);
+    let is_tensor = |i: &usize| matches!(rows.get(*i), Some(Row::Tensor(_)));
+    let found = if back { (0..at.min(rows.len())).rev().find(is_tensor) } else { (at + 1..rows.len()).find(is_tensor) };
+    list.cursor.selected = found.unwrap_or(at);
+}
+
+/// The module that is selected, or that the selected tensor is in.
+fn module(state: &State) -> Option<usize> {
+    match state.views.list.row().filter(|_| state.views.list.is_tree())? {
+        Row::Group(node) => Some(node),
+        Row::Tensor(i) => state.file.tree.nodes[state.file.tree.node_of[i]].parent,
+    }
+}
+
+fn fold(state: &mut State, node: usize) {
+    let list = &mut state.views.list;
+    if !list.folded.remove(&node) {
+        list.folded.insert(node);
+        list.select(&state.file, Row::Group(node));
+    }
+    rearrange(state);
+}
+
+/// Columns back, or the module folded, or its parent selected.
+fn left(state: &mut State) {
+    let list = &mut state.views.list;
+    if list.scroll > 0 {
+        list.scroll -= 1;
+        return;
+    }
+    let parent = match list.row().filter(|_| list.is_tree()) {
+        Some(Row::Group(node)) if !list.folded.contains(&node) => return fold(state, node),
+        Some(Row::Group(node)) => state.file.tree.nodes[node].parent,
+        Some(Row::Tensor(_)) => module(state),
+        None => None,
+    };
+    if let Some(parent) = parent {
+        state.views.list.select(&state.file, Row::Group(parent));
     }
 }

@@ -87,7 +87,7 @@ impl View for Overview {
     /// The other views are about the tensor of the selected cell.
     fn leave(&self, state: &mut State) {
         let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
-        let shown = |i: usize| state.layers.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
+        let shown = |i: usize| state.views.list.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
         if let Some(tensor) = tensor.filter(|&i| shown(i) && state.current() != Some(i)) {
             reveal(state, tensor);
         }

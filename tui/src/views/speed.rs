@@ -18,9 +18,9 @@ use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{b, c};
 use crate::state::State;
-use crate::state::layers::Row;
 use crate::timing::{Lane, Progress, TimingEffect, TimingReport};
 use crate::update::view;
+use crate::views::list::Row;
 
 /// Decode timings.
 pub struct Speed;
@@ -81,7 +81,7 @@ impl View for Speed {
                 else {
                     return Vec::new();
                 };
-                state.layers.select(&state.file, Row::Tensor(tensor));
+                state.views.list.select(&state.file, Row::Tensor(tensor));
                 if state.current() == Some(tensor) {
                     return view(state, Tab::Tensor);
                 }
@@ -186,7 +186,7 @@ fn begin(state: &mut State) -> Vec<Effect> {
 fn subject(state: &State) -> Option<Subject> {
     // A checkpoint has nothing to decode.
     state.file.container().ok()?;
-    let (file, layers) = (&state.file, &state.layers);
+    let (file, layers) = (&state.file, &state.views.list);
     let (title, tensors) = match state.views.speed.scope {
         Scope::Layer => {
             let tensor = layers.current(file)?;
@@ -208,7 +208,7 @@ fn subject(state: &State) -> Option<Subject> {
                     format!("{}{dot}{}", node.path, node.label)
                 }
             };
-            (title, layers.tensors_of(file, row))
+            (title, layers.tensors_of(file, row).collect())
         }
         Scope::File => {
             let name = file.path.file_name().unwrap_or(file.path.as_os_str());

@@ -1,22 +1,19 @@
-//! Which columns the table of layers has room for.
+//! The columns of the table that there is room for, and the scale of its bars.
 
+use crate::draw::table::Column as Place;
 use crate::draw::text;
 use crate::draw::theme::Look;
 use crate::model::order::Column;
 use crate::model::totals::Totals;
 use crate::state::State;
-use crate::state::layers::{Bars, Row};
+use crate::views::list::{Bars, Row};
 
 /// Columns of the terminal before the names: selection, sign, space.
 pub const MARKS: usize = 3;
-/// Columns between two columns of the table.
-pub const GAP: usize = 2;
-/// Columns of a ratio's figure, its bar excluded.
-pub const RATIO: usize = 6;
-/// Columns of the bar, and at most so many; one more is before it.
+/// Columns of a ratio's figure.
+const RATIO: usize = 6;
+/// Columns of the bar behind it, and at most so many; one more is before it.
 const BAR: (usize, usize) = (8, 24);
-/// Columns of a size such as `12.34 MiB`.
-const SIZE: usize = 10;
 
 /// The columns by what they tell: the first one is the last to go.
 const IMPORTANCE: [Column; 11] = [
@@ -33,12 +30,21 @@ const IMPORTANCE: [Column; 11] = [
     Column::Dtype,
 ];
 
+/// The subject of a column on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A column that the table can be sorted by.
+    Of(Column),
+    /// The bar beside the ratio.
+    Bar,
+}
+
 /// The columns that are shown.
 pub struct Columns {
     /// Columns of the terminal for names.
     pub name: usize,
-    /// The others, as they stand, and how wide they are.
-    pub shown: Vec<(Column, usize)>,
+    /// The others, as they stand.
+    pub shown: Vec<(Part, Place)>,
     /// Whether some are scrolled out at the left.
     pub before: bool,
     /// Whether there was no room for some others.
@@ -55,9 +61,27 @@ fn of_file<const N: usize>(state: &State, columns: [Column; N]) -> impl Iterator
     })
 }
 
-/// Whether it stands at the right of its column.
-pub fn is_number(column: Column) -> bool {
-    !matches!(column, Column::Name | Column::Shape | Column::Dtype | Column::Scheme | Column::Coder)
+/// Title, width and side of a column.
+fn place(state: &State, column: Column) -> Place {
+    let (widths, title) = (&state.file.widths, column.name());
+    match column {
+        // Groups have their number of tensors there, and the sums their number of weights.
+        Column::Shape => Place::text(title, widths.shape.max(14)),
+        Column::Dtype => Place::text(title, widths.dtype.max(6)),
+        Column::Scheme => Place::text(title, widths.scheme.max(7)),
+        Column::Coder => Place::text(title, widths.coder.max(6)),
+        Column::Ratio if state.views.list.bars == Bars::Share => Place::number("share", RATIO),
+        Column::Ratio => Place::number(title, RATIO),
+        Column::Bits => Place::number("bits/w", 6),
+        Column::Error => Place::number(title, 8),
+        Column::Entropy | Column::Over => Place::number(title, 7),
+        Column::Name | Column::Original | Column::Stored => Place::number(title, 10),
+    }
+}
+
+/// Columns of the terminal that a column needs, its bar among them.
+fn needs(state: &State, column: Column) -> usize {
+    place(state, column).needs() + if column == Column::Ratio { 1 + BAR.0 } else { 0 }
 }
 
 impl Columns {
@@ -68,10 +92,10 @@ impl Columns {
         let room = width.saturating_sub(MARKS + 3);
         let least = longest.min((room / 3).clamp(12, 44));
         let all = of_file(state, IMPORTANCE).count();
-        let scroll = state.layers.scroll.min(all - 1);
+        let scroll = state.views.list.scroll.min(all - 1);
         let mut left = room.saturating_sub(least);
         let mut take = |column: Column| {
-            let needed = width_of(state, column) + GAP;
+            let needed = needs(state, column);
             let fits = needed <= left;
             left -= if fits { needed } else { 0 };
             fits
@@ -82,60 +106,59 @@ impl Columns {
         };
         chosen.sort_unstable();
         let after = scroll + chosen.len() < all;
-        let mut shown: Vec<(Column, usize)> = chosen.into_iter().map(|c| (c, width_of(state, c))).collect();
-        // What is left makes names whole, then bars long, and the rest is the names' again.
+        // The room that is left makes names whole, then bars long, and the rest is the names' again.
         let name = least + left.min(longest.saturating_sub(least));
         left -= name - least;
-        if let Some((_, width)) = shown.iter_mut().find(|(c, _)| *c == Column::Ratio) {
-            let more = (left / 2).min(BAR.1 - BAR.0);
-            *width += more;
-            left -= more;
+        let mut shown = Vec::new();
+        for column in chosen {
+            shown.push((Part::Of(column), place(state, column)));
+            if column == Column::Ratio {
+                let more = (left / 2).min(BAR.1 - BAR.0);
+                left -= more;
+                shown.push((Part::Bar, Place::text("", BAR.0 + more).after(1)));
+            }
         }
         Self { name: name + left, shown, before: scroll > 0, after }
     }
 
     /// Whether a column is shown.
     pub fn has(&self, column: Column) -> bool {
-        self.shown.iter().any(|(c, _)| *c == column)
+        self.shown.iter().any(|(part, _)| *part == Part::Of(column))
+    }
+
+    /// The column at a column of the terminal.
+    pub fn at(&self, x: usize) -> Option<Column> {
+        let mut end = MARKS + self.name;
+        if x < end {
+            return Some(Column::Name);
+        }
+        self.shown.iter().find_map(|&(part, place)| {
+            end += place.needs();
+            (x < end).then_some(if let Part::Of(column) = part { column } else { Column::Ratio })
+        })
     }
 }
 
 /// Columns that the longest name takes, and what stands below the names.
 fn longest(state: &State) -> usize {
-    let widths = &state.file.widths;
-    match state.layers.is_tree() {
-        true if state.layers.widest > 0 => state.layers.widest,
+    let (widths, list) = (&state.file.widths, &state.views.list);
+    match list.is_tree() {
+        true if list.widest > 0 => list.widest,
         true => widths.label,
         false => widths.name,
     }
     .max(16)
 }
 
-fn width_of(state: &State, column: Column) -> usize {
-    let widths = &state.file.widths;
-    match column {
-        // Groups have their number of tensors there, and the sums their number of weights.
-        Column::Shape => widths.shape.max(14),
-        Column::Dtype => widths.dtype.max(6),
-        Column::Scheme => widths.scheme.max(7),
-        Column::Coder => widths.coder.max(6),
-        Column::Ratio => RATIO + 1 + BAR.0,
-        Column::Bits => 6,
-        Column::Error => 8,
-        Column::Entropy | Column::Over => 7,
-        Column::Name | Column::Original | Column::Stored => SIZE,
-    }
-}
-
-/// How many columns can be scrolled out to the left: none where all of them fit.
+/// Columns that can be scrolled out to the left: none where all of them fit.
 pub fn most_scroll(state: &State) -> usize {
-    let needed: usize = of_file(state, IMPORTANCE).map(|c| width_of(state, c) + GAP).sum();
+    let needed: usize = of_file(state, IMPORTANCE).map(|c| needs(state, c)).sum();
     let room = usize::from(state.size.0).saturating_sub(MARKS + 3);
     let all = of_file(state, IMPORTANCE).count();
     if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { all - 1 }
 }
 
-/// What the bars of the table are drawn by.
+/// The scale of the table's bars.
 pub struct Scale {
     bars: Bars,
     /// The figures of an empty bar and of the longest one.
@@ -148,8 +171,8 @@ impl Scale {
     /// That of the rows that are listed. Of ratios that are so large that the others could not be told from each other, and of modules'
     /// bytes, bars are cut.
     pub fn new(state: &State) -> Self {
-        let (file, bars) = (&state.file, state.layers.bars);
-        let tensors = state.layers.rows.iter().filter_map(|row| match *row {
+        let (file, bars) = (&state.file, state.views.list.bars);
+        let tensors = state.views.list.rows.iter().filter_map(|row| match *row {
             Row::Group(_) => None,
             Row::Tensor(i) => Some(&file.tensors[i]),
         });
@@ -165,7 +188,7 @@ impl Scale {
         Self { bars, low, high, all }
     }
 
-    /// How long the bar of some tensors is: 1 for the longest, more where it is cut; none where there is nothing to show.
+    /// The length of the bar of some tensors: 1 for the longest, more where it is cut; none where there is nothing to show.
     pub fn part(&self, totals: &Totals) -> Option<f64> {
         // The smallest one is to be seen.
         const LEAST: f64 = 0.06;
@@ -180,11 +203,6 @@ impl Scale {
         }
     }
 
-    /// The kind of bars.
-    pub fn bars(&self) -> Bars {
-        self.bars
-    }
-
     /// A figure for the bar of some tensors.
     pub fn figure(&self, totals: &Totals) -> String {
         match self.bars {
@@ -194,12 +212,11 @@ impl Scale {
         }
     }
 
-    /// What the bars stand for, in a few words.
+    /// The ends of the scale, in a few words.
     pub fn words(&self, look: Look) -> String {
         match self.bars {
-            _ if self.low > self.high => String::new(),
-            Bars::Share => String::new(),
-            Bars::Ratio => format!("{:.2}{}{:.2}", self.low, look.sign("–", "-"), self.high),
+            Bars::Ratio if self.low <= self.high => format!("{:.2}{}{:.2}", self.low, look.sign("–", "-"), self.high),
+            _ => String::new(),
         }
     }
 }

@@ -6,9 +6,10 @@ use wcodec::text::safe;
 
 use crate::draw::scroll::Cursor;
 use crate::draw::text::width;
+use crate::keymap::around;
 use crate::model::FileModel;
 use crate::model::filter::Filter;
-use crate::model::order::{self, Column, Sort};
+use crate::model::order::{self, Sort};
 use crate::model::totals::Totals;
 use crate::model::tree::Tree;
 
@@ -43,16 +44,13 @@ pub enum Bars {
 impl Bars {
     /// The other ones.
     pub fn next(self) -> Self {
-        match self {
-            Self::Ratio => Self::Share,
-            Self::Share => Self::Ratio,
-        }
+        around(&[Self::Ratio, Self::Share], self, false)
     }
 }
 
 /// The table of all tensors.
 #[derive(Clone, Debug, Default)]
-pub struct LayersState {
+pub struct ListState {
     /// Whether modules are shown, which needs the natural order.
     pub tree: bool,
     /// The order.
@@ -77,7 +75,7 @@ pub struct LayersState {
     pub scroll: usize,
 }
 
-impl LayersState {
+impl ListState {
     /// All tensors, in a tree.
     pub fn new(file: &FileModel) -> Self {
         // Without encoding, ratios are 1 everywhere.
@@ -95,8 +93,7 @@ impl LayersState {
     /// Works out the rows anew, and keeps what is selected where it can.
     pub fn arrange(&mut self, file: &FileModel, entropy: impl Fn(usize) -> Option<f64>) {
         let before = self.rows.get(self.cursor.selected).copied();
-        let shown = |i: usize| self.filter.as_ref().is_none_or(|f| f.matches(&file.tensors[i].name));
-        let wanted: Vec<bool> = (0..file.tensors.len()).map(shown).collect();
+        let wanted: Vec<bool> = (0..file.tensors.len()).map(|i| self.shows(file, i)).collect();
         self.shown = Totals::of(file.tensors.iter().zip(&wanted).filter(|(_, w)| **w).map(|(t, _)| t));
         self.rows.clear();
         self.places.clear();
@@ -201,35 +198,23 @@ impl LayersState {
         self.rows.get(self.cursor.selected).copied()
     }
 
+    /// Whether the filter leaves a tensor.
+    pub fn shows(&self, file: &FileModel, tensor: usize) -> bool {
+        self.filter.as_ref().is_none_or(|f| f.matches(&file.tensors[tensor].name))
+    }
+
     /// The selected tensor, or the first one of the selected module.
     pub fn current(&self, file: &FileModel) -> Option<usize> {
-        match self.row()? {
-            Row::Tensor(i) => Some(i),
-            Row::Group(node) => {
-                let node_of = &file.tree.nodes[node];
-                let tensors = file.tree.nodes[node..node_of.end].iter().filter_map(|n| n.tensor);
-                let mut shown =
-                    tensors.filter(|&i| self.filter.as_ref().is_none_or(|f| f.matches(&file.tensors[i].name)));
-                shown.next()
-            }
-        }
+        self.tensors_of(file, self.row()?).next()
     }
 
     /// Tensors that a row stands for: one, or all of a module that the filter leaves.
-    pub fn tensors_of(&self, file: &FileModel, row: Row) -> Vec<usize> {
-        match row {
-            Row::Tensor(i) => vec![i],
-            Row::Group(node) => {
-                let end = file.tree.nodes[node].end;
-                let all = file.tree.nodes[node..end].iter().filter_map(|n| n.tensor);
-                all.filter(|&i| self.filter.as_ref().is_none_or(|f| f.matches(&file.tensors[i].name))).collect()
-            }
-        }
-    }
-
-    /// The column that the rows are sorted by.
-    pub fn column(&self) -> Column {
-        self.sort.column
+    pub fn tensors_of(&self, file: &FileModel, row: Row) -> impl Iterator<Item = usize> {
+        let nodes = match row {
+            Row::Tensor(i) => file.tree.node_of[i]..file.tree.node_of[i] + 1,
+            Row::Group(node) => node..file.tree.nodes[node].end,
+        };
+        file.tree.nodes[nodes].iter().filter_map(|n| n.tensor).filter(|&i| self.shows(file, i))
     }
 }
 
