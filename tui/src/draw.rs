@@ -5,7 +5,6 @@ pub mod columns;
 pub mod encode;
 pub mod footer;
 pub mod head;
-pub mod heat;
 pub mod help;
 pub mod loading;
 pub mod page;

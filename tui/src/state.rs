@@ -1,7 +1,6 @@
 //! All that the screen shows, and nothing else: no threads, no clock, no terminal.
 
 pub mod encode;
-pub mod heat;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use std::sync::Arc;
 use tui_input::Input;
 
 use self::encode::EncodeState;
-use self::heat::HeatState;
 use crate::draw::scroll::Scroll;
 use crate::draw::theme::Look;
 use crate::estimate::Would;
@@ -86,8 +84,6 @@ pub struct State {
     pub generation: u64,
     /// The list that one goes back to from a tensor: the heat map or the table.
     pub home: Tab,
-    /// The heat map.
-    pub heat: HeatState,
     /// Encoding of the checkpoint, if the file is one.
     pub encode: EncodeState,
     /// What the views keep.
@@ -98,7 +94,6 @@ impl State {
     /// The state after opening.
     pub fn new(file: Arc<FileModel>, other: Option<Arc<FileModel>>, look: Look, size: (u16, u16)) -> Self {
         let views = Views::new(&file, other.as_deref());
-        let heat = HeatState::of(&file);
         Self {
             file,
             other,
@@ -113,7 +108,6 @@ impl State {
             known: HashMap::new(),
             generation: 0,
             home: Tab::List,
-            heat,
             encode: EncodeState::default(),
             views,
         }

@@ -1,7 +1,6 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
 pub mod encode;
-pub mod heat;
 pub mod report;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
@@ -16,7 +15,7 @@ use crate::model::filter::Filter;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
 use crate::views::list::{self, Row, rearrange};
-use crate::views::{Tab, speed};
+use crate::views::{Tab, overview, speed};
 
 /// Does what follows from an action, in the state, and says what is to be done outside of it.
 ///
@@ -166,7 +165,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
 
 /// Writes the heat map, as it is coloured now, to a new file in the working directory.
 fn picture(state: &mut State) -> Vec<Effect> {
-    match crate::draw::heat::picture(state) {
+    match overview::picture(state) {
         Ok(text) => vec![Effect::Export { path: format!("{}.heatmap.svg", state.file.name()).into(), text }],
         Err(why) => {
             state.say(why);

@@ -82,6 +82,8 @@ pub struct Views {
     pub file: file::FileState,
     /// Of [`list`].
     pub list: list::ListState,
+    /// Of [`overview`].
+    pub overview: overview::OverviewState,
     /// Of [`speed`].
     pub speed: speed::SpeedState,
     /// Of [`tensor`].
@@ -96,6 +98,7 @@ impl Views {
             compare: compare::CompareState::new(file, other),
             file: Default::default(),
             list: list::ListState::new(file),
+            overview: overview::OverviewState::new(file),
             speed: Default::default(),
             tensor: Default::default(),
         }

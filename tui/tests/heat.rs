@@ -13,11 +13,11 @@ use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
-use wcodec_tui::state::heat::Measure;
 use wcodec_tui::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::timing::{LayerTime, Progress, TimingEffect, TimingReport};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
+use wcodec_tui::views::overview::Measure;
 
 fn model() -> Arc<FileModel> {
     static FILE: std::sync::OnceLock<Arc<FileModel>> = std::sync::OnceLock::new();
@@ -59,7 +59,7 @@ fn press(state: &mut State, keys: &str) -> Vec<Effect> {
 }
 
 fn selected(state: &State) -> String {
-    let cell = state.heat.selected(&state.file).unwrap();
+    let cell = state.views.overview.selected(&state.file).unwrap();
     cell.tensors.iter().map(|&i| state.file.tensors[i].name.clone()).collect::<Vec<_>>().join(" ")
 }
 
@@ -179,7 +179,7 @@ fn speeds_are_measured_while_they_are_looked_at() {
     let mut state = opened(Look::default(), (80, 24));
     update(&mut state, Action::Report(Report::Timing(TimingReport::Cores(2))));
     let effects = press(&mut state, "M");
-    assert_eq!(state.heat.measure, Measure::Speed);
+    assert_eq!(state.views.overview.measure, Measure::Speed);
     let started = effects.iter().find_map(|e| match e {
         Effect::Timing(TimingEffect::Start { run, lane, tensors }) => Some((*run, *lane, tensors.len())),
         _ => None,
@@ -254,7 +254,7 @@ fn a_range_that_is_next_to_nothing_has_one_colour_and_says_so() {
     let file = Arc::new(FileModel::open_any(&source, false).unwrap());
     let mut state = State::new(file, None, Look { depth: Depth::True, ..Look::default() }, (80, 24));
     press(&mut state, "1M");
-    assert_eq!(state.heat.measure, Measure::Bits);
+    assert_eq!(state.views.overview.measure, Measure::Bits);
     let shown = terminal(&state);
     assert!(shown.backend().to_string().contains("all 16.0: less than 5 % apart, so one colour"), "{}", screen(&state));
     let buffer = shown.backend().buffer();
@@ -347,7 +347,7 @@ fn arrows_change_the_view_where_nothing_moves_to_the_side() {
     let mut state = opened(Look::default(), (80, 24));
     let arrow = |code, modifiers| Action::Key(KeyEvent::new(code, modifiers));
     update(&mut state, arrow(KeyCode::Right, KeyModifiers::NONE));
-    assert_eq!((state.tab, state.heat.column), (Tab::Overview, 1));
+    assert_eq!((state.tab, state.views.overview.column), (Tab::Overview, 1));
     for tab in [Tab::List, Tab::Tensor] {
         update(&mut state, arrow(KeyCode::Right, KeyModifiers::SHIFT));
         assert_eq!(state.tab, tab);

@@ -14,11 +14,11 @@ use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
 use wcodec_tui::estimate::estimate;
 use wcodec_tui::model::FileModel;
-use wcodec_tui::state::heat::Measure;
 use wcodec_tui::state::{Overlay, State};
 use wcodec_tui::stats::Fetch;
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
+use wcodec_tui::views::overview::Measure;
 use wcodec_tui::workers::encode::Encoder;
 
 fn data() -> PathBuf {
@@ -271,7 +271,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     let effects = press(&mut state, "1");
     let computed = |effects: &[Effect]| effects.iter().any(|e| format!("{e:?}").contains("Compute"));
     assert!(computed(&effects), "{effects:?}");
-    assert_eq!(state.heat.measure, Measure::Share);
+    assert_eq!(state.views.overview.measure, Measure::Share);
     let found = estimate(&state.file, &Cancel::new(), &mut |_| {}).unwrap();
     let generation = state.generation;
     // Estimates that do tell tensors apart stay.
@@ -280,12 +280,12 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     wide.get_mut(&k).unwrap().int8_bits = 5.0;
     let wide = Fetch::Ready(Arc::new(wide));
     update(&mut state, Action::Report(Report::Estimate { generation, found: wide }));
-    assert_eq!(state.heat.measure, Measure::WouldBits8);
-    state.heat.measure = Measure::Share;
+    assert_eq!(state.views.overview.measure, Measure::WouldBits8);
+    state.views.overview.measure = Measure::Share;
     let found = Fetch::Ready(Arc::new(found));
     update(&mut state, Action::Report(Report::Estimate { generation, found }));
-    assert_eq!(state.heat.measure, Measure::Share);
-    let tensor = state.heat.selected(&state.file).unwrap().tensors[0];
+    assert_eq!(state.views.overview.measure, Measure::Share);
+    let tensor = state.views.overview.selected(&state.file).unwrap().tensors[0];
     let stop = std::sync::atomic::AtomicBool::new(false);
     let mut tell = |_: f32| {};
     let mut control = wcodec_tui::stats::control::Control::new(&stop, &mut tell);

@@ -2,13 +2,13 @@
 
 use wcodec::text::safe_path;
 
-use super::{encode, estimate, heat};
+use super::{encode, estimate};
 use crate::action::Report;
 use crate::effect::Effect;
 use crate::state::State;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use crate::views::list::Row;
-use crate::views::{Tab, speed};
+use crate::views::{Tab, overview, speed};
 
 /// A worker has something to say.
 pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
@@ -37,7 +37,7 @@ pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
         Report::Estimate { generation, found } => {
             if generation == state.generation {
                 state.encode.would = found;
-                heat::settle(state);
+                overview::settle(state);
             }
             Vec::new()
         }
@@ -86,7 +86,6 @@ fn reloaded(state: &mut State, file: std::sync::Arc<crate::model::FileModel>) {
     state.generation += 1;
     state.known.clear();
     state.changed = false;
-    state.heat = state.heat.again();
     let name = safe_path(&file.path).into_owned();
     state.file = file;
     Tab::ALL.iter().for_each(|tab| tab.view().renew(state));

@@ -1,17 +1,31 @@
-//! The heat map: layers by role.
+//! The heat map: layers by role, a figure in each cell, and its colour.
+
+mod figures;
+mod grid;
+mod legend;
+mod measure;
+mod panel;
+mod picture;
+
+use std::sync::{Arc, OnceLock};
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::{Facts, Tab, View};
-use crate::draw::heat as drawn;
+pub use self::measure::Measure;
+pub use self::picture::picture;
+use super::speed::Scope;
+use super::{Facts, Tab, View, speed, tensor};
+use crate::draw::HEAD_ROWS;
+use crate::draw::scroll::Cursor;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
+use crate::model::FileModel;
+use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
-use crate::state::heat::Measure;
-use crate::update::{heat, reveal};
+use crate::update::{reveal, show, verify, view};
 
 /// Layers by role, in colours.
 pub struct Overview;
@@ -34,67 +48,196 @@ const FACTS: Facts = Facts {
     is_home: true,
 };
 
+/// The selected cell, the cells that are shown, and their figures.
+#[derive(Clone, Debug, Default)]
+pub struct OverviewState {
+    /// The subject of the colours.
+    pub measure: Measure,
+    /// Whether the user chose that.
+    pub chosen: bool,
+    /// The selected row.
+    pub row: usize,
+    /// The selected column.
+    pub column: usize,
+    /// The first row that is shown.
+    pub top: usize,
+    /// The first column that is shown.
+    pub left: usize,
+    /// The grid; worked out when it is first looked at.
+    found: Arc<OnceLock<Heat>>,
+}
+
+impl OverviewState {
+    /// The beginning of a file's grid: the first measure that it has.
+    pub fn new(file: &FileModel) -> Self {
+        Self { measure: Measure::all(file)[0], ..Self::default() }
+    }
+
+    /// The grid of the file, which must be the one that the state is about.
+    pub fn heat(&self, file: &FileModel) -> &Heat {
+        self.found.get_or_init(|| Heat::new(file))
+    }
+
+    /// The selected cell, if there is a tensor.
+    pub fn selected<'a>(&'a self, file: &FileModel) -> Option<&'a HeatCell> {
+        self.heat(file).cell(self.row, self.column)
+    }
+}
+
 impl View for Overview {
     fn facts(&self) -> &'static Facts {
         &FACTS
     }
 
     fn times(&self, state: &State) -> bool {
-        state.heat.measure == Measure::Speed
+        state.views.overview.measure == Measure::Speed
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        drawn::draw(buffer, area, state);
+        grid::draw(buffer, area, state);
     }
 
     fn footer(&self, pen: Pen<'_>, state: &State) {
-        drawn::footer(pen, state);
+        legend::footer(pen, state);
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        heat::command(state, command)
+        let page = grid::page(state);
+        let overview = &mut state.views.overview;
+        let rows = overview.heat(&state.file).rows.len();
+        let mut cursor = Cursor { selected: overview.row, offset: 0 };
+        if cursor.moved(command, rows, page) {
+            overview.row = cursor.selected;
+            return Vec::new();
+        }
+        match command {
+            Command::Left => overview.column = overview.column.saturating_sub(1),
+            Command::Right => overview.column += 1,
+            Command::Enter => return open(state),
+            Command::Measure | Command::MeasureBack => {
+                let next = overview.measure.next(&state.file, command == Command::MeasureBack);
+                return colour_by(state, next);
+            }
+            Command::Verify => {
+                let tensors = selected(state);
+                return verify(state, tensors);
+            }
+            _ => {}
+        }
+        Vec::new()
     }
 
+    /// A click selects the cell below it.
     fn click(&self, state: &mut State, x: u16, y: u16) {
-        heat::click(state, x, y);
+        let line = usize::from(y).checked_sub(HEAD_ROWS);
+        if let Some((row, column)) = line.and_then(|line| grid::at(state, line, usize::from(x))) {
+            (state.views.overview.row, state.views.overview.column) = (row, column);
+        }
     }
 
     fn fit(&self, state: &mut State) {
         // The grid is not worked out before somebody looks at it.
-        if state.tab == Tab::Overview {
-            heat::fit(state);
+        if state.tab != Tab::Overview {
+            return;
         }
+        let overview = &mut state.views.overview;
+        let heat = overview.heat(&state.file);
+        let (rows, columns) = (heat.rows.len(), heat.columns.len());
+        overview.row = overview.row.min(rows.saturating_sub(1));
+        overview.column = overview.column.min(columns.saturating_sub(1));
+        let (top, left) = grid::fit(state);
+        (state.views.overview.top, state.views.overview.left) = (top, left);
     }
 
+    /// The panel shows the tensor of the selected cell: its statistics are computed when it is another one than before.
     fn watch(&self, state: &mut State) -> Vec<Effect> {
-        heat::watch(state)
+        match selected(state)[..] {
+            [tensor]
+                if panel::has_panel(state.size.0)
+                    && (state.views.tensor.asked != Some(tensor) || state.known.is_empty()) =>
+            {
+                tensor::want(state, tensor)
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn enter(&self, state: &mut State, again: bool) -> Vec<Effect> {
         if again {
             return Vec::new();
         }
-        if let Some(tensor) = state.current() {
-            heat::select(state, tensor);
+        let overview = &mut state.views.overview;
+        let heat = overview.heat(&state.file);
+        let place = state.views.list.current(&state.file).and_then(|tensor| heat.find(tensor));
+        let layers = heat.layers;
+        if let Some((row, column)) = place {
+            overview.row = row;
+            overview.column = if row < layers { column } else { overview.column };
         }
         self.resume(state)
     }
 
+    /// Speeds are measured as long as they are looked at.
     fn resume(&self, state: &mut State) -> Vec<Effect> {
-        heat::enter(state)
+        if !self.times(state) {
+            return Vec::new();
+        }
+        state.views.speed.scope = Scope::File;
+        speed::start(state)
+    }
+
+    fn renew(&self, state: &mut State) {
+        state.views.overview.found = Arc::default();
     }
 
     /// The other views are about the tensor of the selected cell.
     fn leave(&self, state: &mut State) {
-        let tensor = state.heat.selected(&state.file).and_then(|c| c.tensors.first().copied());
-        let shown = |i: usize| state.views.list.filter.as_ref().is_none_or(|f| f.matches(&state.file.tensors[i].name));
-        if let Some(tensor) = tensor.filter(|&i| shown(i) && state.current() != Some(i)) {
+        let shown = |&i: &usize| state.views.list.shows(&state.file, i) && state.current() != Some(i);
+        if let Some(tensor) = selected(state).first().copied().filter(shown) {
             reveal(state, tensor);
         }
     }
 
     fn selected_name(&self, state: &State) -> Option<String> {
-        let cell = state.heat.selected(&state.file)?;
-        cell.tensors.first().map(|&i| state.file.tensors[i].name.clone())
+        selected(state).first().map(|&i| state.file.tensors[i].name.clone())
+    }
+}
+
+/// The tensors of the selected cell.
+fn selected(state: &State) -> Vec<usize> {
+    state.views.overview.selected(&state.file).map(|c| c.tensors.clone()).unwrap_or_default()
+}
+
+/// Colours by something else.
+fn colour_by(state: &mut State, measure: Measure) -> Vec<Effect> {
+    state.views.overview.chosen = true;
+    let before = std::mem::replace(&mut state.views.overview.measure, measure);
+    match (before == Measure::Speed, measure == Measure::Speed) {
+        (false, true) => Overview.resume(state),
+        (true, false) => speed::stop(state),
+        _ => Vec::new(),
+    }
+}
+
+/// The estimates of a checkpoint are there: bits of `int8` are shown, unless they tell tensors apart by nothing or the user chose otherwise.
+pub fn settle(state: &mut State) {
+    let found = state.encode.would.ready().is_some() && !state.views.overview.chosen;
+    if found && !grid::is_flat(state, Measure::WouldBits8) {
+        state.views.overview.measure = Measure::WouldBits8;
+    }
+}
+
+/// Opens the tensor of the selected cell; where there are several, the list of them.
+fn open(state: &mut State) -> Vec<Effect> {
+    match selected(state)[..] {
+        [] => {
+            state.say("this layer has no such tensor");
+            Vec::new()
+        }
+        [one] => show(state, one),
+        [first, ..] => {
+            reveal(state, first);
+            view(state, Tab::List)
+        }
     }
 }

@@ -2,13 +2,13 @@
 
 use ratatui::style::{Modifier, Style};
 
+use super::Measure;
 use super::figures::{Figures, Range};
-use super::shade;
+use super::grid::shade;
 use crate::draw::text;
 use crate::draw::widgets::Pen;
 use crate::model::heat::Heat;
 use crate::state::State;
-use crate::state::heat::Measure;
 use crate::stats::Fetch;
 
 /// Colours of the scale.
@@ -23,7 +23,7 @@ pub fn draw(
     range: Option<Range>,
     seen: Option<(usize, usize, usize)>,
 ) {
-    let (look, measure) = (state.look, state.heat.measure);
+    let (look, measure) = (state.look, state.views.overview.measure);
     pen.skip(1);
     if let Some((from, count, lines)) = seen {
         pen.at_end(&format!("{}-{}/{lines}", from + 1, (from + count).min(lines)), look.dim());
@@ -34,14 +34,14 @@ pub fn draw(
     pen.put(measure.name(), look.title()).skip(1);
     let Some(range) = range else {
         let why = why_not(state, measure);
-        pen.put(&text::cut(look, &why, pen.left()), look.warn());
+        pen.cut(look, &why, look.warn());
         return;
     };
     let (low, high) = (figures.text(range.low), figures.text(range.high));
     if range.is_flat() {
         let all = if low == high { format!("all {low}") } else { format!("{low} to {high}") };
         let flat = format!("{all}: less than 5 % apart, so one colour");
-        pen.put(&text::cut(look, &flat, pen.left()), look.text());
+        pen.cut(look, &flat, look.text());
     } else {
         pen.put(&low, look.text()).skip(1);
         for step in 0..STEPS {
@@ -59,7 +59,7 @@ pub fn draw(
             }
         }
     }
-    let about = about(measure);
+    let about = measure.about();
     if text::width(about) + 3 <= pen.left() {
         pen.skip(3).put(about, look.dim());
     }
@@ -71,7 +71,7 @@ fn why_not(state: &State, measure: Measure) -> String {
         Measure::WouldError | Measure::WouldBits | Measure::WouldError8 | Measure::WouldBits8 => {
             match &state.encode.would {
                 Fetch::Running(_) => "not known yet",
-                Fetch::Failed(why) => return text::clean(state.look, why).into_owned(),
+                Fetch::Failed(why) => return why.clone(),
                 _ => "there are no estimates: nothing here can be encoded",
             }
         }
@@ -82,31 +82,15 @@ fn why_not(state: &State, measure: Measure) -> String {
     why.to_owned()
 }
 
-/// A measure in a sentence.
-fn about(measure: Measure) -> &'static str {
-    match measure {
-        Measure::Bits => "stored bits for each weight, scales and tables among them",
-        Measure::Ratio => "original bytes for each stored byte",
-        Measure::Error => "root mean square error of decoded weights, as a part of theirs",
-        Measure::Share => "part of the file's bytes",
-        Measure::Speed => "1e9 bytes of decoded output a second, here",
-        Measure::WouldError | Measure::WouldError8 => "from samples: root mean square, as a part of the weights'",
-        Measure::WouldBits => "from samples, if all matrices together had 4 bits/weight",
-        Measure::WouldBits8 => "from samples: stored bits for each weight",
-    }
-}
-
 /// The line above the keys: the selected cell in words.
 pub fn footer(mut pen: Pen<'_>, state: &State) {
-    let (look, heat) = (state.look, state.heat.heat(&state.file));
-    let Some(row) = heat.rows.get(state.heat.row) else { return };
-    let Some(cell) = heat.cell(state.heat.row, state.heat.column) else {
-        let text = format!("{} has no such tensor", row.name);
-        let text = text::clean(look, &text);
-        pen.put(&text::cut(look, &text, pen.left()), look.dim());
+    let (look, heat) = (state.look, state.views.overview.heat(&state.file));
+    let Some(row) = heat.rows.get(state.views.overview.row) else { return };
+    let Some(cell) = heat.cell(state.views.overview.row, state.views.overview.column) else {
+        pen.cut(look, &format!("{} has no such tensor", row.name), look.dim());
         return;
     };
-    let name = match (&cell.tensors[..], heat.columns.get(state.heat.column)) {
+    let name = match (&cell.tensors[..], heat.columns.get(state.views.overview.column)) {
         ([one], _) => state.file.tensors.get(*one).map_or(String::new(), |t| t.name.clone()),
         (many, Some(column)) => format!("{}.{} ({})", row.name, column.role, text::plural(many.len(), "tensor")),
         _ => row.name.clone(),

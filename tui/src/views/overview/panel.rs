@@ -49,7 +49,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, heat: &Heat) {
     let (x, look) = (area.x + grid_columns(area.width) as u16, state.look);
     let mut page = Page::new(look, usize::from(columns(area.width)) - 1);
     roles(&mut page, state, heat, (rows / 3).clamp(ROLES.0, ROLES.1));
-    if let Some(cell) = state.heat.selected(&state.file) {
+    if let Some(cell) = state.views.overview.selected(&state.file) {
         selected(&mut page, state, cell, rows);
     }
     if state.file.original().is_some() {
@@ -67,7 +67,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, heat: &Heat) {
 /// A line for each role, the most bytes first; what is left is one line.
 fn roles(page: &mut Page, state: &State, heat: &Heat, most: usize) {
     let look = page.look;
-    let figures = Figures::new(state, state.heat.measure);
+    let figures = Figures::new(state, state.views.overview.measure);
     let of_layers = heat.columns.iter().map(|c| (c.label.as_str(), &c.all));
     let loose = heat.rows[heat.layers..].iter().map(|r| (loose(&r.name), &r.all));
     let (mut all, mut rest): (Vec<_>, Vec<_>) = of_layers.chain(loose).partition(|(_, cell)| figures.is_matrix(cell));

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use super::Measure;
 use crate::draw::text;
 use crate::estimate::Would;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
-use crate::state::heat::Measure;
 
 /// Figures that differ by less than this part of the largest have one colour: a scale would make much of nothing.
 const FLAT: f64 = 0.05;

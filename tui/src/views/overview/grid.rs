@@ -1,24 +1,16 @@
-//! The heat map: layers by role, a figure in each cell, and its colour.
-
-mod figures;
-mod legend;
-mod panel;
-mod picture;
+//! The grid: its layout, its cells, and the line of sums.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
-use self::figures::{Figures, Range};
-pub use self::legend::footer;
-pub use self::panel::has_panel;
-pub use self::picture::picture;
-use super::text;
-use super::theme::Look;
-use super::widgets::Pen;
+use super::figures::{Figures, Range};
+use super::{Measure, legend, panel};
+use crate::draw::text;
+use crate::draw::theme::Look;
+use crate::draw::widgets::Pen;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
-use crate::state::heat::Measure;
 
 /// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
 const CELL: (usize, usize) = (7, 11);
@@ -72,19 +64,21 @@ fn lines(heat: &Heat) -> usize {
 
 /// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
 pub fn fit(state: &State) -> (usize, usize) {
-    let heat = state.heat.heat(&state.file);
+    let heat = state.views.overview.heat(&state.file);
     let place = Place::new(heat, panel::grid_columns(state.size.0), state.body_height());
-    let (at, len) = (line_of(heat, state.heat.row), lines(heat));
-    let top = state.heat.top.min(len.saturating_sub(place.lines)).min(at).max((at + 1).saturating_sub(place.lines));
-    let column = if state.heat.row < heat.layers { state.heat.column } else { state.heat.left };
+    let (at, len) = (line_of(heat, state.views.overview.row), lines(heat));
+    let top =
+        state.views.overview.top.min(len.saturating_sub(place.lines)).min(at).max((at + 1).saturating_sub(place.lines));
+    let column =
+        if state.views.overview.row < heat.layers { state.views.overview.column } else { state.views.overview.left };
     let most = heat.columns.len().saturating_sub(place.seen);
-    let left = state.heat.left.min(most).min(column).max((column + 1).saturating_sub(place.seen));
+    let left = state.views.overview.left.min(most).min(column).max((column + 1).saturating_sub(place.seen));
     (top, left)
 }
 
 /// Whether the figures of a measure have one colour, or there are none.
 pub fn is_flat(state: &State, measure: Measure) -> bool {
-    let range = Figures::new(state, measure).range(state.heat.heat(&state.file));
+    let range = Figures::new(state, measure).range(state.views.overview.heat(&state.file));
     range.is_none_or(|range| range.is_flat())
 }
 
@@ -95,20 +89,19 @@ pub fn page(state: &State) -> usize {
 
 /// The row at a line of the view, below its head; and the column at a column of the screen.
 pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
-    let heat = state.heat.heat(&state.file);
+    let heat = state.views.overview.heat(&state.file);
     let height = state.body_height();
     let place = Place::new(heat, panel::grid_columns(state.size.0), height);
-    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + state.heat.top;
+    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + state.views.overview.top;
     let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
-    let column = state.heat.left
+    let column = state.views.overview.left
         + x.checked_sub(place.label + 2).filter(|_| x < panel::grid_columns(state.size.0))? / place.cell;
     Some((row, column.min(heat.columns.len().saturating_sub(1))))
 }
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let area = area.intersection(buffer.area);
-    let (look, heat) = (state.look, state.heat.heat(&state.file));
+    let (look, heat) = (state.look, state.views.overview.heat(&state.file));
     let height = usize::from(area.height);
     if height == 0 {
         return;
@@ -123,7 +116,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     panel::draw(buffer, area, state, heat);
     let (whole, area) = (area, Rect { width: columns as u16, ..area });
     let place = Place::new(heat, columns, height);
-    let figures = Figures::new(state, state.heat.measure);
+    let figures = Figures::new(state, state.views.overview.measure);
     let range = figures.range(heat);
     let grid = Grid { state, heat, place: &place, figures: &figures, range };
     let first = usize::from(height > 1);
@@ -131,7 +124,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         grid.head(Pen::new(buffer, area, 0));
     }
     for at in 0..place.lines {
-        let line = state.heat.top + at;
+        let line = state.views.overview.top + at;
         let pen = Pen::new(buffer, area, first + at);
         match line {
             _ if line < heat.layers => grid.layer(pen, line),
@@ -148,7 +141,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         }
     }
     if height > 3 {
-        let from = (lines(heat) > place.lines).then(|| (state.heat.top, place.lines, lines(heat)));
+        let from = (lines(heat) > place.lines).then(|| (state.views.overview.top, place.lines, lines(heat)));
         legend::draw(Pen::new(buffer, whole, height - 1), state, heat, &figures, range, from);
     }
 }
@@ -166,10 +159,10 @@ impl Grid<'_> {
     /// Words above the columns; the selected one's is underlined.
     fn head(&self, mut pen: Pen<'_>) {
         let (look, heat) = (self.state.look, self.heat);
-        let left = self.state.heat.left;
+        let left = self.state.views.overview.left;
         pen.skip(1).cell("layer", self.place.label, look.title()).skip(1);
         for (c, column) in heat.columns.iter().enumerate().skip(left).take(self.place.seen) {
-            let style = match c == self.state.heat.column && self.state.heat.row < heat.layers {
+            let style = match c == self.state.views.overview.column && self.state.views.overview.row < heat.layers {
                 true => look.title().add_modifier(Modifier::UNDERLINED),
                 false => look.title(),
             };
@@ -194,15 +187,15 @@ impl Grid<'_> {
     /// A layer: its label, its cells, and all of it.
     fn layer(&self, mut pen: Pen<'_>, row: usize) {
         let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.state.heat.row;
+        let selected = row == self.state.views.overview.row;
         let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.dim() };
         let label = text::clean(look, &of.label);
         let label = text::cut_left(look, &label, self.place.label);
         pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text());
         pen.number(&label, self.place.label, style).skip(1);
-        let left = self.state.heat.left;
+        let left = self.state.views.overview.left;
         for column in left..left + self.place.seen {
-            self.cell(&mut pen, of.cell(column), selected && column == self.state.heat.column);
+            self.cell(&mut pen, of.cell(column), selected && column == self.state.views.overview.column);
         }
         if self.place.all {
             self.sum(&mut pen, &of.all);
@@ -213,7 +206,7 @@ impl Grid<'_> {
     fn sums(&self, mut pen: Pen<'_>) {
         let look = self.state.look;
         pen.skip(1).number(text::start("all", self.place.label), self.place.label, look.title()).skip(1);
-        for column in self.heat.columns.iter().skip(self.state.heat.left).take(self.place.seen) {
+        for column in self.heat.columns.iter().skip(self.state.views.overview.left).take(self.place.seen) {
             self.sum(&mut pen, &column.all);
         }
     }
@@ -221,13 +214,11 @@ impl Grid<'_> {
     /// A tensor in no layer: its cell, then its name.
     fn loose(&self, mut pen: Pen<'_>, row: usize) {
         let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.state.heat.row;
+        let selected = row == self.state.views.overview.row;
         pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text()).skip(self.place.label + 1);
         self.cell(&mut pen, of.cell(0), selected);
         let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.text() };
-        let name = text::clean(look, &of.name);
-        let name = text::short_name(look, &name, pen.left());
-        pen.put(&name, style);
+        pen.short(look, &of.name, style);
     }
 
     /// A sum, without colour: it is no cell.
@@ -284,7 +275,7 @@ impl Grid<'_> {
 }
 
 /// A sign as dark as a part of 1 says.
-fn shade(look: Look, part: f64) -> &'static str {
+pub fn shade(look: Look, part: f64) -> &'static str {
     const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
     const ASCII: [&str; 5] = [".", ":", "+", "*", "#"];
     let at = (part.clamp(0.0, 1.0) * 5.0).floor().min(4.0) as usize;

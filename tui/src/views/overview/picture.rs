@@ -29,8 +29,8 @@ const MARKS: usize = 16;
 /// # Errors
 /// There is nothing to draw, and why.
 pub fn picture(state: &State) -> Result<String, &'static str> {
-    let heat = state.heat.heat(&state.file);
-    let figures = Figures::new(state, state.heat.measure);
+    let heat = state.views.overview.heat(&state.file);
+    let figures = Figures::new(state, state.views.overview.measure);
     let range = figures.range(heat).ok_or("there are no figures for a picture yet: m chooses others")?;
     Ok(Picture { state, heat, figures: &figures, range }.draw())
 }
@@ -91,7 +91,7 @@ impl Picture<'_> {
 
     /// Title, and what the colours stand for.
     fn head(&self, out: &mut String) {
-        let (file, measure) = (&self.state.file, self.state.heat.measure);
+        let (file, measure) = (&self.state.file, self.state.views.overview.measure);
         let totals = &file.totals;
         let size = match file.original() {
             Some(_) => text::size(totals.stored_bytes),
