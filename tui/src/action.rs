@@ -8,9 +8,9 @@ use crossterm::event::{KeyEvent, MouseEvent};
 
 use wcodec::ErrorKind;
 
+use crate::encode::Progress;
 use crate::estimate::Would;
 use crate::model::FileModel;
-use crate::state::encode::Progress;
 use crate::stats::{Fetch, StatsReport};
 use crate::timing::TimingReport;
 

@@ -1,8 +1,6 @@
 //! The screen: everything is read from the state, and only what is visible is drawn.
 
 pub mod chart;
-pub mod columns;
-pub mod encode;
 pub mod footer;
 pub mod head;
 pub mod help;
@@ -18,6 +16,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::symbols::border;
 
+use crate::menu;
 use crate::state::{Overlay, State};
 
 /// Rows above the view: the tabs and the file's line.
@@ -48,13 +47,9 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     head::draw(frame, head, state);
     state.tab.view().draw(frame.buffer_mut(), body, state);
     footer::draw(frame, foot, state);
-    if let Overlay::Help(scroll) = &state.overlay {
-        help::draw(frame, area, state, *scroll);
-    }
-    if let Overlay::Encode(at) = state.overlay {
-        encode::draw(frame, area, state, at);
-    }
-    if let Overlay::Columns(at) = state.overlay {
-        columns::draw(frame, area, state, at);
+    match state.overlay {
+        Overlay::Help(scroll) => help::draw(frame, area, state, scroll),
+        Overlay::Menu(menu, at) => menu::draw(frame.buffer_mut(), area, state, menu, at),
+        Overlay::Search { .. } | Overlay::None => {}
     }
 }

@@ -1,17 +1,16 @@
 //! All that the screen shows, and nothing else: no threads, no clock, no terminal.
 
-pub mod encode;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use tui_input::Input;
 
-use self::encode::EncodeState;
 use crate::draw::scroll::Scroll;
 use crate::draw::theme::Look;
+use crate::encode::EncodeState;
 use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
+use crate::menu::Menu;
 use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
 use crate::views::{Tab, Views};
@@ -24,10 +23,8 @@ pub enum Overlay {
     None,
     /// All keys.
     Help(Scroll),
-    /// The columns to sort by, and which is selected.
-    Columns(usize),
-    /// The ways to encode a checkpoint, and which is selected.
-    Encode(usize),
+    /// A list to choose from, and its selected item.
+    Menu(Menu, usize),
     /// The search box; what was filtered by before, to go back to.
     Search {
         /// What is typed.
@@ -149,7 +146,7 @@ impl State {
         match (&self.overlay, self.tab) {
             (Overlay::Search { .. }, _) => Context::Search,
             (Overlay::Help(_), _) => Context::Help,
-            (Overlay::Columns(_) | Overlay::Encode(_), _) => Context::Columns,
+            (Overlay::Menu(..), _) => Context::Columns,
             (Overlay::None, tab) => Context::View(tab),
         }
     }

@@ -1,6 +1,5 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
-pub mod encode;
 pub mod report;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
@@ -14,8 +13,9 @@ use crate::keymap::{self, Command};
 use crate::model::filter::Filter;
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, StatsEffect};
-use crate::views::list::{self, Row, rearrange};
+use crate::views::list::{Row, rearrange};
 use crate::views::{Tab, overview, speed};
+use crate::{encode, menu};
 
 /// Does what follows from an action, in the state, and says what is to be done outside of it.
 ///
@@ -45,8 +45,7 @@ fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
     }
     match state.overlay {
         Overlay::Search { .. } => on_search_key(state, key),
-        Overlay::Columns(_) => list::on_key(state, key),
-        Overlay::Encode(_) => return encode::on_key(state, key),
+        Overlay::Menu(..) => return menu::on_key(state, key),
         Overlay::Help(_) => {}
         Overlay::None => unknown_key(state, key),
     }
@@ -118,11 +117,8 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
         scroll.moved(command, page);
         scroll.0 = scroll.0.min(most);
     }
-    if let Overlay::Encode(_) = state.overlay {
-        return encode::command(state, command);
-    }
-    if let Overlay::Columns(_) = state.overlay {
-        return list::columns_command(state, command);
+    if let Overlay::Menu(..) = state.overlay {
+        return menu::command(state, command);
     }
     match command {
         Command::Quit => return vec![Effect::Quit(0)],

@@ -13,6 +13,7 @@ use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
 use wcodec_tui::estimate::estimate;
+use wcodec_tui::menu::Menu;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::{Overlay, State};
 use wcodec_tui::stats::Fetch;
@@ -141,7 +142,7 @@ fn the_key_encodes_next_to_the_file_and_never_over_another() {
     let folder = tempfile::tempdir().unwrap();
     let path = copy(folder.path(), 0);
     let mut state = opened(&path);
-    assert!(press(&mut state, "E").is_empty() && matches!(state.overlay, Overlay::Encode(0)));
+    assert!(press(&mut state, "E").is_empty() && matches!(state.overlay, Overlay::Menu(Menu::Encode, 0)));
     screen(&state);
     let effects = press(&mut state, "j4");
     let [Effect::Encode { out, scheme }] = &effects[..] else { panic!("{effects:?}") };

@@ -11,6 +11,7 @@ use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::keymap::Keymap;
+use wcodec_tui::menu::Menu;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::{Overlay, State};
 use wcodec_tui::stats::{Fetch, LayerStats, StatsReport, Verdict};
@@ -217,7 +218,7 @@ fn any_column_is_chosen_by_its_letter() {
     let mut state = opened();
     for column in Column::ALL {
         press(&mut state, "c");
-        assert!(matches!(state.overlay, Overlay::Columns(_)));
+        assert!(matches!(state.overlay, Overlay::Menu(Menu::Columns, _)));
         draw(&state);
         press(&mut state, &column.letter().to_string());
         assert!(matches!(state.overlay, Overlay::None));

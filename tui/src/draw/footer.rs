@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
         };
         message(first, state, sign, &notice.text, style);
     } else if state.encode.running.is_some() {
-        super::encode::footer(first, state);
+        crate::encode::footer(first, state);
     } else if let Some(why) = damage(state) {
         message(first, state, look.sign("✗ ", "! "), &why, look.bad());
     } else {

@@ -2,9 +2,10 @@
 
 use wcodec::text::safe_path;
 
-use super::{encode, estimate};
+use super::estimate;
 use crate::action::Report;
 use crate::effect::Effect;
+use crate::encode;
 use crate::state::State;
 use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use crate::views::list::Row;

@@ -5,7 +5,6 @@ mod columns;
 mod rows;
 mod table;
 
-use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -16,6 +15,7 @@ use crate::draw::{HEAD_ROWS, footer, text};
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
+use crate::menu::Menu;
 use crate::model::order::{Column, Sort};
 use crate::state::{Overlay, State};
 use crate::stats::StatsEffect;
@@ -135,7 +135,7 @@ impl View for List {
             }
             Command::Choose => {
                 let at = Column::ALL.iter().position(|&c| c == list.sort.column).unwrap_or(0);
-                state.overlay = Overlay::Columns(at);
+                state.overlay = Overlay::Menu(Menu::Columns, at);
             }
             Command::Bars => list.bars = list.bars.next(),
             Command::Reverse => {
@@ -208,33 +208,6 @@ pub fn rearrange(state: &mut State) {
     state.views.list = list;
 }
 
-/// A letter sorts by its column at once.
-pub fn on_key(state: &mut State, key: KeyEvent) {
-    if let KeyCode::Char(letter) = key.code
-        && let Some(column) = Column::ALL.into_iter().find(|c| c.letter() == letter)
-    {
-        state.overlay = Overlay::None;
-        choose(state, column);
-    }
-}
-
-/// Does the work of a key in the list of columns to sort by.
-pub fn columns_command(state: &mut State, command: Command) -> Vec<Effect> {
-    let Overlay::Columns(at) = &mut state.overlay else { return Vec::new() };
-    match command {
-        Command::Up => *at = at.saturating_sub(1),
-        Command::Down => *at = (*at + 1).min(Column::ALL.len() - 1),
-        Command::Enter => {
-            let column = Column::ALL[*at];
-            state.overlay = Overlay::None;
-            choose(state, column);
-        }
-        Command::Quit => return vec![Effect::Quit(0)],
-        _ => state.overlay = Overlay::None,
-    }
-    Vec::new()
-}
-
 /// Sorts by a column, the most interesting rows first.
 fn sort(state: &mut State, column: Column) {
     state.views.list.sort = Sort::by(column);
@@ -243,7 +216,7 @@ fn sort(state: &mut State, column: Column) {
 }
 
 /// Sorts by a column; by the one that it is sorted by already, the other way round.
-fn choose(state: &mut State, column: Column) {
+pub fn choose(state: &mut State, column: Column) {
     if state.views.list.sort.column == column && column != Column::Name {
         state.views.list.sort.descending ^= true;
         rearrange(state);

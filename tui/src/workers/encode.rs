@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use wcodec::{Cancel, EncodeOptions, Error, ErrorKind, Scheme, encode};
 
 use crate::action::{Action, Report};
+use crate::encode::Progress;
 use crate::estimate::estimate;
 use crate::model::FileModel;
-use crate::state::encode::Progress;
 use crate::stats::Fetch;
 
 /// Progress is told of no more often than this.

@@ -1,0 +1,166 @@
+//! A checkpoint that is being encoded, or could be: the ways to encode it, the key, the worker's reports, and the line on its progress.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use wcodec::text::safe_path;
+use wcodec::{Bits, EncodeOptions, ErrorKind, Granularity, Rate, Scheme};
+
+use crate::draw::text;
+use crate::draw::widgets::{self, Pen};
+use crate::effect::Effect;
+use crate::estimate::Would;
+use crate::keymap::Command;
+use crate::menu::Menu;
+use crate::state::{Overlay, State};
+use crate::stats::Fetch;
+
+/// How far an encoding is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The tensor at work.
+    pub tensor: String,
+    /// Bytes done, of the uncompressed tensors.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// What is known of encoding a checkpoint.
+#[derive(Clone, Debug, Default)]
+pub struct EncodeState {
+    /// What its tensors would be like, by their places.
+    pub would: Fetch<Arc<HashMap<usize, Would>>>,
+    /// The file that is being written, and how far it is.
+    pub running: Option<(PathBuf, Progress)>,
+}
+
+/// A way to encode, and the letter that chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Scheme `int8`.
+    Int8,
+    /// Scheme `rate` with so many bits for each weight: 4 or 3.
+    Rate(u8),
+    /// Scheme `lossless`.
+    Lossless,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Int8, Self::Rate(4), Self::Rate(3), Self::Lossless];
+
+    /// The letter.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Int8 => 'i',
+            Self::Rate(4) => '4',
+            Self::Rate(_) => '3',
+            Self::Lossless => 'l',
+        }
+    }
+
+    /// What it is, in a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8: rows with a scale each, about 7.7 bits/weight",
+            Self::Rate(4) => "rate: 4 bits/weight",
+            Self::Rate(_) => "rate: 3 bits/weight",
+            Self::Lossless => "lossless: every bit as it is",
+        }
+    }
+
+    /// The scheme.
+    pub fn scheme(self) -> Scheme {
+        match self {
+            Self::Int8 => Scheme::Int8(Granularity::Row),
+            // Both are among the bits that there are.
+            Self::Rate(n) => {
+                let EncodeOptions { optimize, coder, .. } = EncodeOptions::default();
+                let trellis = optimize.trellis(coder);
+                Bits::new(f64::from(n)).map_or(Scheme::Raw, |bits| Scheme::Rate(Rate { bits, trellis }))
+            }
+            Self::Lossless => Scheme::Lossless,
+        }
+    }
+}
+
+/// Where a checkpoint is encoded to: next to it, under its name.
+pub fn out(state: &State) -> PathBuf {
+    let path = &state.file.path;
+    if path.is_dir() {
+        let name = path.canonicalize().ok().and_then(|p| p.file_name().map(std::ffi::OsStr::to_owned));
+        let mut name = name.unwrap_or_else(|| "model".into());
+        name.push(".wcodec");
+        return path.join(name);
+    }
+    path.with_extension("wcodec")
+}
+
+/// Asks how to encode; while that is done, gives it up.
+pub fn open(state: &mut State) -> Vec<Effect> {
+    if state.encode.running.is_some() {
+        state.say("the encoding is given up");
+        return vec![Effect::CancelEncode];
+    }
+    let Some(original) = state.file.original() else {
+        state.say("this file is no checkpoint: there is nothing to encode");
+        return Vec::new();
+    };
+    if let Err(e) = original.checkpoint() {
+        state.fail(e.to_string());
+        return Vec::new();
+    }
+    let out = out(state);
+    if out.symlink_metadata().is_ok() {
+        state.fail(format!("{} is there already (move it away, or use wcodec encode -o)", safe_path(&out)));
+        return Vec::new();
+    }
+    state.overlay = Overlay::Menu(Menu::Encode, 0);
+    Vec::new()
+}
+
+/// Begins to encode.
+pub fn begin(state: &mut State, way: Way) -> Vec<Effect> {
+    let out = out(state);
+    state.encode.running = Some((out.clone(), Progress::default()));
+    vec![Effect::Encode { out, scheme: way.scheme() }]
+}
+
+/// How far it is.
+pub fn progress(state: &mut State, progress: Progress) {
+    if let Some((_, known)) = &mut state.encode.running {
+        *known = progress;
+    }
+}
+
+/// It ended.
+pub fn done(state: &mut State, out: PathBuf, done: Result<u64, (ErrorKind, String)>) {
+    state.encode.running = None;
+    match done {
+        Ok(bytes) => {
+            let ratio = state.file.totals.original_bytes as f64 / bytes.max(1) as f64;
+            state.say(format!("written to {}, ratio {ratio:.3}: wcodec-tui shows it", safe_path(&out)));
+        }
+        Err((ErrorKind::Cancelled, _)) => state.say("the encoding was given up, nothing was written"),
+        Err((_, why)) => state.fail(why),
+    }
+}
+
+/// The line above the keys while a checkpoint is encoded.
+pub fn footer(mut pen: Pen<'_>, state: &State) {
+    let look = state.look;
+    let Some((out, progress)) = &state.encode.running else { return };
+    let part = progress.done as f64 / progress.total.max(1) as f64;
+    let (drawn, rest) = widgets::part(look, part, 20);
+    pen.skip(1).put("encoding ", look.warn());
+    if pen.left() > 50 {
+        pen.put(&drawn, look.bar()).put(&rest, look.dim());
+    }
+    let words = format!(" {:.0} % to {}", 100.0 * part.clamp(0.0, 1.0), text::file_name(look, out));
+    pen.put(&words, look.text());
+    let key = state.keys.shown(state.context(), Command::Encode).unwrap_or("E");
+    pen.put(&format!("  {key} gives it up  "), look.dim());
+    pen.short(look, &progress.tensor, look.dim());
+}
