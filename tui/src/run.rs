@@ -2,7 +2,7 @@
 
 pub mod input;
 pub mod log;
-mod timed;
+pub mod once;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -16,29 +16,27 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGTSTP;
 use signal_hook::low_level;
 use wcodec::text::{safe, safe_lines, safe_path};
-use wcodec::{Cancel, Checkpoint, OutputKind, Source};
+use wcodec::{Checkpoint, OutputKind, Source};
 
 use self::input::{Input, Signals};
 use self::log::Log;
+use self::once::Once;
 use crate::action::{Action, Report};
 use crate::cli::look::look;
 use crate::cli::{self, Job, Options, PROGRAM, When};
 use crate::draw::theme::{Look, Theme};
 use crate::draw::{self, draw};
 use crate::effect::Effect;
-use crate::estimate::estimate;
 use crate::keymap::file::{self, Settings};
 use crate::model::FileModel;
 use crate::model::order::Sort;
-use crate::model::original::Original;
 use crate::state::State;
 use crate::stats::Fetch;
 use crate::terminal::{PanicGuard, Screen};
 use crate::update::{self, update};
 use crate::views::Tab;
-use crate::views::list::{ListState, Row};
+use crate::views::list::Row;
 use crate::workers::Workers;
-use crate::{json, plain};
 
 /// Equal, or done.
 const FINE: u8 = 0;
@@ -183,7 +181,9 @@ fn inspect(options: &Options) -> Result<u8, String> {
         file.container().map_err(|e| e.to_string())?;
     }
     if !shows {
-        return once(options, &file, other.as_deref(), tensor, look);
+        let (text, same) = Once::new(options, &file, other.as_deref(), tensor, look)?.text()?;
+        print(&text)?;
+        return Ok(if same { FINE } else { DIFFERENT });
     }
     let reference = reference.map(Arc::new);
     let (sender, receiver) = channel();
@@ -228,63 +228,6 @@ fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
             None => Ok(Settings::default()),
         },
     }
-}
-
-/// `--plain` and `--json`.
-fn once(
-    options: &Options,
-    file: &Arc<FileModel>,
-    other: Option<&FileModel>,
-    tensor: Option<usize>,
-    look: Look,
-) -> Result<u8, String> {
-    let mut layers = ListState::new(file);
-    // Without folding and modules, which a table on paper has not.
-    layers.tree = false;
-    layers.filter = options.filter.as_deref().filter(|t| !t.is_empty()).map(crate::model::filter::Filter::new);
-    layers.sort = options.sort.map_or_else(Sort::default, Sort::by);
-    layers.arrange(file, |i| file.tensors.get(i)?.entropy);
-    let all = layers.rows.iter().filter_map(|row| match row {
-        Row::Tensor(i) => Some(*i),
-        Row::Group(_) => None,
-    });
-    let shown: Vec<usize> = all.filter(|&i| tensor.is_none_or(|t| t == i)).collect();
-    let compared = match other {
-        Some(other) => {
-            let both = file.container().and_then(|a| wcodec::compare(a, other.container()?));
-            Some((other, both.map_err(|e| e.to_string())?))
-        }
-        None => None,
-    };
-    let text = if options.json {
-        let model =
-            file.container().ok().map(wcodec::Container::model).transpose().map_err(|e| e.to_string())?.flatten();
-        let compared = compared.as_ref().map(|(other, c)| (*other, c));
-        json::document(file, model.as_ref(), &shown, compared).map_err(|e| e.to_string())?
-    } else {
-        let differences = compared.as_ref().map(|(o, c)| plain::differences(&safe_path(&o.path), c, look));
-        let text = match options.tab {
-            Some(Tab::Bits) => plain::rates(file, look),
-            Some(Tab::Compare) => match &compared {
-                Some((_, c)) => plain::comparison(c, look) + "\n",
-                None => {
-                    return Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned());
-                }
-            },
-            Some(Tab::Speed) => timed::timing(options, file, &shown, look)?,
-            _ => plain::table(file, &shown, look) + &estimates(file, &shown, look)?,
-        };
-        text + &differences.unwrap_or_default()
-    };
-    print(&text)?;
-    Ok(if compared.is_none_or(|(_, c)| c.same()) { FINE } else { DIFFERENT })
-}
-
-/// What a checkpoint would be like, encoded; nothing of other files.
-fn estimates(file: &FileModel, shown: &[usize], look: Look) -> Result<String, String> {
-    let Some(Original::Checkpoint(_)) = file.original() else { return Ok(String::new()) };
-    let would = estimate(file, &Cancel::new(), &mut |_| {}).map_err(|e| e.to_string())?;
-    Ok(plain::estimates(file, shown, &would, look))
 }
 
 /// What the flags say of the first view.
@@ -409,15 +352,9 @@ impl Session<'_> {
         self.log.effect(&effect);
         match effect {
             Effect::Quit(status) => return Ok(Some(status)),
-            Effect::Stats(effect) => self.workers.stats(effect),
-            Effect::Timing(effect) => self.workers.timing(effect),
-            Effect::Reload => self.workers.reload(),
-            Effect::Estimate => self.workers.estimate(self.state.generation),
-            Effect::Encode { out, scheme } => self.workers.encode(out, scheme),
-            Effect::CancelEncode => self.workers.cancel_encode(),
             Effect::Copy(text) => screen.copy(&text)?,
-            Effect::Export { path, text } => self.workers.export(path, text),
             Effect::Redraw => screen.clear()?,
+            other => self.workers.perform(other, self.state.generation),
         }
         Ok(None)
     }

@@ -15,6 +15,7 @@ use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::{Binding, Command, around};
 use crate::model::FileModel;
+use crate::run::once::Once;
 use crate::state::State;
 
 /// The views, in the order of their keys, which are digits from 1 on.
@@ -139,6 +140,14 @@ pub trait View: Sync {
 
     /// Draws the line above the keys where there is nothing else to say.
     fn footer(&self, pen: Pen<'_>, state: &State);
+
+    /// The text that `--plain` prints for it.
+    ///
+    /// # Errors
+    /// It cannot be printed, and why.
+    fn print(&self, once: &Once<'_>) -> Result<String, String> {
+        once.table()
+    }
 
     /// Does the work of a key that is not the same everywhere.
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect>;

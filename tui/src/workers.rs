@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use wcodec::{Checkpoint, Scheme};
+use wcodec::Checkpoint;
 
 use self::encode::Encoder;
 use self::files::Files;
@@ -18,9 +18,8 @@ use self::stats::StatsWorker;
 use self::timing::TimingWorker;
 use self::watch::Watch;
 use crate::action::Action;
+use crate::effect::Effect;
 use crate::model::FileModel;
-use crate::stats::StatsEffect;
-use crate::timing::TimingEffect;
 
 /// All of them. Dropping it ends their threads.
 #[derive(Debug)]
@@ -62,38 +61,20 @@ impl Workers {
         }
     }
 
-    /// Statistics, verdicts.
-    pub fn stats(&self, effect: StatsEffect) {
-        self.stats.handle(effect);
-    }
-
-    /// Timings.
-    pub fn timing(&self, effect: TimingEffect) {
-        self.timing.handle(effect);
-    }
-
-    /// Samples a checkpoint.
-    pub fn estimate(&mut self, generation: u64) {
-        self.encoder.estimate(self.file.clone(), generation);
-    }
-
-    /// Encodes a checkpoint.
-    pub fn encode(&mut self, out: PathBuf, scheme: Scheme) {
-        self.encoder.encode(self.file.clone(), out, scheme);
-    }
-
-    /// Gives that up.
-    pub fn cancel_encode(&self) {
-        self.encoder.cancel();
-    }
-
-    /// Reads the file again.
-    pub fn reload(&self) {
-        self.files.reload(self.file.path.clone(), self.file.container().is_ok_and(wcodec::Container::trusted));
-    }
-
-    /// Writes a new file.
-    pub fn export(&self, path: PathBuf, text: String) {
-        self.files.export(path, text);
+    /// Does an effect on the file of this generation, or has it done; those on the terminal are not theirs.
+    pub fn perform(&mut self, effect: Effect, generation: u64) {
+        match effect {
+            Effect::Stats(effect) => self.stats.handle(effect),
+            Effect::Timing(effect) => self.timing.handle(effect),
+            Effect::Estimate => self.encoder.estimate(self.file.clone(), generation),
+            Effect::Encode { out, scheme } => self.encoder.encode(self.file.clone(), out, scheme),
+            Effect::CancelEncode => self.encoder.cancel(),
+            Effect::Reload => {
+                let trusted = self.file.container().is_ok_and(wcodec::Container::trusted);
+                self.files.reload(self.file.path.clone(), trusted);
+            }
+            Effect::Export { path, text } => self.files.export(path, text),
+            Effect::Quit(_) | Effect::Copy(_) | Effect::Redraw => {}
+        }
     }
 }

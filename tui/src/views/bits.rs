@@ -18,6 +18,8 @@ use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::model::FileModel;
 use crate::model::rates::{Group, Rates};
+use crate::plain;
+use crate::run::once::Once;
 use crate::state::State;
 
 /// Plan, quality, and bits by role and layer.
@@ -81,6 +83,10 @@ impl View for Bits {
         let part = state.views.bits.scroll.part(look, lines(state), state.body_height());
         pen.at_end(&part.unwrap_or_default(), look.dim());
         pen.cut(look, "bits/w: with scales, tables, offsets; error: as stated", look.dim());
+    }
+
+    fn print(&self, once: &Once<'_>) -> Result<String, String> {
+        Ok(plain::rates(once.file, once.look))
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {

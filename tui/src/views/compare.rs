@@ -18,6 +18,8 @@ use crate::keymap::Command;
 use crate::keymap::table::{b, c};
 use crate::model::FileModel;
 use crate::model::compare::{Compared, Comparison, Relation, Side};
+use crate::plain;
+use crate::run::once::Once;
 use crate::state::State;
 use crate::update::show;
 
@@ -196,6 +198,13 @@ impl View for Compare {
                 let (sign, style) = sign(look, relation);
                 pen.put(sign, style).put(&format!(" {} {word}  ", text::count(count as u64)), look.dim());
             }
+        }
+    }
+
+    fn print(&self, once: &Once<'_>) -> Result<String, String> {
+        match &once.compared {
+            Some((_, found)) => Ok(plain::comparison(found, once.look) + "\n"),
+            None => Err("--tab compare needs two files (wcodec-tui A.wcodec B.wcodec --tab compare)".to_owned()),
         }
     }
 

@@ -4,6 +4,7 @@ mod chart;
 mod devices;
 mod draw;
 mod export;
+mod once;
 mod state;
 mod tensors;
 
@@ -17,6 +18,7 @@ use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{b, c};
+use crate::run::once::Once;
 use crate::state::State;
 use crate::timing::{Lane, Progress, TimingEffect, TimingReport};
 use crate::update::view;
@@ -64,6 +66,10 @@ impl View for Speed {
 
     fn footer(&self, pen: Pen<'_>, state: &State) {
         footer::tensor(pen, state);
+    }
+
+    fn print(&self, once: &Once<'_>) -> Result<String, String> {
+        once::print(once)
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {

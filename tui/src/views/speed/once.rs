@@ -1,17 +1,13 @@
-//! `--tab timing` without a screen: some rounds on one device, then a table.
+//! `--tab speed` without a screen: some rounds on one device, then a table.
 
-use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use super::{Device, LaneState, take};
 use crate::action::{Action, Report};
-use crate::cli::Options;
-use crate::draw::theme::Look;
-use crate::model::FileModel;
 use crate::plain;
+use crate::run::once::Once;
 use crate::timing::{Lane, TimingEffect, TimingReport};
-use crate::views::speed::take;
-use crate::views::speed::{Device, LaneState};
 use crate::workers::timing::TimingWorker;
 
 /// Rounds that are enough, and how long it is gone on for fewer.
@@ -19,7 +15,8 @@ const ROUNDS: u64 = 16;
 const LONGEST: Duration = Duration::from_secs(3);
 
 /// Decodes the tensors that are shown for some rounds, at least one, and writes what was measured.
-pub fn timing(options: &Options, file: &Arc<FileModel>, shown: &[usize], look: Look) -> Result<String, String> {
+pub fn print(once: &Once<'_>) -> Result<String, String> {
+    let Once { options, file, shown, look, .. } = once;
     file.container().map_err(|e| e.to_string())?;
     if shown.is_empty() {
         return Err("there is nothing to time: the filter leaves no tensor".to_owned());
@@ -30,8 +27,8 @@ pub fn timing(options: &Options, file: &Arc<FileModel>, shown: &[usize], look: L
         Device::Cpu => Lane::Cpu(options.threads.map_or(cores, usize::from)),
     };
     let (sender, receiver) = channel();
-    let worker = TimingWorker::new(file.clone(), options.nvcomp_folders.clone(), sender);
-    worker.handle(TimingEffect::Start { run: 1, lane, tensors: shown.into() });
+    let worker = TimingWorker::new((*file).clone(), options.nvcomp_folders.clone(), sender);
+    worker.handle(TimingEffect::Start { run: 1, lane, tensors: shown[..].into() });
     let mut state = LaneState::new(lane);
     let begin = Instant::now();
     // A round may take minutes; what is sent twenty times a second says that it goes on.
@@ -44,5 +41,5 @@ pub fn timing(options: &Options, file: &Arc<FileModel>, shown: &[usize], look: L
             _ => {}
         }
     }
-    Ok(plain::timing(file, &state, look))
+    Ok(plain::timing(file, &state, *look))
 }
