@@ -1,4 +1,4 @@
-"""How long the inspector takes from its start to its first frame, in a pseudo-terminal; and to its first rows.
+"""The time that the inspector takes from its start to its first frame, in a pseudo-terminal; and to its first rows.
 
     cargo build --release --package wcodec-tui
     python tui/benches/first_frame.py FILE.wcodec [--until TEXT] [--repeats 11] [--program target/release/wcodec-tui]

@@ -1,4 +1,4 @@
-//! What a frame costs: a key's update and the drawing after it, on files of many tensors. `make bench` runs it.
+//! The cost of a frame: a key's update and the drawing after it, on files of many tensors. `make bench` runs it.
 //!
 //! A terminal shows 60 frames a second; so update and drawing together must stay well below 16 ms.
 

@@ -1,4 +1,4 @@
-//! What happens to the inspector: keys, sizes, time, and reports of workers.
+//! Events of the inspector: keys, sizes, time, and reports of workers.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub enum Action {
     Report(Report),
 }
 
-/// What a worker says.
+/// A report of a worker.
 #[derive(Debug)]
 pub enum Report {
     /// Statistics of a tensor, a verdict on it, or how far they are.
@@ -42,14 +42,14 @@ pub enum Report {
     FileChanged,
     /// The file was read again: the new one, or why it could not be read.
     Reloaded(Result<Arc<FileModel>, String>),
-    /// What the tensors of a checkpoint would be like, encoded, or how far that is.
+    /// Estimates of the tensors of a checkpoint, encoded, or their progress.
     Estimate {
         /// The file that is meant.
         generation: u64,
-        /// What was found, by the places of tensors.
+        /// The estimates, by the places of tensors.
         found: Fetch<Arc<HashMap<usize, Would>>>,
     },
-    /// How far an encoding is.
+    /// The progress of an encoding.
     Encoding(Progress),
     /// An encoding ended.
     Encoded {

@@ -167,7 +167,7 @@ fn device(text: &str) -> Result<Device, String> {
     }
 }
 
-/// What a command line asks for.
+/// The job that a command line asks for.
 #[derive(Clone, Debug)]
 pub enum Job {
     /// To look into a file.

@@ -1,4 +1,4 @@
-//! What the inspector wants done outside of its state.
+//! Work that the inspector wants done outside of its state.
 
 use std::path::PathBuf;
 
@@ -22,18 +22,18 @@ pub enum Effect {
     Copy(String),
     /// Write a text to a new file.
     Export {
-        /// Where to.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The text.
         text: String,
     },
     /// Find out what the tensors of a checkpoint would take, encoded.
     Estimate,
     /// Encode a checkpoint.
     Encode {
-        /// Where to: a file that is not there.
+        /// A file that does not exist yet.
         out: PathBuf,
-        /// How.
+        /// The scheme.
         scheme: Scheme,
     },
     /// Give that up.

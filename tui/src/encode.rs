@@ -16,7 +16,7 @@ use crate::menu::Menu;
 use crate::state::{Overlay, State};
 use crate::stats::Fetch;
 
-/// How far an encoding is.
+/// The progress of an encoding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The tensor at work.
@@ -27,10 +27,10 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// What is known of encoding a checkpoint.
+/// The estimates of a checkpoint, and its encoding.
 #[derive(Clone, Debug, Default)]
 pub struct EncodeState {
-    /// What its tensors would be like, by their places.
+    /// The estimates of its tensors, by their places.
     pub would: Fetch<Arc<HashMap<usize, Would>>>,
     /// The file that is being written, and how far it is.
     pub running: Option<(PathBuf, Progress)>,
@@ -61,7 +61,7 @@ impl Way {
         }
     }
 
-    /// What it is, in a few words.
+    /// The way in a few words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Int8 => "int8: rows with a scale each, about 7.7 bits/weight",
@@ -86,7 +86,7 @@ impl Way {
     }
 }
 
-/// Where a checkpoint is encoded to: next to it, under its name.
+/// The file that a checkpoint is encoded to: next to it, under its name.
 pub fn out(state: &State) -> PathBuf {
     let path = &state.file.path;
     if path.is_dir() {
@@ -128,7 +128,7 @@ pub fn begin(state: &mut State, way: Way) -> Vec<Effect> {
     vec![Effect::Encode { out, scheme: way.scheme() }]
 }
 
-/// How far it is.
+/// The encoding went on.
 pub fn progress(state: &mut State, progress: Progress) {
     if let Some((_, known)) = &mut state.encode.running {
         *known = progress;

@@ -1,4 +1,4 @@
-//! What tensors of a checkpoint would take, and lose, encoded: found from samples of their rows.
+//! Estimates of the size and the error of a checkpoint's tensors, encoded, from samples of their rows.
 
 use std::collections::HashMap;
 
@@ -20,16 +20,16 @@ const STRIP: usize = 16;
 /// Bytes of a sample at most: one row may be a whole tensor.
 const MOST: u64 = 64 << 20;
 
-/// What a tensor would be like.
+/// The estimates of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Would {
     /// Stored bits for each weight with scheme `int8`.
     pub int8_bits: f64,
     /// And what is wrong in decoded weights: the root of its mean square, as a part of theirs.
     pub int8_error: f64,
-    /// The same of scheme `rate` with 4 bits for all tensors together.
+    /// Stored bits with scheme `rate` and 4 bits for all tensors together.
     pub rate_bits: f64,
-    /// Likewise.
+    /// Its error.
     pub rate_error: f64,
 }
 
@@ -69,7 +69,7 @@ pub fn estimate(file: &FileModel, cancel: &Cancel, tell: &mut dyn FnMut(f32)) ->
     if wanted.is_empty() {
         return Ok(HashMap::new());
     }
-    // What is sampled are weights by themselves: the config's quantization is of others.
+    // Samples are weights by themselves: the config's quantization is of others.
     let mut model = model;
     if let Some(config) = model.as_mut().and_then(|m| m.get_mut("config")).and_then(|c| c.as_object_mut()) {
         for key in ["quantization_config", "compression_config"] {

@@ -52,7 +52,7 @@ struct Document<'a> {
     compare: Option<Compare<'a>>,
 }
 
-/// Where the parts of the file are that belong to no tensor, bytes.
+/// The parts of the file that belong to no tensor, bytes.
 #[derive(Serialize)]
 struct Layout {
     length: u64,
@@ -311,7 +311,7 @@ fn entries<T: Sync>(
             .map(|part| (part, thread::Builder::new().spawn_scoped(scope, move || lines(part))))
             .collect();
         let mut parts = vec![lines(first)];
-        // Where there is no thread to be had, this one does it.
+        // If no thread can be had, this one does it.
         parts.extend(started.into_iter().map(|(part, thread)| match thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(_) => lines(part),

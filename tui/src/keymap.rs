@@ -64,11 +64,11 @@ pub struct Keymap {
 pub struct Bound {
     /// The keys.
     pub keys: Vec<Key>,
-    /// How help and footer write them.
+    /// Their text in help and footer.
     pub shown: String,
-    /// What they ask for.
+    /// The command that they ask for.
     pub command: Command,
-    /// Where.
+    /// The device.
     pub contexts: Vec<Context>,
     /// Whether they are the same in every view.
     pub general: bool,
@@ -131,13 +131,13 @@ impl Bound {
 }
 
 impl Keymap {
-    /// What a key asks for in a context.
+    /// The command that a key asks for in a context.
     pub fn command(&self, context: Context, key: KeyEvent) -> Option<Command> {
         let wanted = plain(key);
         self.bindings.iter().find(|b| b.counts(context) && b.keys.contains(&wanted)).map(|b| b.command)
     }
 
-    /// How the key for a command is written in a context, for sentences that name it.
+    /// The text for the key of a command in a context, for sentences that name it.
     pub fn shown(&self, context: Context, command: Command) -> Option<&str> {
         let found = self.bindings.iter().find(|b| b.counts(context) && b.command == command)?;
         found.shown.split(' ').next().filter(|s| !s.is_empty())

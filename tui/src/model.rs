@@ -1,4 +1,4 @@
-//! What is known of a file from its index: read once, shared by the state and the workers, never changed.
+//! A file as its index tells it: read once, shared by the state and the workers, never changed.
 
 pub mod compare;
 pub mod filter;
@@ -28,7 +28,7 @@ use self::widths::Widths;
 /// Endings of files of models.
 const ENDINGS: [&str; 3] = [".wcodec", ".safetensors", ".gguf"];
 
-/// What a file is.
+/// The contents of a file.
 #[derive(Debug)]
 pub enum Content {
     /// A container, open.
@@ -58,7 +58,7 @@ pub struct FileModel {
     pub tree: Tree,
     /// Sums over all tensors.
     pub totals: Totals,
-    /// How wide columns of a table of all tensors are.
+    /// The widths of columns of a table of all tensors.
     pub widths: Widths,
     /// Tells whether the file on disk is still this one.
     pub stamp: Stamp,
@@ -185,12 +185,12 @@ impl FileModel {
         }
     }
 
-    /// How many of a tensor's bytes are missing, where the file was cut off.
+    /// The number of a tensor's bytes that are missing because the file was cut off.
     pub fn missing(&self, tensor: usize) -> u64 {
         self.original().map_or(0, |o| o.missing(tensor))
     }
 
-    /// What is to be said of a file of which a part is missing.
+    /// The message on a file of which a part is missing.
     pub fn cut(&self) -> Option<String> {
         match &self.content {
             Content::Container(_) => None,
@@ -223,18 +223,18 @@ fn cut_header(path: &Path) -> Option<(Header, u64)> {
     let mut file = std::fs::File::open(path).ok()?;
     let length = file.metadata().ok()?.len();
     file.read_exact(&mut bytes).ok()?;
-    // Where its own length stands.
+    // The file's length, as its header has it.
     let whole = u64::from_le_bytes(bytes[40..48].try_into().ok()?);
     let header = Header::from_bytes(&bytes, whole).ok()?;
     (length < whole).then_some((header, length))
 }
 
-/// What tells one file from another at the same path.
+/// Marks that tell one file from another at the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     length: Option<u64>,
     modified: Option<SystemTime>,
-    /// Where files have numbers: another file at the same path has another one.
+    /// The file's number, if the system has them: another file at the same path has another one.
     number: Option<u64>,
 }
 

@@ -43,7 +43,7 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
     out + &totals(file, look)
 }
 
-/// How bits were chosen, what was measured, and sums by role and by layer, then those of the whole file.
+/// The plan, the measured quality, and sums by role and by layer, then those of the whole file.
 pub fn rates(file: &FileModel, look: Look) -> String {
     let found = Rates::new(file);
     let mut out = String::new();
@@ -72,7 +72,7 @@ pub fn rates(file: &FileModel, look: Look) -> String {
     out + &totals(file, look)
 }
 
-/// What a device took for some rounds, and each tensor of them, the slowest first.
+/// The times of some rounds on a device, and of each tensor, the slowest first.
 pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
     let headings = ["tensor", "median ms", "GB/s", "output"].map(str::to_owned).to_vec();
     let rows = lane.layers.iter().map(|l| {
@@ -107,7 +107,7 @@ pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
     out
 }
 
-/// What the tensors of a checkpoint would take and lose, encoded; those that would be stored as they are have no line.
+/// Estimates of the tensors of a checkpoint, encoded; those that would be stored as they are have no line.
 pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would>, look: Look) -> String {
     let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"].map(str::to_owned).to_vec();
     let rows = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).map(|(t, w)| {
@@ -189,7 +189,7 @@ fn bits(t: &TensorInfo) -> String {
     number(t.bits_per_weight(), t.elements > 0)
 }
 
-/// What differs between two files, a line for each tensor.
+/// The differences between two files, a line for each tensor.
 pub fn differences(name: &str, compared: &Comparisons, look: Look) -> String {
     let mut out = format!("\ncompared with {}:\n", text::clean(look, name));
     for t in compared.tensors.iter().filter(|t| t.status != CompareStatus::Same) {
@@ -203,7 +203,7 @@ pub fn differences(name: &str, compared: &Comparisons, look: Look) -> String {
     out + if compared.same() { "same\n" } else { "different\n" }
 }
 
-/// What two files have of each tensor and what it costs, then what differs, as `wcodec compare` prints them.
+/// Both files' sizes of each tensor, then the differences, as `wcodec compare` prints them.
 pub fn comparison(compared: &Comparisons, look: Look) -> String {
     let headings = ["tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b"];
     let clean = |s: &str| text::clean(look, s).into_owned();

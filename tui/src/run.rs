@@ -44,16 +44,16 @@ const FINE: u8 = 0;
 const DIFFERENT: u8 = 1;
 /// Something went wrong.
 const FAILED: u8 = 2;
-/// What shells add to the number of a signal that ended a program.
+/// The number that shells add to that of a signal that ended a program.
 const SIGNALLED: u8 = 128;
 
 /// The least time between two frames: about 60 a second.
 const FRAME: Duration = Duration::from_millis(16);
 /// Time between two ticks, while something runs.
 const TICK: Duration = Duration::from_millis(250);
-/// How long a file may take to open before the screen says so.
+/// The time that a file may take to open before the screen says so.
 const PATIENCE: Duration = Duration::from_millis(40);
-/// How long a signal may wait for its answer.
+/// The time that a signal may wait for its answer.
 const SIGNAL: Duration = Duration::from_millis(100);
 /// The most actions between two looks at the clock, so that a flood of reports cannot keep the screen from being drawn.
 const BATCH: usize = 256;
@@ -116,7 +116,7 @@ fn open_patiently(
     let (done, opened) = channel();
     let wanted = path.to_owned();
     let thread = thread::Builder::new().name("open".to_owned());
-    // Nobody waits for it if the screen cannot be had.
+    // The thread ends unheard if the screen cannot be had.
     thread.spawn(move || done.send(open(&wanted, trusted))).map_err(|e| format!("{}: {e}", safe_path(path)))?;
     let gone = || format!("{}: internal error while it was opened", safe_path(path));
     match opened.recv_timeout(PATIENCE) {
@@ -143,7 +143,7 @@ fn inspect(options: &Options) -> Result<u8, String> {
         let named = [Some(path), options.other.as_deref(), options.keys.as_deref()];
         for path in named.into_iter().flatten() {
             inputs.push(path.to_owned());
-            // Of a folder any file may be read.
+            // Any file of a folder may be read.
             inputs.extend(std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
         OutputKind::Log.check(log, &inputs).map_err(|e| e.to_string())?;
@@ -230,7 +230,7 @@ fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
     }
 }
 
-/// What the flags say of the first view.
+/// Sets the first view as the flags say.
 fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
     let estimate = update::estimate(state);
     state.views.speed.device = options.device.unwrap_or_default();
@@ -310,13 +310,13 @@ impl Session<'_> {
                 if drawn.is_none() {
                     self.log.line("first frame");
                 }
-                // What drawing took counts, or a slow terminal would get nothing but frames.
+                // The time that drawing took counts, or a slow terminal would get nothing but frames.
                 (drawn, stale) = (Some(Instant::now()), false);
             }
             let wait = if stale { next.saturating_duration_since(now) } else { SIGNAL };
             match actions.recv_timeout(wait) {
                 Ok(action) => {
-                    // What else has come is done before the next frame, but not for ever.
+                    // All else that has come is done before the next frame, but not for ever.
                     for action in std::iter::once(action).chain(actions.try_iter().take(BATCH)) {
                         self.take(action, &mut screen, effects)?;
                     }
@@ -374,7 +374,7 @@ fn is_suspend(action: &Action) -> bool {
 
 /// Goes to sleep until the shell wakes us.
 fn suspend() {
-    // Where there is no shell to wake us, the system does not let us sleep.
+    // If there is no shell to wake us, the system does not let us sleep.
     let _ = low_level::raise(SIGTSTP);
 }
 

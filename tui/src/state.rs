@@ -15,7 +15,7 @@ use crate::model::FileModel;
 use crate::stats::{Fetch, LayerStats, Verdict};
 use crate::views::{Tab, Views};
 
-/// What lies over the view and takes the keys.
+/// The thing that lies over the view and takes the keys.
 #[derive(Clone, Debug, Default)]
 pub enum Overlay {
     /// Nothing.
@@ -27,7 +27,7 @@ pub enum Overlay {
     Menu(Menu, usize),
     /// The search box; what was filtered by before, to go back to.
     Search {
-        /// What is typed.
+        /// The typed text.
         input: Input,
         /// The filter that was there.
         before: String,
@@ -37,13 +37,13 @@ pub enum Overlay {
 /// A line for the user, at the bottom until the next key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What to say.
+    /// The words.
     pub text: String,
     /// Whether something went wrong.
     pub error: bool,
 }
 
-/// What is known of a tensor beyond the index.
+/// Knowledge of a tensor beyond the index.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Its statistics.
@@ -63,19 +63,19 @@ pub struct State {
     pub has_reference: bool,
     /// The view.
     pub tab: Tab,
-    /// What lies over it.
+    /// The overlay.
     pub overlay: Overlay,
     /// Columns and rows of the terminal.
     pub size: (u16, u16),
     /// Colours and signs.
     pub look: Look,
-    /// What keys do.
+    /// The keys.
     pub keys: Arc<Keymap>,
     /// A line for the user.
     pub notice: Option<Notice>,
     /// Whether the file changed on disk since it was read.
     pub changed: bool,
-    /// What was found out of tensors, by their places in the file. A new file begins anew.
+    /// Knowledge of tensors, by their places in the file. A new file begins anew.
     pub known: HashMap<usize, Known>,
     /// Counts file changes: reports of workers that looked at an older one are dropped.
     pub generation: u64,
@@ -83,7 +83,7 @@ pub struct State {
     pub home: Tab,
     /// Encoding of the checkpoint, if the file is one.
     pub encode: EncodeState,
-    /// What the views keep.
+    /// The states of the views.
     pub views: Views,
 }
 
@@ -136,12 +136,12 @@ impl State {
         measured().or(info.error).or_else(exact)
     }
 
-    /// What a tensor of a checkpoint would be like, encoded, as far as is known.
+    /// The estimates of a tensor of a checkpoint, as far as they are known.
     pub fn would(&self, tensor: usize) -> Option<&Would> {
         self.encode.would.ready()?.get(&tensor)
     }
 
-    /// What takes the keys now.
+    /// The view or overlay that takes the keys now.
     pub fn context(&self) -> Context {
         match (&self.overlay, self.tab) {
             (Overlay::Search { .. }, _) => Context::Search,

@@ -17,7 +17,7 @@ use self::weights::WeightStats;
 /// Something that takes time to find out.
 #[derive(Clone, Debug, Default)]
 pub enum Fetch<T> {
-    /// Nobody asked.
+    /// It was not asked for.
     #[default]
     Absent,
     /// A worker is at it; so much of the work is done, from 0 to 1.
@@ -47,12 +47,12 @@ pub enum Verdict {
     Damaged(String),
 }
 
-/// What there is to know of a tensor.
+/// The statistics of a tensor.
 #[derive(Clone, Debug, Default)]
 pub struct LayerStats {
-    /// Of schemes `int8` and `rate`.
+    /// Statistics of scales: schemes `int8` and `rate`.
     pub scales: Option<ScaleStats>,
-    /// Where there are symbols: schemes `int8` and `rate`, and elements of 8 bits.
+    /// Statistics of symbols, if there are some: schemes `int8` and `rate`, and elements of 8 bits.
     pub symbols: Option<SymbolStats>,
     /// Weights in `F32`, `F16` and `BF16`, as they are in a checkpoint, or as they are decoded.
     pub weights: Option<WeightStats>,
@@ -97,7 +97,7 @@ impl ScaleStats {
 /// Symbols of a tensor, as they are coded.
 #[derive(Clone, Debug)]
 pub struct SymbolStats {
-    /// How often each symbol occurs, from -128 on.
+    /// The count of each symbol, from -128 on.
     pub counts: [u64; 256],
     /// Order-0 entropy, bits a symbol.
     pub entropy: f64,
@@ -124,12 +124,12 @@ impl SymbolStats {
         Self { levels: Some(bytes.iter().filter(|&&n| n > 0).count()), ..Self::of_bytes(&coded) }
     }
 
-    /// How many there are.
+    /// The number of symbols.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// How often one of them occurs.
+    /// The count of one of them.
     pub fn count(&self, symbol: i8) -> u64 {
         self.counts[(i16::from(symbol) + 128) as usize]
     }
@@ -158,7 +158,7 @@ impl Spread {
     }
 }
 
-/// How far decoded values are from those of the reference.
+/// The distance of decoded values from those of the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ErrorStats {
     /// Largest magnitude of decoded - original.
@@ -169,11 +169,11 @@ pub struct ErrorStats {
     pub snr_db: f64,
     /// `rms` over the root of the original's mean square; 0 where nothing differs.
     pub relative: f64,
-    /// Where the file states an error, whether this one is at most that, as verifying judges it.
+    /// Whether this error is at most the one that the file states, if it does, as verifying judges it.
     pub fits: Option<bool>,
 }
 
-/// What the state wants to know.
+/// A question of the state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatsEffect {
     /// Statistics of a tensor, by its place in the file.
@@ -201,7 +201,7 @@ pub enum StatsEffect {
     Cancel,
 }
 
-/// What a worker found.
+/// An answer of a worker.
 #[derive(Clone, Debug)]
 pub enum StatsReport {
     /// Statistics of a tensor, or how far they are.
@@ -210,7 +210,7 @@ pub enum StatsReport {
         generation: u64,
         /// The tensor.
         tensor: usize,
-        /// What was found.
+        /// The result.
         stats: Fetch<Arc<LayerStats>>,
     },
     /// A verdict on a tensor, or how far it is.
@@ -219,7 +219,7 @@ pub enum StatsReport {
         generation: u64,
         /// The tensor.
         tensor: usize,
-        /// What was found.
+        /// The result.
         verdict: Fetch<Verdict>,
     },
 }

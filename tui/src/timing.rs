@@ -18,7 +18,7 @@ pub mod series;
 use std::fmt;
 use std::sync::Arc;
 
-/// What decodes, and with how many threads.
+/// A device that decodes, with its threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Lane {
     /// The CPU with so many threads.
@@ -37,7 +37,7 @@ impl fmt::Display for Lane {
     }
 }
 
-/// What the state wants to be timed.
+/// A wish of the state about timing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TimingEffect {
     /// Say which devices there are.
@@ -46,7 +46,7 @@ pub enum TimingEffect {
     Start {
         /// A number that reports are to carry.
         run: u64,
-        /// Where.
+        /// The device.
         lane: Lane,
         /// The tensors, by their places in the file.
         tensors: Arc<[usize]>,
@@ -86,7 +86,7 @@ impl LayerTime {
     }
 }
 
-/// What was measured since the report before.
+/// The measurements since the report before.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// Rounds in all since this run began.
@@ -103,31 +103,31 @@ pub struct Progress {
     pub copy_gb_per_s: Option<f64>,
     /// Tensors, the slowest first, those that cannot be decoded last. In this order for a second at least.
     pub layers: Arc<[LayerTime]>,
-    /// How many tensors cannot be decoded and are left out, and the first one's reason.
+    /// The number of tensors that cannot be decoded and are left out, and the first one's reason.
     pub left_out: Option<(usize, Arc<str>)>,
 }
 
-/// What a worker has to say of timings.
+/// A report of a worker on timings.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TimingReport {
     /// The CPU can do so many threads at once.
     Cores(usize),
     /// The GPUs, or why there are none.
     Gpus(Result<Vec<Gpu>, String>),
-    /// How far a run is.
+    /// The progress of a run.
     Progress {
         /// The run.
         run: u64,
-        /// Where.
+        /// The device.
         lane: Lane,
-        /// What was measured.
+        /// The measurements.
         progress: Progress,
     },
     /// A run ended, or could not begin.
     Failed {
         /// The run.
         run: u64,
-        /// Where.
+        /// The device.
         lane: Lane,
         /// Why.
         why: String,

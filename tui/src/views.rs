@@ -72,22 +72,22 @@ impl Tab {
     }
 }
 
-/// What the views keep, each for itself.
+/// The states of the views.
 #[derive(Debug)]
 pub struct Views {
-    /// Of [`bits`].
+    /// The state of [`bits`].
     pub bits: bits::BitsState,
-    /// Of [`compare`].
+    /// The state of [`compare`].
     pub compare: compare::CompareState,
-    /// Of [`file`].
+    /// The state of [`file`].
     pub file: file::FileState,
-    /// Of [`list`].
+    /// The state of [`list`].
     pub list: list::ListState,
-    /// Of [`overview`].
+    /// The state of [`overview`].
     pub overview: overview::OverviewState,
-    /// Of [`speed`].
+    /// The state of [`speed`].
     pub speed: speed::SpeedState,
-    /// Of [`tensor`].
+    /// The state of [`tensor`].
     pub tensor: tensor::TensorState,
 }
 

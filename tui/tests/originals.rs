@@ -211,7 +211,7 @@ fn what_was_cut_off_opens_as_far_as_it_goes() {
     assert!(found.keys().all(|&i| state.file.missing(i) == 0));
     // Encoding reads all of it: that is refused.
     assert!(Checkpoint::open(&path).is_err());
-    // Of a container only the header is left.
+    // Only the header of a container is left.
     let out = folder.path().join("a.wcodec");
     encode(&Checkpoint::open(&data()).unwrap(), &out, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
     let length = std::fs::metadata(&out).unwrap().len();

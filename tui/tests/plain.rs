@@ -122,7 +122,7 @@ fn plans_and_rates_are_printed() {
     let (status, out, err) = call(&[file, "--plain", "--tab", "rates"]);
     assert_eq!((status, err.as_str()), (0, ""));
     assert!(out.starts_with(said), "{out}");
-    // The same totals, and a line for each role and each layer.
+    // It has these totals, too, and a line for each role and each layer.
     assert_eq!(out.lines().rev().take(2).collect::<Vec<_>>(), table.lines().rev().take(2).collect::<Vec<_>>());
     let row = |name: &str| {
         let line = out.lines().find(|l| l.split_whitespace().next() == Some(name)).unwrap_or_else(|| panic!("{name}"));
@@ -141,7 +141,7 @@ fn plans_and_rates_are_printed() {
 fn a_difference_is_status_1() {
     let folder = tempfile::tempdir().unwrap();
     let a = model(&folder, "a.wcodec", &EncodeOptions::of(Optimize::Size));
-    // The same values in other bytes are no difference.
+    // Equal values in other bytes are no difference.
     let same =
         model(&folder, "b.wcodec", &EncodeOptions { coder: Coder::Huffman, ..EncodeOptions::of(Optimize::Size) });
     let other = model(
@@ -241,7 +241,7 @@ fn names_cannot_upset_the_terminal() {
     assert!(out.bytes().all(|b| matches!(b, b' '..=b'~' | b'\n')) && out.contains(r"a\u001b[2Jb\nc"), "{out:?}");
     let document: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(document["tensors"][0]["name"], "a\x1b[2Jb\nc");
-    // What the command line says comes back in messages: names of files, where a shell writes them out.
+    // Words of the command line come back in messages: names of files, where a shell writes them out.
     let odd = folder.path().join("x\x1b[31m\u{202e}.wcodec");
     std::fs::write(&odd, "").unwrap();
     let odd = odd.to_str().unwrap();

@@ -1,4 +1,4 @@
-//! What the inspector shows of scheme `rate`, of plans, of what was measured, and of where bits went.
+//! The screens of scheme `rate`, of plans, of measured quality, and of bits by role and layer.
 
 use std::collections::BTreeMap;
 use std::path::Path;

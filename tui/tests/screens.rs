@@ -271,7 +271,7 @@ fn names_of_a_file_steer_no_screen() {
             for cell in terminal.backend().buffer().content() {
                 assert!(!cell.symbol().contains(wcodec::text::steers), "{keys:?} {:?}", cell.symbol());
             }
-            // Of a long name the screen shows as much as fits: its beginning, its end, or both.
+            // The screen shows as much of a long name as fits: its beginning, its end, or both.
             let shown = |text: &str| [r"\x1b]0;title", r"\x9b31m"].iter().any(|part| text.contains(part));
             assert!(keys != "2" || shown(&screen(&state)), "{}", screen(&state));
         }

@@ -1,4 +1,4 @@
-//! What the view of timings looks like, with samples that are always the same.
+//! The screens of the view of timings, with samples that are always the same.
 
 use std::sync::{Arc, OnceLock};
 

@@ -3,7 +3,7 @@
 use super::{Options, When};
 use crate::draw::theme::{Depth, Look, Theme};
 
-/// What the screen is drawn with. `env` looks a variable of the environment up.
+/// Colours and signs of the screen. `env` looks a variable of the environment up.
 ///
 /// `--color` says whether there are colours at all (NO_COLOR, and terminals that say they are dumb, count with `auto`); `--theme`
 /// says which ones.
@@ -23,7 +23,7 @@ pub fn look(options: &Options, env: impl Fn(&str) -> Option<String>) -> Look {
     Look { theme, ascii, depth: depth(&env) }
 }
 
-/// How many colours there are, as terminals tell.
+/// The number of colours, as terminals tell.
 fn depth(env: &impl Fn(&str) -> Option<String>) -> Depth {
     let told = |name: &str, words: &[&str]| env(name).is_some_and(|v| words.iter().any(|w| v.contains(w)));
     if told("COLORTERM", &["truecolor", "24bit"]) || told("TERM", &["direct"]) {

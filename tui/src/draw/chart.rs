@@ -19,9 +19,9 @@ pub struct Chart<'a> {
     pub gap: usize,
     /// Rows of the tallest.
     pub height: usize,
-    /// What the tallest and the lowest stand for.
+    /// The figure of the tallest bar.
     pub top: String,
-    /// Likewise.
+    /// The figure of the lowest.
     pub bottom: String,
     /// Places on the axis to mark, from 0 to 1.
     pub marks: &'a [f64],

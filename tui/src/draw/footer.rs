@@ -47,7 +47,7 @@ fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: ratat
     pen.put(&text, style);
 }
 
-/// What is wrong with the selected tensor.
+/// The damage of the selected tensor.
 fn damage(state: &State) -> Option<String> {
     if state.tab != Tab::List {
         return None;
@@ -101,7 +101,7 @@ pub fn tensor(mut pen: Pen<'_>, state: &State) {
     }
 }
 
-/// What a tensor of a checkpoint would take and lose, at the end of the line.
+/// Writes the estimates of a tensor of a checkpoint at the end of the line.
 pub fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
     let look = state.look;
     if let Fetch::Running(part) = &state.encode.would {

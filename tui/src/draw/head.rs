@@ -122,7 +122,7 @@ fn facts(state: &State) -> Vec<(String, Style, u8)> {
     facts
 }
 
-/// How many tensors were verified, and how many of them are damaged; nothing where nobody asked.
+/// The number of verified tensors, and of damaged ones among them; nothing where nobody asked.
 fn checked(state: &State) -> Option<(String, Style)> {
     let (mut sound, mut damaged, mut running) = (0, 0, 0);
     for (&i, known) in &state.known {

@@ -28,7 +28,7 @@ enum Line<'a> {
     Empty,
 }
 
-/// How a key is written: arrows as words where only ASCII is drawn.
+/// The text for a key: arrows as words where only ASCII is drawn.
 pub fn written(look: Look, keys: &str) -> String {
     if !look.ascii {
         return keys.to_owned();
@@ -61,7 +61,7 @@ fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     [if view.len() > 1 { view } else { Vec::new() }, titled("Everywhere".to_owned(), true)]
 }
 
-/// Where the lists go.
+/// The layout of the lists.
 struct Place {
     /// The box.
     area: Rect,

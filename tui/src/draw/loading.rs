@@ -1,4 +1,4 @@
-//! What is shown while a large index is read.
+//! The screen while a large index is read.
 
 use std::path::Path;
 

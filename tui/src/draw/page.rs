@@ -15,15 +15,15 @@ const TWO: usize = 76;
 pub struct Fact {
     /// The name.
     pub label: &'static str,
-    /// What it is.
+    /// Its text.
     pub value: String,
-    /// How it looks.
+    /// Its style.
     pub style: Style,
 }
 
 /// Lines for a part of the screen of so many columns. The part may have fewer rows: it is scrolled.
 pub struct Page {
-    /// What was written.
+    /// The lines so far.
     pub lines: Vec<Line<'static>>,
     /// Columns.
     pub width: usize,

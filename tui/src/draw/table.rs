@@ -41,7 +41,7 @@ impl Column {
         Self::text(title, usize::MAX)
     }
 
-    /// The same with another gap before it.
+    /// The column with another gap before it.
     pub const fn after(self, gap: usize) -> Self {
         Self { gap, ..self }
     }

@@ -124,12 +124,12 @@ pub fn change(part: f64) -> String {
     if p.abs() < 99.95 { format!("{p:+.1} %") } else { format!("{p:+.0} %") }
 }
 
-/// How the weights became symbols, and what shares a scale: `int8 row`.
+/// The scheme, and the weights that share a scale: `int8 row`.
 pub fn scheme(t: &TensorInfo) -> String {
     joined(&t.scheme, t.scales.as_deref())
 }
 
-/// How symbols became bytes, and in which layout: `rans pair`.
+/// The coder and its layout: `rans pair`.
 pub fn coder(t: &TensorInfo) -> String {
     joined(t.coder(), t.layout())
 }

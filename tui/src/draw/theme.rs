@@ -38,7 +38,7 @@ impl Theme {
     }
 }
 
-/// How many colours the terminal has.
+/// The number of colours that the terminal has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
     /// The 16 that every terminal has.
@@ -50,7 +50,7 @@ pub enum Depth {
     True,
 }
 
-/// What the screen is drawn with.
+/// Colours and signs of the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     /// Colours.
@@ -78,7 +78,7 @@ impl Look {
         Style::new()
     }
 
-    /// What matters less.
+    /// The style of details.
     pub fn dim(self) -> Style {
         match self.theme {
             Theme::Plain => Style::new().add_modifier(Modifier::DIM),
@@ -96,17 +96,17 @@ impl Look {
         self.color(Color::Cyan, Color::Blue, (Color::LightBlue, 75))
     }
 
-    /// What is fine.
+    /// The style of good news.
     pub fn good(self) -> Style {
         self.color(Color::Green, Color::Green, (Color::LightCyan, 43))
     }
 
-    /// What deserves a look.
+    /// The style of things that deserve a look.
     pub fn warn(self) -> Style {
         self.color(Color::Yellow, Color::Magenta, (Color::Yellow, 220))
     }
 
-    /// What is wrong. Visible without colours, too.
+    /// The style of errors. Visible without colours, too.
     pub fn bad(self) -> Style {
         self.color(Color::Red, Color::Red, (Color::LightMagenta, 208)).add_modifier(Modifier::BOLD)
     }

@@ -20,7 +20,7 @@ macro_rules! commands {
 commands! {
     /// Move the selection, or scroll.
     Up = "up",
-    /// Likewise, down.
+    /// Move down.
     Down = "down",
     /// Half a page up.
     HalfUp = "half-up",

@@ -21,12 +21,12 @@ use super::names;
 use super::{Command, Context, Key, Keymap};
 use crate::draw::theme::Theme;
 
-/// What such a file is called, in the folder of the user's settings.
+/// The name of such a file, in the folder of the user's settings.
 const PLACE: [&str; 2] = ["wcodec", "tui.toml"];
 /// Bytes at most: a file of another kind is not read into memory.
 const MOST: u64 = 1 << 20;
 
-/// What a file says.
+/// The settings of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// The keys.
@@ -35,7 +35,7 @@ pub struct Settings {
     pub theme: Option<Theme>,
 }
 
-/// Where the file is looked for if no flag names one: `$XDG_CONFIG_HOME/wcodec/tui.toml`, or `~/.config/wcodec/tui.toml`. `env` looks a
+/// The place of the file if no flag names one: `$XDG_CONFIG_HOME/wcodec/tui.toml`, or `~/.config/wcodec/tui.toml`. `env` looks a
 /// variable of the environment up.
 pub fn default_path(env: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let folder = |name: &str| env(name).map(PathBuf::from).filter(|p| p.is_absolute());
@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
                 );
             }
             ("keys", DeValue::Table(keys)) => {
-                // What is said of single views counts more than what is said of all.
+                // A key of a single view counts more than one of all views.
                 let (views, all): (Vec<_>, Vec<_>) = keys.iter().partition(|(_, v)| v.get_ref().is_table());
                 for (command, value) in all {
                     let at = line(command.span().start);
@@ -153,7 +153,7 @@ fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Conte
         return Err(format!("'{name}' does nothing in {place}"));
     }
     map.bindings.retain(|b| !b.contexts.is_empty());
-    // Where the table has them, so that help and footer keep their order.
+    // They stand in the place that the table has for them, so that help and footer keep their order.
     let at = Keymap::default().bindings.iter().position(|b| b.command == command).unwrap_or(0).min(map.bindings.len());
     map.bindings.splice(at..at, fresh);
     Ok(())
@@ -201,7 +201,7 @@ fn named_contexts() -> impl Iterator<Item = Context> {
     Context::all().filter(|c| *c != Context::Search)
 }
 
-/// How some keys are written in help and footer: as many as there is room for.
+/// The text for some keys in help and footer: as many as there is room for.
 fn shown(keys: &[Key]) -> String {
     const ROOM: usize = 9;
     let mut text = String::new();

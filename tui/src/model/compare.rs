@@ -7,7 +7,7 @@ use wcodec::{SchemeKind, TensorInfo};
 use super::FileModel;
 use super::totals::Totals;
 
-/// How a tensor of two files relates, from what is most alike to what is least.
+/// The relation of a tensor in two files, from the most alike to the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Relation {
     /// The stored bytes are the same.
@@ -45,7 +45,7 @@ pub struct Compared {
     pub a: Option<Side>,
     /// In the second one.
     pub b: Option<Side>,
-    /// How they relate.
+    /// Their relation.
     pub relation: Relation,
 }
 
@@ -57,9 +57,9 @@ pub struct Comparison {
     /// Places of all rows by the size of the difference, the largest first: what is in one file alone or has other values, then what is
     /// stored otherwise, then the rest; each by how many more or fewer bytes are stored.
     pub by_size: Vec<usize>,
-    /// How many rows have other values, or are in one file alone: those come first by size.
+    /// The number of rows that have other values or are in one file alone: those come first by size.
     pub differing: usize,
-    /// How many rows there are of each relation, in the order of [`Relation`].
+    /// The number of rows of each relation, in the order of [`Relation`].
     pub counts: [usize; 5],
     /// Sums over the first file.
     pub a: Totals,
@@ -123,7 +123,7 @@ impl Comparison {
 }
 
 impl Compared {
-    /// What both files say of it, the first one's first.
+    /// The tensor in both files, the first one's first.
     pub fn infos<'a>(&self, a: &'a FileModel, b: &'a FileModel) -> [Option<&'a TensorInfo>; 2] {
         [(self.a, a), (self.b, b)].map(|(side, file)| file.tensors.get(side?.tensor))
     }
@@ -139,7 +139,7 @@ impl Compared {
         }
     }
 
-    /// How many bytes more or fewer the second file stores. A tied name stores none.
+    /// The difference of stored bytes. A tied name stores none.
     pub fn bytes(&self, a: &FileModel, b: &FileModel) -> u64 {
         let stored = |side: Option<Side>, file: &FileModel| match side {
             Some(Side { tensor, alias: None }) => file.tensors.get(tensor).map_or(0, |t| t.stored_bytes),

@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-/// What a user typed to narrow a list: text that names contain, or a regular expression where it is one.
+/// The text that a user typed to narrow a list: text that names contain, or a regular expression where it is one.
 ///
 /// ```
 /// use wcodec_tui::model::filter::Filter;
@@ -37,7 +37,7 @@ impl Filter {
         Self { text: text.to_owned(), regex: regex.or_else(|| build(&regex::escape(text))) }
     }
 
-    /// What was typed.
+    /// The typed text.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -9,7 +9,7 @@ use super::FileModel;
 use super::rates::{layer_of, role_of};
 use super::totals::Totals;
 
-/// What a cell of the grid stands for: one tensor, or those of all experts of a layer.
+/// The tensors of a cell of the grid: one, or those of all experts of a layer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatCell {
     /// Sums over them.
@@ -30,7 +30,7 @@ impl HeatCell {
 pub struct HeatRow {
     /// The layer, or the tensor that is in none.
     pub name: String,
-    /// What stands before the row: the layer's number, if all layers are of one stack.
+    /// The text before the row: the layer's number, if all layers are of one stack.
     pub label: String,
     /// Cells by their columns, which ascend. A tensor in no layer has one, in column 0.
     pub cells: Vec<(usize, HeatCell)>,
@@ -64,7 +64,7 @@ pub struct Heat {
     pub columns: Vec<HeatColumn>,
     /// Layers in natural order, then tensors in no layer, each for itself.
     pub rows: Vec<HeatRow>,
-    /// How many of the rows are layers.
+    /// The number of rows that are layers.
     pub layers: usize,
 }
 
@@ -168,7 +168,7 @@ impl Heat {
     }
 }
 
-/// What is left of a name without the layer: `self_attn.q_proj.weight`, `mlp.experts.*.w1.weight`.
+/// The name without the layer: `self_attn.q_proj.weight`, `mlp.experts.*.w1.weight`.
 fn role_in_layer(name: &str, layer: &str) -> String {
     role_of(name.get(layer.len()..).unwrap_or_default().trim_start_matches('.'))
 }
@@ -208,7 +208,7 @@ const ORDER: [&str; 31] = [
     "w2",
 ];
 
-/// Where a role stands among the others of its kind.
+/// The place of a role among the others of its kind.
 fn rank(role: &str) -> usize {
     let bare = role.strip_suffix(".weight").or(role.strip_suffix(".bias")).unwrap_or(role);
     ORDER.iter().position(|&o| bare == o || bare.ends_with(&format!(".{o}"))).unwrap_or(ORDER.len())

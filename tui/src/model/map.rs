@@ -6,7 +6,7 @@ use wcodec::container::HEADER_BYTES;
 use super::totals::Totals;
 use super::{Content, FileModel};
 
-/// What bytes of a file hold.
+/// The contents of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// The first 64 bytes.
@@ -17,7 +17,7 @@ pub enum Kind {
     Side,
     /// Scales of a quantized tensor.
     Scales,
-    /// Where chunks begin.
+    /// Beginnings of chunks.
     Offsets,
     /// Tables of a coder.
     Tables,
@@ -74,11 +74,11 @@ impl Kind {
 /// A range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it begins, bytes from the start of the file.
+    /// Its beginning, bytes from the start of the file.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
-    /// What it holds.
+    /// Its contents.
     pub kind: Kind,
     /// Whose it is, by its place in the file.
     pub tensor: Option<usize>,
@@ -98,15 +98,15 @@ pub struct FileMap {
     pub regions: Vec<Region>,
     /// Bytes of each kind, in the order of [`Kind::ALL`]. Together they are the file.
     pub bytes: [u64; 8],
-    /// How many ranges there are of each.
+    /// The number of ranges of each.
     pub counts: [usize; 8],
     /// Bytes of the file.
     pub length: u64,
     /// Sums by scheme, the largest first.
     pub schemes: Vec<(String, Totals)>,
-    /// Likewise by coder.
+    /// Sums by coder, the largest first.
     pub coders: Vec<(String, Totals)>,
-    /// Likewise by dtype of the source.
+    /// Sums by dtype of the source, the largest first.
     pub dtypes: Vec<(String, Totals)>,
 }
 
@@ -138,7 +138,7 @@ impl FileMap {
             regions.extend(others.map(|t| region(t.data.offset, t.data.length, Kind::Tables, None)));
         }
         regions.extend(index.map(|(header, _)| region(header.index_offset, header.index_length, Kind::Index, None)));
-        // What was cut off is not there.
+        // A part that was cut off is not there.
         let length = file.file_bytes();
         regions.iter_mut().for_each(|r| r.length = r.length.min(length.saturating_sub(r.offset)));
         regions.retain(|r| r.length > 0);
@@ -160,7 +160,7 @@ impl FileMap {
         map
     }
 
-    /// What most bytes of a range are, and the place of the region that has most of them. Nothing where the range is
+    /// The kind of most bytes of a range, and the place of the region that has most of them. Nothing where the range is
     /// empty or beyond the file.
     pub fn most(&self, begin: u64, end: u64) -> Option<(Kind, Option<usize>)> {
         let end = end.min(self.length);

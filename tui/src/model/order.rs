@@ -29,7 +29,7 @@ pub enum Column {
     Ratio,
     /// Stored bits for each element.
     Bits,
-    /// How far decoded elements are from the source's, where the file says it.
+    /// The distance of decoded elements from the source's, where the file says it.
     Error,
     /// Order-0 entropy of the symbols, bits.
     Entropy,
@@ -96,7 +96,7 @@ impl Column {
     }
 }
 
-/// How a list is sorted.
+/// The order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sort {
     /// By what.
@@ -143,7 +143,7 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
         _ => over(i),
     };
     rows.sort_by(|&a, &b| match sort.column {
-        // What is not known comes last, whatever the direction.
+        // Unknown values come last, whatever the direction.
         Column::Error | Column::Entropy | Column::Over => match (known(a), known(b)) {
             (Some(x), Some(y)) if sort.descending => y.total_cmp(&x),
             (Some(x), Some(y)) => x.total_cmp(&y),

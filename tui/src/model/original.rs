@@ -39,7 +39,7 @@ impl Original {
         Checkpoint::open_cut(path).map(Self::Checkpoint)
     }
 
-    /// What it is.
+    /// Its format.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Checkpoint(_) => "safetensors",
@@ -47,7 +47,7 @@ impl Original {
         }
     }
 
-    /// What it is, and which part of it where it was split.
+    /// Its format, and the part of it where it was split.
     pub fn described(&self) -> String {
         let part = if let Self::Gguf(file) = self { file.part() } else { None };
         match part {
@@ -72,7 +72,7 @@ impl Original {
         }
     }
 
-    /// How many of a tensor's bytes are not there: the file was cut off.
+    /// The number of a tensor's bytes that are missing because the file was cut off.
     pub fn missing(&self, tensor: usize) -> u64 {
         match self {
             Self::Checkpoint(c) => c.missing(tensor),

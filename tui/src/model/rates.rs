@@ -1,4 +1,4 @@
-//! How many bits tensors take by what they are for, and by the layer that they are in.
+//! Bits by role of the tensors, and by the layer that they are in.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use super::statements::{Calibration, Plan, Quality};
 use super::totals::Totals;
 use crate::draw::text::width;
 
-/// What tensors of all layers and experts have in common: the name without numbers that stand alone, as `wcodec plan` names roles.
+/// The role of a tensor, which those of all layers and experts share: the name without numbers that stand alone, as `wcodec plan` names roles.
 ///
 /// ```
 /// use wcodec_tui::model::rates::role_of;
@@ -52,7 +52,7 @@ fn is_number(part: &str) -> bool {
 /// Tensors that have something in common.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// What they have in common.
+    /// The role or layer that they share.
     pub name: String,
     /// Sums over them.
     pub totals: Totals,
@@ -62,14 +62,14 @@ pub struct Group {
     pub error: Option<f64>,
 }
 
-/// What the file says of its bits, and where they went.
+/// The file's statements on its bits, and sums of them.
 #[derive(Debug, Default)]
 pub struct Rates {
-    /// How they were chosen, if the file says so.
+    /// The plan by which they were chosen, if the file says so.
     pub plan: Option<Plan>,
     /// Its calibration, if it says so.
     pub calibration: Option<Calibration>,
-    /// What was measured, if it says so.
+    /// The measured quality, if it says so.
     pub quality: Option<Quality>,
     /// By role, the most stored bytes first.
     pub roles: Vec<Group>,
@@ -85,7 +85,7 @@ pub struct Rates {
     important: Vec<usize>,
 }
 
-/// What tensors in no layer are called together.
+/// The name for all tensors in no layer.
 pub const NO_LAYER: &str = "in no layer";
 
 impl Rates {

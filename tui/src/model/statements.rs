@@ -11,12 +11,12 @@ use crate::draw::text::{count, general};
 /// The steps of a candidate that others are measured against: as far apart as the weights alone say.
 pub const WEIGHTS_ALONE: &str = "weights alone";
 
-/// How bits were chosen.
+/// The choice of bits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The way that was taken, for people.
     pub recipe: String,
-    /// What it was to meet, for people.
+    /// The target that it was to meet, for people.
     pub target: String,
     /// The scheme of what is encoded.
     pub scheme: Option<String>,
@@ -24,7 +24,7 @@ pub struct Plan {
     pub bits: Option<f64>,
     /// Whether levels are chosen by a trellis.
     pub trellis: Option<bool>,
-    /// What was tried.
+    /// The candidates that were tried.
     pub candidates: Vec<Candidate>,
 }
 
@@ -33,44 +33,44 @@ pub struct Plan {
 pub struct Candidate {
     /// Its name.
     pub recipe: String,
-    /// Bits per weight that were asked for, and that were stored.
+    /// Bits per weight that were asked for.
     pub bits_asked: Option<f64>,
-    /// Likewise.
+    /// Bits per weight that were stored.
     pub bits_stored: Option<f64>,
     /// Bytes of the file.
     pub file_bytes: Option<u64>,
-    /// What it did, as in [`Quality`].
+    /// The divergence, as in [`Quality`].
     pub kl: Option<f64>,
-    /// Likewise.
+    /// The perplexity of the decoded model.
     pub perplexity: Option<f64>,
-    /// Likewise.
+    /// The part of tokens with the same most probable successor.
     pub top1_agreement: Option<f64>,
     /// Whether the file is made so.
     pub taken: bool,
 }
 
-/// What was measured of the file.
+/// The measured quality of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quality {
     /// Mean of KL(original || decoded), nats per token.
     pub kl: f64,
     /// Its standard error.
     pub kl_error: Option<f64>,
-    /// Of the decoded model, on the text.
+    /// Perplexity of the decoded model, on the text.
     pub perplexity: f64,
-    /// Of the original.
+    /// Perplexity of the original.
     pub original_perplexity: f64,
     /// Part of the tokens whose most probable successor is the same, 0 to 1.
     pub top1_agreement: f64,
     /// Tokens, written out.
     pub tokens: String,
-    /// Windows of the text, and tokens of each.
+    /// Windows of the text.
     pub windows: Option<u64>,
-    /// Likewise.
+    /// Tokens of each.
     pub window: Option<u64>,
     /// The beginning of the hash of the text's token ids.
     pub text: String,
-    /// What the model computed in.
+    /// The dtype that the model computed in.
     pub dtype: Option<String>,
 }
 
@@ -165,7 +165,7 @@ impl Candidate {
 }
 
 impl Quality {
-    /// What was measured, if the metadata say it.
+    /// The measured quality, if the metadata say it.
     pub fn of(metadata: &Metadata) -> Option<Self> {
         let found = statement(metadata, QUALITY_KEY)?;
         let whole = |key: &str| found.get(key).and_then(Value::as_u64);
@@ -245,7 +245,7 @@ mod tests {
         let wrong = MEASURED.replace("0.130254", "true");
         assert_eq!(Quality::of(&metadata("", &wrong)), None);
         assert_eq!(Quality::of(&metadata("", &MEASURED.replace("0.130254", "1e999"))), None);
-        // What is beside it may be anything.
+        // Other keys beside it may be anything.
         let odd =
             r#"{"recipe": "a", "target": "b", "bits": "x", "trellis": 3, "candidates": {"recipe": "c"}, "scheme": []}"#;
         let plan = Plan { recipe: "a".into(), target: "b".into(), ..Plan::default() };

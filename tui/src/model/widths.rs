@@ -1,4 +1,4 @@
-//! How wide the columns of a table of all tensors must be, found out once.
+//! The widths of columns of a table of all tensors, found out once.
 
 use wcodec::TensorInfo;
 use wcodec::text::safe;
@@ -26,7 +26,7 @@ pub struct Widths {
 }
 
 impl Widths {
-    /// Of these.
+    /// The widths for these tensors.
     pub fn of(tensors: &[TensorInfo], tree: &Tree) -> Self {
         let mut most = Self::default();
         let joined = |a: &str, b: Option<&str>| width(&safe(a)) + b.map_or(0, |b| width(&safe(b)) + 1);

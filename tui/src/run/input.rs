@@ -15,10 +15,10 @@ use signal_hook::{flag, low_level};
 use crate::action::Action;
 use crate::terminal::usual;
 
-/// How long the thread waits for a key before it looks whether it is still wanted.
+/// The time that the thread waits for a key before it looks whether it is still wanted.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How often, and how long each time, the end of the thread is waited for.
+/// The number of waits for the end of the thread, and the time of each.
 const LEAVE_TRIES: usize = 30;
 const LEAVE_STEP: Duration = Duration::from_millis(10);
 

@@ -100,7 +100,7 @@ impl Log {
     }
 }
 
-/// How far something is, without what was found.
+/// The progress of something, without its result.
 struct Stage<'a, T>(&'a Fetch<T>);
 
 impl<T> fmt::Display for Stage<'_, T> {

@@ -1,10 +1,10 @@
-//! How long work tells how far it is, and is told to stop.
+//! Progress and cancellation of long work.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wcodec::{Error, Result};
 
-/// What a long job holds on to.
+/// The control of a long job.
 pub struct Control<'a> {
     stop: &'a AtomicBool,
     tell: &'a mut dyn FnMut(f32),

@@ -104,7 +104,7 @@ pub fn compare(
         Ok(())
     })?;
     let found = sums.stats();
-    // Of another dtype, it is not the source.
+    // A reference of another dtype is not the source.
     let stated = info.error.filter(|_| source.dtype == info.dtype);
     stats.error = Some(ErrorStats { fits: stated.map(|stated| wcodec::error_fits(found.relative, stated)), ..found });
     Ok(())

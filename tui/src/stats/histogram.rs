@@ -1,6 +1,6 @@
 //! Counting into bins.
 
-/// How many of `sorted` (ascending, finite) lie in each of `bins` parts of equal width between the first and the last of them; on a
+/// Counts how many of `sorted` (ascending, finite) lie in each of `bins` parts of equal width between the first and the last of them; on a
 /// logarithmic axis if `log`, for which they must be above 0. A value on a border is in the part above it, but the last one is in
 /// the last part.
 ///
@@ -58,7 +58,7 @@ impl Axis {
         }
     }
 
-    /// Where on the axis a value is, from 0 to 1; in the middle where the axis has no length.
+    /// The place of a value on the axis, from 0 to 1; in the middle where the axis has no length.
     pub fn part(&self, value: f64) -> f64 {
         let part = if self.log {
             (value.ln() - self.low.ln()) / (self.high.ln() - self.low.ln())

@@ -9,7 +9,7 @@ const PIECE: usize = 4 << 20;
 /// Strips of so many rows are decoded together; pieces end where strips do.
 const STRIP: usize = 16;
 
-/// What of a tensor is wanted.
+/// The part of a tensor that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Its symbols, in the order of its matrices: for scheme `int8`, or elements of 8 bits.

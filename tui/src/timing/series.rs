@@ -32,7 +32,7 @@ pub struct Series {
     pub bytes: u64,
 }
 
-/// What there is to say of a series.
+/// The figures of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Rounds in all.
@@ -76,7 +76,7 @@ impl Series {
         self.runs
     }
 
-    /// What there is to say of it; nothing before the first round.
+    /// Its figures; nothing before the first round.
     pub fn summary(&self) -> Option<Summary> {
         let mut sorted: Vec<f64> = self.recent.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);

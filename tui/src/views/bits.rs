@@ -72,7 +72,7 @@ impl View for Bits {
                 Some(line) => {
                     buffer.set_line(area.x, area.y + row as u16, line, area.width);
                 }
-                // Of thousands of layers only those are written that are seen.
+                // Only lines that are seen are written: there may be thousands of layers.
                 None => tables.draw(Pen::new(buffer, area, row), scroll.0 + row - text.lines.len()),
             }
         }

@@ -154,7 +154,7 @@ const BESIDE: usize = 76;
 /// The enlarged part has at least so many bytes.
 const ZOOM: u64 = 1024;
 
-/// Where things are in the view: rows from its top.
+/// The layout of the view: rows from its top.
 struct Place {
     /// Rows of a bar.
     thick: usize,
@@ -234,7 +234,7 @@ fn bar(
     let cells: Vec<_> = (0..columns)
         .map_while(|cell| {
             let first = at(cell);
-            // Where there are fewer bytes than cells, each cell has a byte.
+            // Each cell has a byte, even if there are fewer bytes than cells.
             let (kind, region) = map.most(first, at(cell + 1).max(first + 1))?;
             let tensor = region.and_then(|r| map.regions.get(r)?.tensor);
             Some(sign(look, kind, tensor.is_some_and(|t| t % 2 == 1)))

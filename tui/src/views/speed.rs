@@ -310,7 +310,7 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
             timing.running = None;
             timing.lane_mut(lane).failed = Some(why);
         }
-        // Of a run that was stopped.
+        // The run was stopped.
         TimingReport::Progress { .. } | TimingReport::Failed { .. } => {}
     }
     Vec::new()

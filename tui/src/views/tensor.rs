@@ -46,7 +46,7 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
-/// How the histograms are drawn, and the part of the view that is shown.
+/// The settings of the histograms, and the part of the view that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorState {
     /// Bins of the scales' histogram.
@@ -164,7 +164,7 @@ fn shown(state: &State) -> Option<(usize, &TensorInfo)> {
 /// Has the statistics of a tensor computed, unless they are there or under way.
 pub fn want(state: &mut State, tensor: usize) -> Vec<Effect> {
     let view = &mut state.views.tensor;
-    // Where another tensor was asked for after this one, this one was given up, even if that was not reported yet.
+    // If another tensor was asked for after this one, this one was given up, even if that was not reported yet.
     let same = view.asked.replace(tensor) == Some(tensor);
     if !same {
         view.scroll = Scroll::default();
@@ -187,7 +187,7 @@ fn page_height(state: &State) -> usize {
     state.body_height().saturating_sub(HEAD)
 }
 
-/// What is written, from which column on, and how many rows it takes.
+/// The pages, each with its first column, and the number of rows that they take.
 fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usize) {
     let columns = columns.max(1);
     let margin = u16::from(columns > 40);
@@ -247,7 +247,7 @@ fn title(mut pen: Pen<'_>, state: &State, t: &TensorInfo) {
     pen.short(look, &t.name, look.title());
 }
 
-/// What matters most on one line; how far the work is, or what part is shown.
+/// The most important facts on one line; the progress of the work, or the part that is shown.
 fn summary(
     mut pen: Pen<'_>,
     state: &State,

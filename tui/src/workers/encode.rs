@@ -121,7 +121,7 @@ fn stop(running: Option<(Cancel, JoinHandle<()>)>) {
     }
 }
 
-/// Who does not listen any more has left.
+/// A receiver that is gone has left the program.
 fn report(sender: &Sender<Action>, report: Report) {
     let _ = sender.send(Action::Report(report));
 }

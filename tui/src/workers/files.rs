@@ -54,7 +54,7 @@ impl Files {
 
     fn work(&self, name: &str, job: impl FnOnce() -> Report + Send + 'static) {
         let sender = self.sender.clone();
-        // Who does not listen any more has left.
+        // A receiver that is gone has left the program.
         let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _ = sender.send(Action::Report(job()));
         });

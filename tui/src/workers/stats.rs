@@ -48,7 +48,7 @@ struct Queue {
     over: bool,
 }
 
-/// What a thread is at.
+/// The work of a thread.
 #[derive(Clone, Debug)]
 struct Running {
     tensor: usize,
@@ -161,7 +161,7 @@ impl Queue {
         self.wanted = Some(tensor);
     }
 
-    /// What was asked for last is verified first.
+    /// The tensors that were asked for last are verified first.
     fn want_verdicts(&mut self, tensors: Vec<usize>) {
         let new: HashSet<usize> = tensors.iter().copied().collect();
         let is_running = |t: &usize| self.verifying.as_ref().is_some_and(|r| r.is_at(*t));
@@ -194,7 +194,7 @@ impl Queue {
     }
 
     fn report(&self, report: StatsReport) {
-        // Nobody listens any more when the program ends.
+        // The receiver is gone when the program ends.
         let _ = self.sender.send(Action::Report(Report::Stats(report)));
     }
 

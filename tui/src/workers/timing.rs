@@ -25,7 +25,7 @@ use crate::timing::{Gpu, Lane, TimingEffect, TimingReport};
 const BETWEEN_REPORTS: Duration = Duration::from_millis(50);
 /// Time between two measurements of the copy to a device.
 const BETWEEN_COPIES: Duration = Duration::from_secs(1);
-/// How long dropping a worker waits for its thread, which ends when the tensor that it decodes is done.
+/// The time that dropping a worker waits for its thread, which ends when the tensor that it decodes is done.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Decodes on a thread of its own. Nothing here waits for that, but dropping: a second at most.
@@ -38,7 +38,7 @@ pub struct TimingWorker {
     sender: Sender<Action>,
 }
 
-/// What the thread is to do.
+/// An order to the thread.
 enum Order {
     File(Arc<FileModel>),
     Start { number: u64, run: u64, lane: Lane, tensors: Arc<[usize]> },
@@ -145,7 +145,7 @@ trait Decoder {
     }
 }
 
-/// What the thread works with.
+/// All that the thread works with.
 struct Engine {
     file: Arc<FileModel>,
     nvcomp_folders: Vec<PathBuf>,
@@ -211,7 +211,7 @@ impl Run<'_> {
                             (0..places.len()).for_each(|slot| self.tally.set_bytes(slot, timer.output_bytes(slot)));
                             return self.rounds(&mut timer);
                         }
-                        // What cannot be decoded there is left out; the rest is tried again.
+                        // A tensor that cannot be decoded there is left out; the rest is tried again.
                         Err(Refusal::Tensors(slots)) => self.tally.leave_out(slots),
                         Err(Refusal::Device(why)) => return Err(why),
                     }
@@ -252,7 +252,7 @@ impl Run<'_> {
         let (count, group) = (self.tally.len(), decoder.group().max(1));
         let mut ms = Vec::with_capacity(group);
         let mut copied: Option<Instant> = None;
-        // What happens but once, such as starting threads and loading kernels, is not part of a round.
+        // Work that is done but once, such as starting threads and loading kernels, is not part of a round.
         decoder.decode(0..group.min(count), &mut ms)?;
         self.tally.begin();
         loop {
@@ -281,7 +281,7 @@ impl Run<'_> {
         if !now && self.reported.is_some_and(|t| t.elapsed() < BETWEEN_REPORTS) {
             return;
         }
-        // What was stopped meanwhile has nothing to say.
+        // A run that was stopped meanwhile has nothing to say.
         if self.stopped() {
             return;
         }
@@ -289,7 +289,7 @@ impl Run<'_> {
         let progress = self.tally.progress();
         let report = TimingReport::Progress { run: self.run, lane: self.lane, progress };
         if !tell(&self.engine.sender, Report::Timing(report)) {
-            // Nobody listens any more.
+            // The receiver is gone.
             self.engine.latest.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::action::{Action, Report};
 use crate::model::{FileModel, Stamp};
 
-/// How often it looks.
+/// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reports once for each change of the file. Dropping it ends its thread.
@@ -30,7 +30,7 @@ impl Watch {
     /// Watches another file, or the same one that was read again.
     pub fn set_file(&self, file: &FileModel) {
         if let Some(files) = &self.files {
-            // Where the thread is gone, so is who listens to it.
+            // If the thread is gone, so is its receiver.
             let _ = files.send((file.path.clone(), file.stamp));
         }
     }

@@ -69,7 +69,7 @@ fn would(state: &State) -> String {
     }
 }
 
-/// What a file says, with escapes for what would upset the terminal.
+/// A statement of a file, with escapes for characters that would upset the terminal.
 fn clean(page: &Page, words: &str) -> String {
     let part: String = words.chars().take(LONGEST).collect();
     text::clean(page.look, &part).into_owned()

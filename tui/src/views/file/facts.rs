@@ -1,4 +1,4 @@
-//! What the file says of itself, and sums by scheme, coder and dtype.
+//! The file's statements on itself, and sums by scheme, coder and dtype.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +19,7 @@ const FIGURES: usize = 6 + 11 + 7;
 enum Line {
     /// A word and what it stands for.
     Fact(String, String),
-    /// What the facts below are.
+    /// The title of the facts below.
     Title(&'static str),
     /// The head of a table.
     Head(&'static str),

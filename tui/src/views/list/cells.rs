@@ -100,7 +100,7 @@ impl<'a> Cells<'a> {
             Some(e) if column == Column::Entropy => (format!("{e:.3}"), look.text()),
             Some(e) if e > 0.0 => {
                 let over = t.bits_per_weight() / e - 1.0;
-                // Where much more is stored than the symbols say, something deserves a look.
+                // Something deserves a look if much more is stored than the symbols say.
                 (text::change(over), if over > 0.05 { look.warn() } else { look.good() })
             }
             None if is_running() => (look.sign("…", "~").to_owned(), look.warn()),

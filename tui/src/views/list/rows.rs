@@ -22,7 +22,7 @@ pub enum Row {
     Tensor(usize),
 }
 
-/// Where a row of the tree stands.
+/// The place of a row in the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The node that its label begins with: with a filter, modules of which one thing is shown are one row with it.
@@ -31,7 +31,7 @@ pub struct Place {
     pub depth: usize,
 }
 
-/// What the bars of the table stand for.
+/// The subject of the table's bars.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bars {
     /// Ratios, from the smallest to the largest that is listed.
@@ -61,11 +61,11 @@ pub struct ListState {
     pub folded: HashSet<usize>,
     /// The rows, as the order, the filter and the folding leave them.
     pub rows: Vec<Row>,
-    /// Where each row of a tree stands.
+    /// The places of the rows of a tree.
     pub places: Vec<Place>,
     /// Columns of the terminal that the longest label takes, with what is before it, where a filter makes labels longer.
     pub widest: usize,
-    /// What the bars stand for.
+    /// The subject of the bars.
     pub bars: Bars,
     /// Sums over the tensors that the filter leaves, folded ones among them.
     pub shown: Totals,
@@ -99,7 +99,7 @@ impl ListState {
         self.places.clear();
         self.widest = 0;
         if self.is_tree() {
-            // How many wanted tensors come before each node, to know whether a module has some.
+            // The number of wanted tensors before each node tells whether a module has some.
             let mut before_node = Vec::with_capacity(file.tree.nodes.len() + 1);
             let mut count = 0usize;
             for node in &file.tree.nodes {
@@ -136,7 +136,7 @@ impl ListState {
                         self.places.push(place);
                         top = None;
                         above.push(node.end);
-                        // Who looks for something sees it.
+                        // A filter shows folded tensors, too.
                         at = if self.folded.contains(&at) && self.filter.is_none() { node.end } else { at + 1 };
                     }
                 }

@@ -36,7 +36,7 @@ impl Range {
     }
 }
 
-/// What is known of tensors for one measure.
+/// The figures of tensors for one measure.
 pub struct Figures<'a> {
     state: &'a State,
     measure: Measure,

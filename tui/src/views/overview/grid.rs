@@ -19,7 +19,7 @@ const LABEL: usize = 18;
 /// Lines between layers and tensors in no layer: the sums, and a title.
 const BETWEEN: usize = 2;
 
-/// How the view is laid out.
+/// The layout of the view.
 struct Place {
     label: usize,
     cell: usize,
@@ -146,7 +146,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     }
 }
 
-/// What the lines are drawn from.
+/// All that the lines are drawn from.
 struct Grid<'a> {
     state: &'a State,
     heat: &'a Heat,

@@ -95,7 +95,7 @@ fn known_refusal(state: &State, lane: Lane) -> Option<&str> {
     }
 }
 
-/// What to call a device; GPUs by their names, too.
+/// The name of a device, with that of a GPU's maker.
 fn device_name(state: &State, lane: Lane) -> String {
     match (lane, &state.views.speed.gpus) {
         (Lane::Gpu(n), Gpus::Found(gpus)) => {

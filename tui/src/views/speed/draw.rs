@@ -35,7 +35,7 @@ fn rows(area: Rect, from: usize, count: usize) -> Rect {
     Rect { y: area.y + from, height: clip(count).min(area.height - from), ..area }
 }
 
-/// What is timed, where, and whether.
+/// The subject of timing, the device, and whether it runs.
 fn headline(mut pen: Pen<'_>, state: &State) {
     let (look, timing) = (state.look, &state.views.speed);
     pen.skip(1);
@@ -72,7 +72,7 @@ fn headline(mut pen: Pen<'_>, state: &State) {
     pen.put(&title, look.title()).put(&tensors, look.dim());
 }
 
-/// What is left out, or else what the figures are about.
+/// The tensors that are left out, or else words on the figures.
 fn note(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
@@ -119,7 +119,7 @@ pub fn clip(times: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = times.filter(|t| t.is_finite()).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     let most = sorted.last().copied().unwrap_or(0.0).max(0.0);
-    // Of few times none is an outlier.
+    // Among few times none is an outlier.
     match percentile(&sorted, 0.9).filter(|_| sorted.len() >= 8) {
         Some(usual) if most > 2.5 * usual && usual > 0.0 => 1.5 * usual,
         _ => most,

@@ -15,7 +15,7 @@ pub fn text(file: &FileModel, timing: &SpeedState) -> String {
     ascii_json(&format!("{:#}\n", document(file, timing))).into_owned()
 }
 
-/// What was timed on each device: times in milliseconds, throughput in 1e9 bytes of output each second. Percentiles are of the last
+/// The measurements of each device: times in milliseconds, throughput in 1e9 bytes of output each second. Percentiles are of the last
 /// `samples` rounds, by nearest rank; those of tensors are of their last decodings.
 pub fn document(file: &FileModel, timing: &SpeedState) -> Value {
     let subject = timing.subject.as_ref();

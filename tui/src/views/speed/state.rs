@@ -8,7 +8,7 @@ use crate::keymap::around;
 use crate::timing::series::Series;
 use crate::timing::{Gpu, Lane, LayerTime};
 
-/// What is timed.
+/// The tensors that are timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// All tensors.
@@ -51,7 +51,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// What the list is called.
+    /// The title of the list.
     pub fn title(self) -> &'static str {
         match self {
             Self::Time => "slowest first",
@@ -106,7 +106,7 @@ pub enum Device {
 /// Which GPUs there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Gpus {
-    /// Nobody asked.
+    /// It was not asked for.
     #[default]
     Unknown,
     /// A worker is looking.
@@ -124,13 +124,13 @@ pub struct Subject {
     pub generation: u64,
     /// One tensor, a module, or all.
     pub scope: Scope,
-    /// What to call it.
+    /// Its name.
     pub title: String,
     /// The tensors, by their places in the file.
     pub tensors: Arc<[usize]>,
 }
 
-/// What one device, with so many threads, did with the subject.
+/// The results of one device, with so many threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaneState {
     /// The device.
@@ -173,7 +173,7 @@ impl LaneState {
     }
 }
 
-/// What is timed, and what came out.
+/// The subject of timing, the devices, and their results.
 #[derive(Clone, Debug, Default)]
 pub struct SpeedState {
     /// Threads that the CPU can do at once; 0 where not known yet.
@@ -194,9 +194,9 @@ pub struct SpeedState {
     pub running: Option<u64>,
     /// Runs that there were.
     pub runs: u64,
-    /// What is timed.
+    /// The tensors that are timed.
     pub subject: Option<Subject>,
-    /// What came out, by device.
+    /// The results, by device.
     pub lanes: Vec<LaneState>,
     /// The selected row of the tensors.
     pub cursor: Cursor,
@@ -209,7 +209,7 @@ pub enum DeviceRow<'a> {
     Lane(&'a LaneState),
     /// A GPU that did nothing yet, or cannot.
     Gpu(&'a Gpu),
-    /// Nobody knows yet which GPUs there are.
+    /// It is not known yet which GPUs there are.
     Looking,
     /// There is no GPU, and why.
     NoGpu(&'a str),
@@ -225,13 +225,13 @@ impl SpeedState {
         }
     }
 
-    /// What came out on the chosen device.
+    /// The results of the chosen device.
     pub fn current(&self) -> Option<&LaneState> {
         let lane = self.lane();
         self.lanes.iter().find(|l| l.lane == lane)
     }
 
-    /// What came out on a device, which is added if it is not there.
+    /// The results of a device, which is added if it is not there.
     pub fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
         let at = self.lanes.partition_point(|l| l.lane < lane);
         if self.lanes.get(at).is_none_or(|l| l.lane != lane) {
@@ -273,7 +273,7 @@ impl SpeedState {
         self.current().map_or(&[], |l| &l.layers)
     }
 
-    /// How the rows of a view of `body` rows are shared.
+    /// Shares the rows of a view of `body` rows.
     pub fn heights(&self, body: usize) -> Heights {
         // A line on what is timed, the tables' heads, and a gap between them where there is room.
         let gap = usize::from(body >= 12);
@@ -295,13 +295,13 @@ impl SpeedState {
 /// Rows of the view's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heights {
-    /// Of the table of devices, without its head.
+    /// Rows of the table of devices, without its head.
     pub devices: usize,
     /// Between the tables.
     pub gap: usize,
-    /// Of the list of tensors, without its head.
+    /// Rows of the list of tensors, without its head.
     pub layers: usize,
-    /// Of the chart of the last rounds, which has a gap and a head of one row each above it; 0 where there is no room.
+    /// Rows of the chart of the last rounds, which has a gap and a head of one row each above it; 0 where there is no room.
     pub chart: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What the index says of a tensor, and how far its values are from those of the reference.
+//! The index's facts on a tensor, and the distance of its values from those of the reference.
 
 use wcodec::TensorInfo;
 
@@ -161,7 +161,7 @@ fn relative(error: f64) -> String {
     format!("{} of the RMS", digits(error))
 }
 
-/// What was asked about a tensor.
+/// The statistics of a tensor, if they were asked for.
 pub fn stats_of(state: &State, tensor: usize) -> Option<&Fetch<std::sync::Arc<LayerStats>>> {
     state.known.get(&tensor).map(|k| &k.stats)
 }
@@ -209,7 +209,7 @@ fn filter(t: &TensorInfo) -> String {
     }
 }
 
-/// How many chunks there are, and of what size.
+/// The number of chunks, and their size.
 fn chunks(t: &TensorInfo) -> String {
     let of = match t.planes.first().map(|p| (p.tile, p.frame)) {
         Some((Some(tile), _)) => format!(", tiles of 16x{tile}"),

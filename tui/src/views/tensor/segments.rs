@@ -1,4 +1,4 @@
-//! Where a tensor lies in the file, and whether what is there is what was written.
+//! The segments of a tensor in the file, and whether their bytes are those that were written.
 
 use ratatui::style::Style;
 use ratatui::text::Span;
@@ -71,7 +71,7 @@ fn row(page: &mut Page, role: &str, segment: &Segment, (sign, word, style): (&st
     ]);
 }
 
-/// What is known of a segment's hash: a verdict names those that do not match, and all were compared.
+/// The state of a segment's hash: a verdict names those that do not match, and all were compared.
 fn hash_state(
     page: &Page,
     verdict: Option<&Fetch<Verdict>>,

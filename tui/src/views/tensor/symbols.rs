@@ -13,7 +13,7 @@ use crate::stats::{LayerStats, SymbolStats};
 const BAR: usize = 9;
 const SET_OFF: usize = 3;
 
-/// What symbols stand for.
+/// The meaning of symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Scheme `int8`: multiples of the scale.
@@ -41,7 +41,7 @@ impl Kind {
         matches!(self, Self::Halves | Self::Trellis)
     }
 
-    /// What stands below the bar of a symbol.
+    /// The text below the bar of a symbol.
     fn label(self, symbol: i16) -> String {
         match self {
             Self::Halves => format!("{:.1}", f64::from(symbol) + 0.5),
@@ -96,7 +96,7 @@ impl Bars {
         (symbol + (self.step * self.count / 2) as i16).max(0) as usize / self.step
     }
 
-    /// Where the middle of a symbol is on the axis, from 0 to 1.
+    /// The middle of a symbol on the axis, from 0 to 1.
     fn part(self, symbol: i16) -> f64 {
         let half = if self.kind.is_even() { 0.5 } else { 0.0 };
         0.5 + (f64::from(symbol) + half) / (self.step * self.count) as f64
@@ -118,7 +118,7 @@ impl Bars {
         sums.into_iter().map(|(sum, held)| sum as f64 / held.max(1) as f64 / total).collect()
     }
 
-    /// What stands below the axis, and where: each symbol where bars are so wide, else some, those that matter most first.
+    /// The texts below the axis and their places: each symbol if bars are so wide, else some, those that matter most first.
     fn labels(self, columns: usize) -> Vec<(f64, String)> {
         let (first, last) = self.range;
         let symbols: Vec<i16> = match self.kind.is_even() {
@@ -233,7 +233,7 @@ mod tests {
                 let inner = if kind.is_even() { &shares } else { &shares[usize::from(count > 1)..] };
                 let near = |s: &f64| (s - 1.0 / 256.0).abs() < 1.0 / 256.0 / 200.0 + 1e-9;
                 assert!(inner.iter().all(|s| near(s) || count == 1), "{kind:?} {room}");
-                // What is nearest to 0 is in the middle.
+                // Symbols nearest to 0 are in the middle.
                 let mut counts = [0; 256];
                 counts[128] = 7;
                 if kind.is_even() {

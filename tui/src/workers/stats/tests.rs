@@ -1,4 +1,4 @@
-//! What the worker says, and when it stops saying it.
+//! Reports of the worker, and their end.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
@@ -107,12 +107,12 @@ fn cancelled_work_is_absent_and_never_heard_of_again() {
     until(&receiver, |r| matches!(r, StatsReport::Stats { tensor: 0, stats: Fetch::Running(_), .. }));
     worker.handle(StatsEffect::Cancel);
     until(&receiver, |r| matches!(r, StatsReport::Verdict { verdict: Fetch::Absent, .. }));
-    // Of an older file nothing is done.
+    // Nothing is done for an older file.
     worker.set_file(file, 1);
     worker.handle(StatsEffect::Compute { generation: 0, tensor: 2 });
     worker.handle(StatsEffect::Compute { generation: 1, tensor: 3 });
     let said = until(&receiver, |r| is_ready(r, 3));
-    // What was cancelled is absent, or was done a moment before.
+    // A cancelled result is absent, or was done a moment before.
     let stays = |r: &StatsReport| match r {
         StatsReport::Stats { tensor, generation, stats } => match tensor {
             0 => *generation == 0 && !matches!(stats, Fetch::Running(_)),

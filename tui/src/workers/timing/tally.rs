@@ -10,7 +10,7 @@ use crate::timing::{LayerTime, Progress};
 const TIMES: usize = 1 << 18;
 /// Times of a tensor that are kept at least.
 const FEWEST: usize = 5;
-/// How long the order of tensors stays as it is, so that it can be read.
+/// The time that the order of tensors stays as it is, so that it can be read.
 const SAME_ORDER: Duration = Duration::from_secs(1);
 
 /// One tensor's times.
@@ -145,7 +145,7 @@ impl Tally {
         }
     }
 
-    /// What happened since this was asked for the last time.
+    /// The measurements since this was asked for the last time.
     pub fn progress(&mut self) -> Progress {
         let mut sorted = Vec::new();
         let mut median = |layer: &Layer| {

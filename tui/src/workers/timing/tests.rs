@@ -95,7 +95,7 @@ fn runs_arrive_and_stop_stops() {
     assert!(progress.rounds.iter().all(|&ms| ms > 0.0));
 
     rig.worker.handle(TimingEffect::Stop);
-    // What was on its way may still come; then there is silence.
+    // Reports on their way may still come; then there is silence.
     std::thread::sleep(Duration::from_millis(200));
     while rig.reports.try_recv().is_ok() {}
     assert!(rig.reports.recv_timeout(Duration::from_millis(200)).is_err());
@@ -196,7 +196,7 @@ fn dropping_ends_the_thread() {
     let began = Instant::now();
     drop(worker);
     assert!(began.elapsed() < PATIENCE);
-    // Nobody is left who could send.
+    // No sender is left.
     loop {
         match reports.recv_timeout(Duration::from_secs(5)) {
             Ok(_) => {}
