@@ -105,17 +105,14 @@ pub fn open(state: &mut State) -> Vec<Effect> {
         return vec![Effect::CancelEncode];
     }
     let Some(original) = state.file.original() else {
-        state.say("this file is no checkpoint: there is nothing to encode");
-        return Vec::new();
+        return state.say("this file is no checkpoint: there is nothing to encode");
     };
     if let Err(e) = original.checkpoint() {
-        state.fail(e.to_string());
-        return Vec::new();
+        return state.fail(e.to_string());
     }
     let out = out(state);
     if out.symlink_metadata().is_ok() {
-        state.fail(format!("{} is there already (move it away, or use wcodec encode -o)", safe_path(&out)));
-        return Vec::new();
+        return state.fail(format!("{} is there already (move it away, or use wcodec encode -o)", safe_path(&out)));
     }
     state.overlay = Overlay::Menu(Menu::Encode, 0);
     Vec::new()
@@ -129,19 +126,20 @@ pub fn begin(state: &mut State, way: Way) -> Vec<Effect> {
 }
 
 /// The encoding went on.
-pub fn progress(state: &mut State, progress: Progress) {
+pub fn progress(state: &mut State, progress: Progress) -> Vec<Effect> {
     if let Some((_, known)) = &mut state.encode.running {
         *known = progress;
     }
+    Vec::new()
 }
 
-/// It ended.
-pub fn done(state: &mut State, out: PathBuf, done: Result<u64, (ErrorKind, String)>) {
+/// The encoding ended.
+pub fn done(state: &mut State, out: PathBuf, done: Result<u64, (ErrorKind, String)>) -> Vec<Effect> {
     state.encode.running = None;
     match done {
         Ok(bytes) => {
             let ratio = state.file.totals.original_bytes as f64 / bytes.max(1) as f64;
-            state.say(format!("written to {}, ratio {ratio:.3}: wcodec-tui shows it", safe_path(&out)));
+            state.say(format!("written to {}, ratio {ratio:.3}: wcodec-tui shows it", safe_path(&out)))
         }
         Err((ErrorKind::Cancelled, _)) => state.say("the encoding was given up, nothing was written"),
         Err((_, why)) => state.fail(why),

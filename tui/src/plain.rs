@@ -65,8 +65,7 @@ pub fn rates(file: &FileModel, look: Look) -> String {
                 number(g.totals.bits_per_weight(), g.totals.elements > 0),
             ]
         });
-        let headings = headings.map(str::to_owned).to_vec();
-        out.push_str(&aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 2));
+        out.push_str(&under(headings, rows, 2));
         out.push('\n');
     }
     out + &totals(file, look)
@@ -74,7 +73,6 @@ pub fn rates(file: &FileModel, look: Look) -> String {
 
 /// The times of some rounds on a device, and of each tensor, the slowest first.
 pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
-    let headings = ["tensor", "median ms", "GB/s", "output"].map(str::to_owned).to_vec();
     let rows = lane.layers.iter().map(|l| {
         let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
         let speed = l.gb_per_s();
@@ -85,7 +83,7 @@ pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
             text::size(l.bytes),
         ]
     });
-    let mut out = aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1);
+    let mut out = under(["tensor", "median ms", "GB/s", "output"], rows, 1);
     for l in lane.layers.iter() {
         let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
         if let Some(why) = &l.error {
@@ -109,13 +107,12 @@ pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
 
 /// Estimates of the tensors of a checkpoint, encoded; those that would be stored as they are have no line.
 pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would>, look: Look) -> String {
-    let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"].map(str::to_owned).to_vec();
+    let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"];
     let rows = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).map(|(t, w)| {
         let name = text::clean(look, &t.name).into_owned();
         vec![name, number(w.int8_bits, true), digits(w.int8_error), number(w.rate_bits, true), digits(w.rate_error)]
     });
-    "\nif it were encoded, estimated from samples of rows:\n".to_owned()
-        + &aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 1)
+    "\nif it were encoded, estimated from samples of rows:\n".to_owned() + &under(headings, rows, 1)
 }
 
 /// A line for each of these tensors below the headings: their errors where one of them states its own, and the entropy where it is wanted.
@@ -213,12 +210,17 @@ pub fn comparison(compared: &Comparisons, look: Look) -> String {
         let (stored, bits) = (|t: &TensorInfo| text::size(t.stored_bytes), |t: &TensorInfo| bits(t));
         vec![clean(&t.name), t.status.name().to_owned(), cell(a, stored), cell(b, stored), cell(a, bits), cell(b, bits)]
     });
-    let headings = headings.map(str::to_owned).to_vec();
-    let mut out = aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), 2);
+    let mut out = under(headings, rows, 2);
     for t in compared.tensors.iter().filter(|t| !t.detail.is_empty()) {
         let _ = writeln!(out, "{}: {}", clean(&t.name), clean(&t.detail));
     }
     out
+}
+
+/// Rows below their headings.
+fn under<const N: usize>(headings: [&str; N], rows: impl Iterator<Item = Vec<String>>, left: usize) -> String {
+    let headings = headings.map(str::to_owned).to_vec();
+    aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), left)
 }
 
 /// Rows with columns of equal width, two spaces apart.

@@ -7,6 +7,7 @@ use tui_input::Input;
 
 use crate::draw::scroll::Scroll;
 use crate::draw::theme::Look;
+use crate::effect::Effect;
 use crate::encode::EncodeState;
 use crate::estimate::Would;
 use crate::keymap::{Context, Keymap};
@@ -164,13 +165,15 @@ impl State {
         })
     }
 
-    /// Tells the user something.
-    pub fn say(&mut self, text: impl Into<String>) {
+    /// Tells the user something; nothing else is to be done for it.
+    pub fn say(&mut self, text: impl Into<String>) -> Vec<Effect> {
         self.notice = Some(Notice { text: text.into(), error: false });
+        Vec::new()
     }
 
-    /// Tells the user that something went wrong.
-    pub fn fail(&mut self, text: impl Into<String>) {
+    /// Tells the user that something went wrong; nothing else is to be done for it.
+    pub fn fail(&mut self, text: impl Into<String>) -> Vec<Effect> {
         self.notice = Some(Notice { text: text.into(), error: true });
+        Vec::new()
     }
 }

@@ -163,10 +163,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
 fn picture(state: &mut State) -> Vec<Effect> {
     match overview::picture(state) {
         Ok(text) => vec![Effect::Export { path: format!("{}.heatmap.svg", state.file.name()).into(), text }],
-        Err(why) => {
-            state.say(why);
-            Vec::new()
-        }
+        Err(why) => state.say(why),
     }
 }
 
@@ -181,8 +178,7 @@ pub fn estimate(state: &mut State) -> Option<Effect> {
 /// Has the hashes and the decoding of some tensors verified, in the order of the table.
 pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
     if let Err(e) = state.file.container() {
-        state.fail(e.to_string());
-        return Vec::new();
+        return state.fail(e.to_string());
     }
     let under_way =
         |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));

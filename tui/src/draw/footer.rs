@@ -42,9 +42,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
 
 fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: ratatui::style::Style) {
     pen.skip(1).put(sign, style);
-    let text = text::clean(state.look, text);
-    let text = text::cut(state.look, &text, pen.left());
-    pen.put(&text, style);
+    pen.cut(state.look, text, style);
 }
 
 /// The damage of the selected tensor.
@@ -95,9 +93,7 @@ pub fn tensor(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     if let Some(i) = state.current() {
         would(&mut pen, state, i);
-        let name = text::clean(look, &state.file.tensors[i].name);
-        let name = text::short_name(look, &name, pen.left());
-        pen.put(&name, look.dim());
+        pen.short(look, &state.file.tensors[i].name, look.dim());
     }
 }
 

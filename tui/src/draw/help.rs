@@ -150,13 +150,11 @@ fn line(mut pen: Pen<'_>, look: Look, line: &Line<'_>) {
         Line::Key(binding) => {
             let keys = written(look, &binding.shown);
             pen.skip(KEYS.saturating_sub(text::width(&keys))).put(&keys, look.title()).skip(2);
-            let help = text::cut(look, binding.help, pen.left());
-            pen.put(&help, look.text());
+            pen.cut(look, binding.help, look.text());
         }
         Line::Word(word, means) => {
             pen.skip(KEYS.saturating_sub(text::width(word))).put(word, look.bar()).skip(2);
-            let means = text::cut(look, means, pen.left());
-            pen.put(&means, look.text());
+            pen.cut(look, means, look.text());
         }
         Line::Empty => {}
     }

@@ -14,15 +14,11 @@ use crate::views::{Tab, overview, speed};
 /// A worker has something to say.
 pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
     match report {
-        Report::Stats(report) => {
-            on_stats(state, report);
-            Vec::new()
-        }
+        Report::Stats(report) => on_stats(state, report),
         Report::Timing(report) => speed::report(state, report),
         Report::FileChanged => {
             state.changed = true;
-            state.fail("the file changed on disk: r reads it again");
-            Vec::new()
+            state.fail("the file changed on disk: r reads it again")
         }
         Report::Reloaded(Ok(file)) => {
             reloaded(state, file);
@@ -31,10 +27,7 @@ pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
             effects.extend(state.tab.view().resume(state));
             effects
         }
-        Report::Reloaded(Err(why)) => {
-            state.fail(format!("{why} (what was read before is still shown)"));
-            Vec::new()
-        }
+        Report::Reloaded(Err(why)) => state.fail(format!("{why} (what was read before is still shown)")),
         Report::Estimate { generation, found } => {
             if generation == state.generation {
                 state.encode.would = found;
@@ -42,26 +35,14 @@ pub fn on_report(state: &mut State, report: Report) -> Vec<Effect> {
             }
             Vec::new()
         }
-        Report::Encoding(progress) => {
-            encode::progress(state, progress);
-            Vec::new()
-        }
-        Report::Encoded { out, done } => {
-            encode::done(state, out, done);
-            Vec::new()
-        }
-        Report::Message(text) => {
-            state.say(text);
-            Vec::new()
-        }
-        Report::Error(text) => {
-            state.fail(text);
-            Vec::new()
-        }
+        Report::Encoding(progress) => encode::progress(state, progress),
+        Report::Encoded { out, done } => encode::done(state, out, done),
+        Report::Message(text) => state.say(text),
+        Report::Error(text) => state.fail(text),
     }
 }
 
-fn on_stats(state: &mut State, report: StatsReport) {
+fn on_stats(state: &mut State, report: StatsReport) -> Vec<Effect> {
     match report {
         StatsReport::Stats { generation, tensor, stats } if generation == state.generation => {
             let known = state.known.entry(tensor).or_default();
@@ -72,13 +53,13 @@ fn on_stats(state: &mut State, report: StatsReport) {
         }
         StatsReport::Verdict { generation, tensor, verdict } if generation == state.generation => {
             if let Fetch::Ready(Verdict::Damaged(what)) = &verdict {
-                let text = what.clone();
-                state.fail(text);
+                state.fail(what);
             }
             state.known.entry(tensor).or_default().verdict = verdict;
         }
         _ => {}
     }
+    Vec::new()
 }
 
 /// Shows another file in the place of the one that was there, with the same selection and order.

@@ -216,13 +216,12 @@ impl View for Compare {
             return Vec::new();
         }
         match command {
-            Command::Next => next(state, false),
-            Command::Previous => next(state, true),
+            Command::Next | Command::Previous => return next(state, command == Command::Previous),
             Command::Differences => compare.rearrange(|compare| compare.only_differences ^= true),
             Command::Sort => compare.rearrange(|compare| compare.by_name ^= true),
             Command::Enter => match compare.selected().map(|row| row.a) {
                 Some(Some(side)) => return show(state, side.tensor),
-                Some(None) => state.say("only the second file has it"),
+                Some(None) => return state.say("only the second file has it"),
                 None => {}
             },
             _ => {}
@@ -255,16 +254,18 @@ fn height(state: &State) -> usize {
 }
 
 /// The next row whose values are not the same.
-fn next(state: &mut State, back: bool) {
+fn next(state: &mut State, back: bool) -> Vec<Effect> {
     let compare = &mut state.views.compare;
-    let Some(found) = compare.found.clone() else { return };
+    let Some(found) = compare.found.clone() else { return Vec::new() };
     let differs = |&at: &usize| compare.row(at).is_some_and(|r| r.relation.differs());
     let (at, len) = (compare.cursor.selected, compare.len());
     match if back { (0..at.min(len)).rev().find(differs) } else { (at + 1..len).find(differs) } {
         Some(at) => compare.cursor.selected = at,
-        None if found.differing == 0 => state.say("the files hold the same values"),
-        None => state.say(if back { "this is the first difference" } else { "this is the last difference" }),
+        None if found.differing == 0 => return state.say("the files hold the same values"),
+        None if back => return state.say("this is the first difference"),
+        None => return state.say("this is the last difference"),
     }
+    Vec::new()
 }
 
 /// The subject of a column; those of one file have its place.

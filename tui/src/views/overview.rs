@@ -230,10 +230,7 @@ pub fn settle(state: &mut State) {
 /// Opens the tensor of the selected cell; where there are several, the list of them.
 fn open(state: &mut State) -> Vec<Effect> {
     match selected(state)[..] {
-        [] => {
-            state.say("this layer has no such tensor");
-            Vec::new()
-        }
+        [] => state.say("this layer has no such tensor"),
         [one] => show(state, one),
         [first, ..] => {
             reveal(state, first);

@@ -228,8 +228,7 @@ fn subject(state: &State) -> Option<Subject> {
 fn threads(state: &mut State, more: bool) -> Vec<Effect> {
     let timing = &mut state.views.speed;
     if timing.device != Device::Cpu {
-        state.say("threads are the CPU's: D chooses it");
-        return Vec::new();
+        return state.say("threads are the CPU's: D chooses it");
     }
     if timing.cores == 0 {
         return Vec::new();
@@ -245,8 +244,7 @@ fn threads(state: &mut State, more: bool) -> Vec<Effect> {
         None => {
             let text =
                 if more { format!("this machine runs {} threads at once", timing.cores) } else { "one thread".into() };
-            state.say(text);
-            Vec::new()
+            state.say(text)
         }
     }
 }
@@ -258,12 +256,10 @@ fn next_device(state: &mut State) -> Vec<Effect> {
         Gpus::Found(gpus) => gpus.iter().map(|g| g.ordinal).collect(),
         Gpus::None(why) if timing.device == Device::Cpu => {
             let text = format!("no GPU: {why}");
-            state.say(text);
-            return Vec::new();
+            return state.say(text);
         }
         Gpus::Unknown | Gpus::Looking if timing.device == Device::Cpu => {
-            state.say("still looking for GPUs");
-            return Vec::new();
+            return state.say("still looking for GPUs");
         }
         _ => Vec::new(),
     };
@@ -273,8 +269,7 @@ fn next_device(state: &mut State) -> Vec<Effect> {
     };
     let device = next.map_or(Device::Cpu, |&n| Device::Gpu(n));
     if device == timing.device {
-        state.say("there is no other device");
-        return Vec::new();
+        return state.say("there is no other device");
     }
     timing.device = device;
     begin(state)
@@ -283,8 +278,7 @@ fn next_device(state: &mut State) -> Vec<Effect> {
 /// Writes what is known to a file beside the working directory's others.
 fn export(state: &mut State) -> Vec<Effect> {
     if state.views.speed.lanes.iter().all(|l| l.series.runs() == 0) {
-        state.say("nothing was timed yet");
-        return Vec::new();
+        return state.say("nothing was timed yet");
     }
     let path = format!("{}.timing.json", state.file.name()).into();
     vec![Effect::Export { path, text: export::text(&state.file, &state.views.speed) }]
