@@ -1,10 +1,12 @@
 //! The view of one tensor: facts and segments, histograms, and how far its values are from those of the reference.
 
-pub mod facts;
+mod facts;
 mod plots;
 mod segments;
 pub mod symbols;
 pub mod weights;
+
+use std::sync::Arc;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -19,7 +21,7 @@ use crate::effect::Effect;
 use crate::keymap::Command;
 use crate::keymap::table::{VERIFY, b, c};
 use crate::state::State;
-use crate::stats::{Fetch, StatsEffect};
+use crate::stats::{Fetch, LayerStats, StatsEffect};
 use crate::update::verify;
 
 /// One tensor.
@@ -87,18 +89,18 @@ impl View for Tensor {
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        let Some((tensor, t)) = shown(state) else {
+        let Some(of) = shown(state) else {
             Pen::new(buffer, area, 0).skip(1).put("no tensor: the filter leaves none", state.look.dim());
             return;
         };
         let head = HEAD.min(usize::from(area.height));
         let below = Rect { y: area.y + head as u16, height: area.height - head as u16, ..area };
         let height = usize::from(below.height);
-        let (pages, rows) = pages(state, tensor, t, (below.width, height));
+        let (pages, rows) = pages(of, (below.width, height));
         let mut scroll = state.views.tensor.scroll;
         scroll.fit(rows, height);
-        title(Pen::new(buffer, area, 0), state, t);
-        summary(Pen::new(buffer, area, 1), state, tensor, t, (scroll, rows, height));
+        title(Pen::new(buffer, area, 0), of);
+        summary(Pen::new(buffer, area, 1), of, (scroll, rows, height));
         for (x, page) in pages {
             let left = usize::from(below.width.saturating_sub(x)).min(page.width) as u16;
             for (y, line) in page.lines.iter().skip(scroll.0).take(if left > 0 { height } else { 0 }).enumerate() {
@@ -141,7 +143,7 @@ impl View for Tensor {
     fn fit(&self, state: &mut State) {
         if state.tab == Tab::Tensor {
             let height = page_height(state);
-            let rows = shown(state).map_or(0, |(tensor, t)| pages(state, tensor, t, (state.size.0, height)).1);
+            let rows = shown(state).map_or(0, |of| pages(of, (state.size.0, height)).1);
             state.views.tensor.scroll.fit(rows, height);
         }
     }
@@ -156,9 +158,44 @@ impl View for Tensor {
     }
 }
 
+/// A tensor that is drawn, and all that is known of it.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    /// All else.
+    pub state: &'a State,
+    /// Its place in the file.
+    pub tensor: usize,
+    /// The index's facts on it.
+    pub t: &'a TensorInfo,
+    /// Its statistics, once they are there.
+    pub stats: Option<&'a LayerStats>,
+}
+
+impl<'a> Shown<'a> {
+    /// A tensor of the file.
+    pub fn new(state: &'a State, tensor: usize) -> Option<Self> {
+        let stats = state.known.get(&tensor).and_then(|k| k.stats.ready()).map(AsRef::as_ref);
+        Some(Self { state, tensor, t: state.file.tensors.get(tensor)?, stats })
+    }
+
+    /// The progress of its statistics, if they were asked for.
+    fn fetch(&self) -> Option<&'a Fetch<Arc<LayerStats>>> {
+        self.state.known.get(&self.tensor).map(|k| &k.stats)
+    }
+
+    /// The reason why there is no figure yet.
+    fn wait(&self) -> String {
+        match self.fetch() {
+            Some(Fetch::Running(part)) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
+            Some(Fetch::Failed(why)) => format!("not known: {}", text::clean(self.state.look, why)),
+            _ => "not computed yet".to_owned(),
+        }
+    }
+}
+
 /// The tensor that is shown.
-fn shown(state: &State) -> Option<(usize, &TensorInfo)> {
-    state.current().and_then(|i| Some((i, state.file.tensors.get(i)?)))
+fn shown(state: &State) -> Option<Shown<'_>> {
+    Shown::new(state, state.current()?)
 }
 
 /// Has the statistics of a tensor computed, unless they are there or under way.
@@ -188,32 +225,32 @@ fn page_height(state: &State) -> usize {
 }
 
 /// The pages, each with its first column, and the number of rows that they take.
-fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usize) {
+fn pages(of: Shown<'_>, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usize) {
+    let state = of.state;
     let columns = columns.max(1);
     let margin = u16::from(columns > 40);
     let inner = columns - 2 * margin;
     let is_encoded = state.file.original().is_none();
     let index = |page: &mut Page| {
-        facts::draw(page, state, tensor, t);
+        facts::draw(page, of);
         if !is_encoded {
-            facts::would(page, state, tensor);
+            facts::would(page, of);
         }
     };
     let values = |page: &mut Page, height: usize| match is_encoded {
-        true => plots::draw(page, state, tensor, t, height),
+        true => plots::draw(page, of, height),
         false => {
             // There is nothing but the histogram and what is written below it.
             let height =
                 if columns < TWO_COLUMNS { height } else { rows.saturating_sub(ALONE).clamp(FEWEST_ROWS, MOST_ROWS) };
-            let stats = facts::stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
-            weights::draw(page, state, tensor, t, stats, height);
-            weights::outliers(page, t, stats);
+            weights::draw(page, of, height);
+            weights::outliers(page, of);
         }
     };
     let hashes = |page: &mut Page| {
         if is_encoded {
-            segments::draw(page, state, tensor, t);
-            facts::reference(page, state, tensor, t);
+            segments::draw(page, of);
+            facts::reference(page, of);
         }
     };
     if columns < TWO_COLUMNS {
@@ -236,11 +273,11 @@ fn pages(state: &State, tensor: usize, t: &TensorInfo, (columns, rows): (u16, us
 }
 
 /// The name, and which tensor of how many it is.
-fn title(mut pen: Pen<'_>, state: &State, t: &TensorInfo) {
+fn title(mut pen: Pen<'_>, Shown { state, t, tensor, .. }: Shown<'_>) {
     let look = state.look;
     pen.skip(usize::from(pen.left() > 40));
     let all = state.file.tensors.len();
-    let place = state.current().and_then(|i| state.file.natural.iter().position(|&n| n == i));
+    let place = state.file.natural.iter().position(|&n| n == tensor);
     if let Some(place) = place.filter(|_| pen.left() > 40) {
         pen.at_end(&format!("tensor {} of {} ", text::count(place as u64 + 1), text::count(all as u64)), look.dim());
     }
@@ -248,20 +285,14 @@ fn title(mut pen: Pen<'_>, state: &State, t: &TensorInfo) {
 }
 
 /// The most important facts on one line; the progress of the work, or the part that is shown.
-fn summary(
-    mut pen: Pen<'_>,
-    state: &State,
-    tensor: usize,
-    t: &TensorInfo,
-    (scroll, rows, height): (Scroll, usize, usize),
-) {
+fn summary(mut pen: Pen<'_>, of: Shown<'_>, (scroll, rows, height): (Scroll, usize, usize)) {
+    let Shown { state, t, .. } = of;
     let look = state.look;
     pen.skip(usize::from(pen.left() > 40));
     if let Some(part) = scroll.part(look, rows, height) {
         pen.at_end(&format!("{part} "), look.dim());
     }
-    let known = state.known.get(&tensor);
-    if let Some(Fetch::Running(part)) = known.map(|k| &k.stats) {
+    if let Some(Fetch::Running(part)) = of.fetch() {
         let part = f64::from(*part);
         let (bar, rest) = widgets::part(look, part, 10);
         pen.at_end(&format!("computing {bar}{rest} {:>3.0} %", 100.0 * part.clamp(0.0, 1.0)), look.warn());

@@ -13,8 +13,7 @@ use crate::model::heat::{Heat, HeatCell, loose};
 use crate::model::totals::Totals;
 use crate::state::State;
 use crate::stats::Fetch;
-use crate::views::tensor::facts::stats_of;
-use crate::views::tensor::{symbols, weights};
+use crate::views::tensor::{Shown, symbols, weights};
 
 /// From so many columns on, there is a panel.
 const WIDE: u16 = 110;
@@ -112,7 +111,8 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
         page.sentence(&size, look.text());
         return;
     };
-    let Some(t) = state.file.tensors.get(tensor) else { return };
+    let Some(of) = Shown::new(state, tensor) else { return };
+    let t = of.t;
     let name = text::clean(look, &t.name);
     let name = text::short_name(look, name.strip_suffix(".weight").unwrap_or(&name), page.width).into_owned();
     page.heading(&name, "", look.dim());
@@ -144,19 +144,18 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
         let words = format!("rank {} of {} in importance{why}", text::count(rank as u64), text::count(all as u64));
         page.sentence(&words, look.text());
     }
-    let stats = stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
     let charts = 1 + usize::from(t.makes_symbols);
     let below = if state.file.original().is_some() { 9 } else { 0 };
     let left = rows.saturating_sub(page.lines.len() + below);
     let height = (left / charts).saturating_sub(AROUND).min(BARS.1);
     if height >= BARS.0 {
-        weights::draw(page, state, tensor, t, stats, height);
+        weights::draw(page, of, height);
         if t.makes_symbols {
-            symbols::chart(page, state, tensor, t, stats, height);
+            symbols::chart(page, of, height);
         }
     }
     if state.file.original().is_some() {
-        weights::outliers(page, t, stats);
+        weights::outliers(page, of);
     }
 }
 

@@ -2,16 +2,17 @@
 
 use wcodec::TensorInfo;
 
+use super::Shown;
 use crate::draw::page::{Fact, Page, digits};
 use crate::draw::{text, widgets};
-use crate::state::State;
-use crate::stats::{Fetch, LayerStats};
+use crate::stats::Fetch;
 
 /// Most columns of the bar that shows what part of the original is stored.
 const BAR: usize = 12;
 
 /// Writes what the index says, and the entropy once it is known.
-pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
+pub fn draw(page: &mut Page, of: Shown<'_>) {
+    let Shown { state, tensor, t, .. } = of;
     let look = page.look;
     let (plain, strong) = (look.text(), look.bar());
     let fact = |label, value| Fact { label, value, style: plain };
@@ -66,14 +67,15 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
             let part = if entropy > 0.0 { format!(", {}", text::change(over / entropy)) } else { String::new() };
             facts.push(fact("over it", format!("{over:+.3} bits{part}")));
         }
-        (None, true) => facts.push(fact("entropy", wait(state, tensor))),
+        (None, true) => facts.push(fact("entropy", of.wait())),
         (None, false) => facts.push(Fact { label: "entropy", value: "of symbols only".to_owned(), style: look.dim() }),
     }
     page.facts(&facts);
 }
 
 /// Writes what a tensor of a checkpoint would take and lose, encoded.
-pub fn would(page: &mut Page, state: &State, tensor: usize) {
+pub fn would(page: &mut Page, of: Shown<'_>) {
+    let Shown { state, tensor, .. } = of;
     let look = page.look;
     page.heading("If it were encoded", "estimated from samples of rows", look.dim());
     let missing = state.file.missing(tensor);
@@ -101,9 +103,9 @@ pub fn would(page: &mut Page, state: &State, tensor: usize) {
 }
 
 /// Writes how far the values are from those of the reference.
-pub fn reference(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
+pub fn reference(page: &mut Page, of: Shown<'_>) {
+    let Shown { state, t, stats, .. } = of;
     let look = page.look;
-    let stats = stats_of(state, tensor).and_then(Fetch::ready);
     let (note, style) = match stats.and_then(|s| s.error?.fits) {
         Some(true) => (format!("{} as stated", look.sign("✓", "ok:")), look.good()),
         Some(false) => (format!("{} differs", look.sign("✗", "!!")), look.bad()),
@@ -151,7 +153,7 @@ pub fn reference(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) 
         }
         None => {
             page.facts(stated.as_slice());
-            page.sentence(&wait(state, tensor), look.dim());
+            page.sentence(&of.wait(), look.dim());
         }
     }
 }
@@ -159,20 +161,6 @@ pub fn reference(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) 
 /// An error as files state it: over the root of the mean square of the original.
 fn relative(error: f64) -> String {
     format!("{} of the RMS", digits(error))
-}
-
-/// The statistics of a tensor, if they were asked for.
-pub fn stats_of(state: &State, tensor: usize) -> Option<&Fetch<std::sync::Arc<LayerStats>>> {
-    state.known.get(&tensor).map(|k| &k.stats)
-}
-
-/// Why there is no figure yet.
-pub fn wait(state: &State, tensor: usize) -> String {
-    match stats_of(state, tensor) {
-        Some(Fetch::Running(part)) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
-        Some(Fetch::Failed(why)) => format!("not known: {}", text::clean(state.look, why)),
-        _ => "not computed yet".to_owned(),
-    }
 }
 
 fn shape(t: &TensorInfo) -> String {

@@ -2,14 +2,12 @@
 
 use wcodec::{ChunkSize, TensorInfo};
 
-use super::facts::{stats_of, wait};
-use super::{symbols, weights};
+use super::{Shown, symbols, weights};
 use crate::draw::chart::{Chart, room};
 use crate::draw::page::{Page, digits, short_count};
 use crate::draw::text;
-use crate::state::State;
 use crate::stats::histogram::{Axis, bins};
-use crate::stats::{Fetch, LayerStats, ScaleStats};
+use crate::stats::{Fetch, ScaleStats};
 
 /// Rows of everything but the bars of both histograms, so that what is left of a screen can be given to these.
 pub const FIXED: usize = 16 + STRIP;
@@ -17,28 +15,28 @@ pub const FIXED: usize = 16 + STRIP;
 const STRIP: usize = 3;
 
 /// Writes all of them, with histograms of so many rows.
-pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, height: usize) {
-    let stats = stats_of(state, tensor).and_then(Fetch::ready).map(AsRef::as_ref);
-    if !t.has_symbols() && t.dtype.is_quantizable() {
-        weights::draw(page, state, tensor, t, stats, height);
-        weights::outliers(page, t, stats);
-        return chunks(page, state, tensor, t, stats);
+pub fn draw(page: &mut Page, of: Shown<'_>, height: usize) {
+    if !of.t.has_symbols() && of.t.dtype.is_quantizable() {
+        weights::draw(page, of, height);
+        weights::outliers(page, of);
+    } else {
+        scales(page, of, height);
+        symbols::draw(page, of, height);
     }
-    scales(page, state, tensor, t, stats, height);
-    symbols::draw(page, state, tensor, t, stats, height);
-    chunks(page, state, tensor, t, stats);
+    chunks(page, of);
 }
 
 /// In the place of something that is not known yet: as many rows as it will take.
-pub fn nothing(page: &mut Page, state: &State, tensor: usize, rows: usize) {
-    let failed = matches!(stats_of(state, tensor), Some(Fetch::Failed(_)));
+pub fn nothing(page: &mut Page, of: Shown<'_>, rows: usize) {
+    let failed = matches!(of.fetch(), Some(Fetch::Failed(_)));
     let style = if failed { page.look.bad() } else { page.look.dim() };
     let before = page.lines.len();
-    page.sentence(&wait(state, tensor), style);
+    page.sentence(&of.wait(), style);
     page.blank(rows.saturating_sub(page.lines.len() - before));
 }
 
-fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
+fn scales(page: &mut Page, of: Shown<'_>, height: usize) {
+    let Shown { state, t, stats, .. } = of;
     let look = page.look;
     if !t.makes_symbols {
         page.heading("Scales", "none", look.dim());
@@ -58,7 +56,7 @@ fn scales(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: 
             histogram(page, found, bars, state.views.tensor.log, height);
             page.items(&scale_items(found, t));
         }
-        _ => nothing(page, state, tensor, Chart::rows(height) + 1),
+        _ => nothing(page, of, Chart::rows(height) + 1),
     }
 }
 
@@ -108,12 +106,13 @@ fn scale_items(found: &ScaleStats, t: &TensorInfo) -> Vec<(&'static str, String)
     items
 }
 
-fn chunks(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>) {
+fn chunks(page: &mut Page, of: Shown<'_>) {
+    let Shown { t, stats, .. } = of;
     let look = page.look;
     page.heading("Ratio per chunk", &text::plural(t.chunks(), "chunk"), look.dim());
     let Some(stats) = stats else {
         let rows = if t.chunks() > 1 { Chart::rows(STRIP) + 1 } else { 1 };
-        return nothing(page, state, tensor, rows);
+        return nothing(page, of, rows);
     };
     let Some(spread) = stats.ratios else {
         return page.sentence("nothing is stored", look.dim());

@@ -2,12 +2,11 @@
 
 use ratatui::style::Style;
 use ratatui::text::Span;
-use wcodec::TensorInfo;
 use wcodec::container::Segment;
 
+use super::Shown;
 use crate::draw::page::Page;
 use crate::draw::text;
-use crate::state::State;
 use crate::stats::verify::segments;
 use crate::stats::{Fetch, Verdict};
 
@@ -15,7 +14,8 @@ use crate::stats::{Fetch, Verdict};
 const WORDS: usize = 64;
 
 /// Writes the table of segments and the verdict on them.
-pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo) {
+pub fn draw(page: &mut Page, of: Shown<'_>) {
+    let Shown { state, tensor, t, .. } = of;
     let look = page.look;
     let verdict = state.known.get(&tensor).map(|k| &k.verdict);
     let (note, style) = match verdict {

@@ -2,12 +2,12 @@
 
 use wcodec::TensorInfo;
 
+use super::Shown;
 use super::plots::nothing;
 use crate::draw::chart::{Chart, room};
 use crate::draw::page::Page;
 use crate::draw::text;
-use crate::state::State;
-use crate::stats::{LayerStats, SymbolStats};
+use crate::stats::SymbolStats;
 
 /// Widest bar, where there are few symbols; one of so many columns is set off from the next.
 const BAR: usize = 9;
@@ -140,7 +140,8 @@ fn farthest(kind: Kind, found: &SymbolStats) -> i16 {
 }
 
 /// Writes it, and figures below it.
-pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
+pub fn draw(page: &mut Page, of: Shown<'_>, height: usize) {
+    let Shown { t, stats, .. } = of;
     if !t.has_symbols() {
         page.heading("Symbols", "none", page.look.dim());
         let bits = 8 * t.dtype.size();
@@ -149,21 +150,22 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats
     }
     match stats.and_then(|s| s.symbols.as_ref()) {
         Some(found) => {
-            chart(page, state, tensor, t, stats, height);
+            chart(page, of, height);
             page.items(&items(Kind::of(t), found, t));
         }
-        None => chart(page, state, tensor, t, stats, height + 1),
+        None => chart(page, of, height + 1),
     }
 }
 
 /// Writes the histogram alone, of a tensor that has symbols.
-pub fn chart(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
+pub fn chart(page: &mut Page, of: Shown<'_>, height: usize) {
+    let Shown { t, stats, .. } = of;
     let (look, kind) = (page.look, Kind::of(t));
     let found = stats.and_then(|s| s.symbols.as_ref());
     let bars = Bars::new(kind, room(page), found);
     page.heading(if kind == Kind::Halves { "Levels" } else { "Symbols" }, &kind.note(bars.step), look.dim());
     let Some(found) = found else {
-        return nothing(page, state, tensor, Chart::rows(height));
+        return nothing(page, of, Chart::rows(height));
     };
     let shares = bars.shares(found);
     let most = shares.iter().copied().fold(0.0, f64::max);

@@ -1,16 +1,14 @@
 //! The histogram of a tensor's weights, and the largest of them.
 
-use wcodec::TensorInfo;
-
+use super::Shown;
 use super::plots::nothing;
 use crate::draw::chart::{Chart, room};
 use crate::draw::page::{Page, digits, short_count};
 use crate::draw::text;
-use crate::state::State;
-use crate::stats::LayerStats;
 
 /// Writes the histogram.
-pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats: Option<&LayerStats>, height: usize) {
+pub fn draw(page: &mut Page, of: Shown<'_>, height: usize) {
+    let Shown { state, t, stats, .. } = of;
     let look = page.look;
     if !t.dtype.is_quantizable() || (state.file.original().is_some() && t.scheme != "raw") {
         page.heading("Weights", "", look.dim());
@@ -20,7 +18,7 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats
     }
     let Some(found) = stats.and_then(|s| s.weights.as_ref()) else {
         page.heading("Weights", "", look.dim());
-        return nothing(page, state, tensor, Chart::rows(height));
+        return nothing(page, of, Chart::rows(height));
     };
     let mut note = format!("RMS {}", digits(found.rms));
     if found.beyond > 0 {
@@ -48,7 +46,8 @@ pub fn draw(page: &mut Page, state: &State, tensor: usize, t: &TensorInfo, stats
 }
 
 /// Writes the largest weights with their rows and columns.
-pub fn outliers(page: &mut Page, t: &TensorInfo, stats: Option<&LayerStats>) {
+pub fn outliers(page: &mut Page, of: Shown<'_>) {
+    let Shown { t, stats, .. } = of;
     let look = page.look;
     let Some(found) = stats.and_then(|s| s.weights.as_ref()).filter(|w| !w.outliers.is_empty()) else { return };
     page.heading("Largest weights", "of RMS  at", look.dim());
