@@ -33,7 +33,8 @@ pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
         Action::Tick => Vec::new(),
         Action::Report(report) => report::on_report(state, report),
     };
-    Tab::ALL.iter().for_each(|tab| tab.view().fit(state));
+    Tab::List.view().fit(state);
+    state.tab.view().fit(state);
     effects.extend(state.tab.view().watch(state));
     effects
 }
@@ -154,6 +155,7 @@ fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
             }
         }
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
+        _ if state.tab.view().moves(state).moved(command) => {}
         _ => return state.tab.view().command(state, command),
     }
     Vec::new()

@@ -11,6 +11,7 @@ pub mod tensor;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use crate::draw::scroll::Moves;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::{Binding, Command, around};
@@ -149,14 +150,24 @@ pub trait View: Sync {
         once.table()
     }
 
-    /// Does the work of a key that is not the same everywhere.
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect>;
+    /// Does the work of a key that neither moves nor is the same everywhere.
+    fn command(&self, _state: &mut State, _command: Command) -> Vec<Effect> {
+        Vec::new()
+    }
 
     /// Selects the thing at a column and a row of the screen.
     fn click(&self, _state: &mut State, _x: u16, _y: u16) {}
 
-    /// Keeps its selection within its list, and on the screen. After each action every view is asked.
-    fn fit(&self, state: &mut State);
+    /// The list or text that moving keys move in.
+    fn moves<'a>(&self, _state: &'a mut State) -> Moves<'a> {
+        Moves::Nothing
+    }
+
+    /// Keeps its selection within its list, and on the screen. After each action the view that is shown is asked, and the list of all
+    /// tensors, whose selection the views of one tensor share.
+    fn fit(&self, state: &mut State) {
+        self.moves(state).fit();
+    }
 
     /// Asks for facts that the screen lacks. After each action the view that is shown is asked.
     fn watch(&self, _state: &mut State) -> Vec<Effect> {

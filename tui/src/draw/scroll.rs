@@ -108,3 +108,34 @@ impl Scroll {
         Some(format!("{arrows} {}-{}/{}", count(from as u64 + 1), count((from + height) as u64), count(len as u64)))
     }
 }
+
+/// The list or text that moving keys move in, its length, and the rows of it that are seen at once.
+#[derive(Debug)]
+pub enum Moves<'a> {
+    /// A selection in a list.
+    List(&'a mut Cursor, usize, usize),
+    /// A text.
+    Text(&'a mut Scroll, usize, usize),
+    /// There is none.
+    Nothing,
+}
+
+impl Moves<'_> {
+    /// Does the work of a command that moves in it; otherwise says no.
+    pub fn moved(self, command: Command) -> bool {
+        match self {
+            Self::List(cursor, len, height) => cursor.moved(command, len, height),
+            Self::Text(scroll, _, height) => scroll.moved(command, height),
+            Self::Nothing => false,
+        }
+    }
+
+    /// Keeps the selection within the list and on the screen, or the end of the text at the bottom.
+    pub fn fit(self) {
+        match self {
+            Self::List(cursor, len, height) => cursor.fit(len, height),
+            Self::Text(scroll, len, height) => scroll.fit(len, height),
+            Self::Nothing => {}
+        }
+    }
+}

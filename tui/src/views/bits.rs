@@ -8,14 +8,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::{Facts, Tab, View};
+use super::{Facts, View};
 use crate::draw::page::{Page, digits, short_count};
-use crate::draw::scroll::Scroll;
+use crate::draw::scroll::{Moves, Scroll};
 use crate::draw::table::{self, Column};
 use crate::draw::text;
 use crate::draw::widgets::{Pen, bar};
-use crate::effect::Effect;
-use crate::keymap::Command;
 use crate::model::FileModel;
 use crate::model::rates::{Group, Rates};
 use crate::plain;
@@ -89,17 +87,9 @@ impl View for Bits {
         Ok(plain::rates(once.file, once.look))
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let page = state.body_height();
-        state.views.bits.scroll.moved(command, page);
-        Vec::new()
-    }
-
-    fn fit(&self, state: &mut State) {
-        if state.tab == Tab::Bits {
-            let (lines, height) = (lines(state), state.body_height());
-            state.views.bits.scroll.fit(lines, height);
-        }
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let (lines, height) = (lines(state), state.body_height());
+        Moves::Text(&mut state.views.bits.scroll, lines, height)
     }
 
     fn renew(&self, state: &mut State) {

@@ -8,7 +8,7 @@ use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::{Facts, View};
-use crate::draw::scroll::Cursor;
+use crate::draw::scroll::{Cursor, Moves};
 use crate::draw::table::{self, Column, GAP};
 use crate::draw::text;
 use crate::draw::theme::Look;
@@ -209,12 +209,7 @@ impl View for Compare {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let page = height(state);
         let compare = &mut state.views.compare;
-        let len = compare.len();
-        if compare.cursor.moved(command, len, page) {
-            return Vec::new();
-        }
         match command {
             Command::Next | Command::Previous => return next(state, command == Command::Previous),
             Command::Differences => compare.rearrange(|compare| compare.only_differences ^= true),
@@ -229,11 +224,11 @@ impl View for Compare {
         Vec::new()
     }
 
-    fn fit(&self, state: &mut State) {
-        let height = height(state);
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let height = state.body_height().saturating_sub(3);
         let compare = &mut state.views.compare;
         let len = compare.len();
-        compare.cursor.fit(len, height);
+        Moves::List(&mut compare.cursor, len, height)
     }
 
     fn renew(&self, state: &mut State) {
@@ -246,11 +241,6 @@ impl View for Compare {
         let (row, other) = (state.views.compare.selected()?, state.other.as_deref()?);
         Some(row.name(&state.file, other).to_owned())
     }
-}
-
-/// Rows of the list.
-fn height(state: &State) -> usize {
-    state.body_height().saturating_sub(3)
 }
 
 /// The next row whose values are not the same.

@@ -8,8 +8,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use super::{Facts, Tab, View};
-use crate::draw::scroll::Cursor;
+use super::{Facts, View};
+use crate::draw::scroll::{Cursor, Moves};
 use crate::draw::table::{self, Column};
 use crate::draw::text;
 use crate::draw::theme::Look;
@@ -124,22 +124,15 @@ impl View for File {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let (len, page) = (state.views.file.map(&state.file).regions.len(), height(state));
-        if state.views.file.cursor.moved(command, len, page) {
-            return Vec::new();
-        }
         match state.views.file.selected(&state.file).and_then(|r| r.tensor) {
             Some(tensor) if command == Command::Enter => show(state, tensor),
             _ => Vec::new(),
         }
     }
 
-    fn fit(&self, state: &mut State) {
-        // The map is not worked out before somebody looks at it.
-        if state.tab == Tab::File {
-            let (len, height) = (state.views.file.map(&state.file).regions.len(), height(state));
-            state.views.file.cursor.fit(len, height);
-        }
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let (len, height) = (state.views.file.map(&state.file).regions.len(), height(state));
+        Moves::List(&mut state.views.file.cursor, len, height)
     }
 
     fn renew(&self, state: &mut State) {
@@ -307,7 +300,7 @@ fn legend(buffer: &mut Buffer, area: Rect, row: usize, look: Look, map: &FileMap
 }
 
 /// Rows of the list.
-pub fn height(state: &State) -> usize {
+fn height(state: &State) -> usize {
     let rows = state.body_height();
     let place = Place::new(usize::from(state.size.0), rows, state.views.file.map(&state.file));
     rows.saturating_sub(place.list + usize::from(place.head))

@@ -10,6 +10,7 @@ use ratatui::layout::Rect;
 
 pub use self::rows::{Bars, ListState, Row};
 use super::{Facts, Tab, View};
+use crate::draw::scroll::Moves;
 use crate::draw::widgets::Pen;
 use crate::draw::{HEAD_ROWS, footer, text};
 use crate::effect::Effect;
@@ -92,11 +93,7 @@ impl View for List {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let page = height(state);
         let list = &mut state.views.list;
-        if list.cursor.moved(command, list.rows.len(), page) {
-            return Vec::new();
-        }
         match command {
             Command::Next | Command::Previous => next(list, command == Command::Previous),
             Command::Left => left(state),
@@ -180,11 +177,15 @@ impl View for List {
         }
     }
 
-    fn fit(&self, state: &mut State) {
-        let (height, most) = (height(state), columns::most_scroll(state));
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let height = height(state);
         let list = &mut state.views.list;
-        list.cursor.fit(list.rows.len(), height);
-        list.scroll = list.scroll.min(most);
+        Moves::List(&mut list.cursor, list.rows.len(), height)
+    }
+
+    fn fit(&self, state: &mut State) {
+        state.views.list.scroll = state.views.list.scroll.min(columns::most_scroll(state));
+        self.moves(state).fit();
     }
 
     /// Order and filter stay.

@@ -136,10 +136,6 @@ impl View for Overview {
     }
 
     fn fit(&self, state: &mut State) {
-        // The grid is not worked out before somebody looks at it.
-        if state.tab != Tab::Overview {
-            return;
-        }
         let overview = &mut state.views.overview;
         let heat = overview.heat(&state.file);
         let (rows, columns) = (heat.rows.len(), heat.columns.len());

@@ -14,6 +14,7 @@ use ratatui::layout::Rect;
 pub use self::state::{Device, Gpus, LaneState, Order, Scope, SpeedState, Subject};
 use super::{Facts, Tab, View};
 use crate::draw::footer;
+use crate::draw::scroll::Moves;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
@@ -73,10 +74,6 @@ impl View for Speed {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let (len, page) = (state.views.speed.layers().len(), height(state));
-        if state.views.speed.cursor.moved(command, len, page) {
-            return Vec::new();
-        }
         match command {
             Command::Next | Command::Previous => {
                 Tab::List.view().command(state, command);
@@ -117,19 +114,15 @@ impl View for Speed {
         Vec::new()
     }
 
-    fn fit(&self, state: &mut State) {
-        let (len, height) = (state.views.speed.layers().len(), height(state));
-        state.views.speed.cursor.fit(len, height);
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let speed = &state.views.speed;
+        let (len, height) = (speed.layers().len(), speed.heights(state.body_height()).layers);
+        Moves::List(&mut state.views.speed.cursor, len, height)
     }
 
     fn resume(&self, state: &mut State) -> Vec<Effect> {
         start(state)
     }
-}
-
-/// Rows of the list of tensors.
-fn height(state: &State) -> usize {
-    state.views.speed.heights(state.body_height()).layers
 }
 
 /// Times what is chosen.

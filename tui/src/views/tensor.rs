@@ -14,7 +14,7 @@ use wcodec::TensorInfo;
 
 use super::{Facts, Tab, View};
 use crate::draw::page::Page;
-use crate::draw::scroll::Scroll;
+use crate::draw::scroll::{Moves, Scroll};
 use crate::draw::widgets::{self, Pen};
 use crate::draw::{footer, text};
 use crate::effect::Effect;
@@ -114,11 +114,7 @@ impl View for Tensor {
     }
 
     fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        let page = page_height(state);
         let view = &mut state.views.tensor;
-        if view.scroll.moved(command, page) {
-            return Vec::new();
-        }
         match command {
             Command::More => view.bins = BINS.into_iter().find(|&b| b > view.bins).unwrap_or(view.bins),
             Command::Fewer => view.bins = BINS.into_iter().rev().find(|&b| b < view.bins).unwrap_or(view.bins),
@@ -140,12 +136,10 @@ impl View for Tensor {
         Vec::new()
     }
 
-    fn fit(&self, state: &mut State) {
-        if state.tab == Tab::Tensor {
-            let height = page_height(state);
-            let rows = shown(state).map_or(0, |of| pages(of, (state.size.0, height)).1);
-            state.views.tensor.scroll.fit(rows, height);
-        }
+    fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
+        let height = page_height(state);
+        let rows = shown(state).map_or(0, |of| pages(of, (state.size.0, height)).1);
+        Moves::Text(&mut state.views.tensor.scroll, rows, height)
     }
 
     /// Statistics that failed are asked for again.
