@@ -76,7 +76,7 @@ ELSEWHERE = [
     ("pyext/python/wcodec/cli.py", '"internal error", f"{type(error)', "Command line", "internal error: …: …"),
     ("tui/src/stats/error.rs", '"the reference has no tensor', "Inspector", "the reference has no tensor of this name"),
     ("tui/src/stats/error.rs", '"its shape in the reference', "Inspector", "its shape in the reference is …"),
-    ("tui/src/update/timing.rs", '"no GPU: {why}"', "Inspector", "no GPU: …"),
+    ("tui/src/views/speed.rs", '"no GPU: {why}"', "Inspector", "no GPU: …"),
     ("tui/src/workers/stats.rs", '"no thread for statistics: {e}"', "Inspector", "no thread for statistics: …"),
     ("tui/src/workers/timing.rs", '"the thread for timings ended"', "Inspector", "the thread for timings ended"),
     ("tui/src/terminal.rs", '"internal error: {}"', "Inspector", "internal error: …"),
