@@ -37,6 +37,22 @@ named! {
     }
 }
 
+impl Coder {
+    /// Whether the coder works on tiles of a matrix: it has layouts, tables, lanes and a trellis, and decodes on a GPU
+    /// without nvCOMP. Other coders take bytes.
+    ///
+    /// ```
+    /// use wcodec::Coder;
+    /// assert!(Coder::Huffman.is_tiled() && !Coder::Zstd.is_tiled());
+    /// ```
+    pub fn is_tiled(self) -> bool {
+        match self {
+            Self::Rans | Self::Huffman => true,
+            Self::Zstd | Self::Raw => false,
+        }
+    }
+}
+
 named! {
     /// The meaning of one coded symbol (coders `rans` and `huffman`).
     Layout, "layout" {

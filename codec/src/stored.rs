@@ -122,7 +122,7 @@ impl StoredTensor {
                 check_view(m, entry, scheme, elements, in_plane)?;
                 (m.count, m.rows, m.cols)
             }
-            None if scheme != SchemeKind::Raw || matches!(coder, Coder::Rans | Coder::Huffman) => {
+            None if scheme != SchemeKind::Raw || coder.is_tiled() => {
                 return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
             }
             None if entry.planes[0].filter.is_some() && coder == Coder::Zstd => {

@@ -109,6 +109,7 @@ impl Encode {
 pub struct EncodingFacts {
     schemes: Vec<&'static str>,
     coders: Vec<&'static str>,
+    tiled_coders: Vec<&'static str>,
     layouts: Vec<&'static str>,
     /// Maps the name of a purpose to its coder, and to whether it uses a trellis if that coder supports one.
     purposes: BTreeMap<&'static str, (&'static str, bool)>,
@@ -122,6 +123,7 @@ pub fn encoding_facts() -> EncodingFacts {
     EncodingFacts {
         schemes: SchemeKind::ALL.iter().map(|s| s.name()).collect(),
         coders: Coder::ALL.iter().map(|c| c.name()).collect(),
+        tiled_coders: Coder::ALL.iter().filter(|c| c.is_tiled()).map(|c| c.name()).collect(),
         layouts: Layout::CHOICES.iter().map(|l| l.name()).collect(),
         purposes: Optimize::ALL.iter().map(|o| (o.name(), (o.coder().name(), o.trellis(o.coder())))).collect(),
         block: DEFAULT_BLOCK,

@@ -38,7 +38,7 @@ impl Optimize {
 
     /// Whether levels of scheme `rate` are chosen by a trellis, if `coder` supports one.
     pub fn trellis(self, coder: Coder) -> bool {
-        self == Self::Size && matches!(coder, Coder::Rans | Coder::Huffman)
+        self == Self::Size && coder.is_tiled()
     }
 
     /// The layout in which `coder` codes a matrix of `cols` columns, in a file with `weights` quantized weights. Quads

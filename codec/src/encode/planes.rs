@@ -49,7 +49,7 @@ pub fn planes_of(
         _ => entropy(&count(&first)?),
     };
     let mut first_fields = fields.next();
-    let tiles = matches!(options.coder, Coder::Rans | Coder::Huffman);
+    let tiles = options.coder.is_tiled();
     let (mut beside, mut others) = (Vec::new(), Vec::new());
     for (plane, fields) in planes.zip(fields) {
         let histogram = count(&plane)?;

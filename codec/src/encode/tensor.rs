@@ -375,7 +375,7 @@ impl Encoded<'_> {
 /// # Errors
 /// The coder does not support a trellis, or the levels' trellis has tiles of another width.
 fn check_trellis(coder: Coder, columns: usize, tile: usize) -> Result<()> {
-    if !matches!(coder, Coder::Rans | Coder::Huffman) {
+    if !coder.is_tiled() {
         return Err(
             Error::input(format!("a trellis with coder {coder}")).advice("use coder rans or huffman, or no trellis")
         );

@@ -109,6 +109,7 @@ class _EncodeOptions(TypedDict):
 class _EncodingFacts(TypedDict):
     schemes: list[str]
     coders: list[str]
+    tiled_coders: list[str]
     layouts: list[str]
     purposes: dict[str, tuple[str, bool]]
     block: int

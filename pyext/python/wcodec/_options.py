@@ -19,7 +19,7 @@ _FACTS = encoding_facts()
 SCHEMES = tuple(_FACTS["schemes"])
 SCALES = ("row", "tensor", "block")
 CODERS = tuple(_FACTS["coders"])
-TILED_CODERS = ("rans", "huffman")
+TILED_CODERS = tuple(_FACTS["tiled_coders"])
 """Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
 PURPOSES = ("speed", "size")
