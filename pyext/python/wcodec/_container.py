@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _dtypes, _native
 from . import _format as fmt
+from ._accessor import Accessor
 from ._errors import InputError, TensorNotFoundError
 from ._metadata import lines as plan_facts
 from ._options import as_whole, decode_options, is_unicode, path_of, shown
@@ -225,13 +226,11 @@ class TensorEntry(TensorInfo):
                 tensor=self.name,
             )
 
-    @property
-    def plot(self) -> EntryPlots:
-        """Plots: ``entry.plot()`` (its symbols, or its values where it has none), ``entry.plot.symbols()``,
-        ``entry.plot.scales()``, ``entry.plot.values()``."""
-        from ._plot.entry import EntryPlots
-
-        return EntryPlots(self)
+    plot: ClassVar[Accessor[EntryPlots]] = Accessor(
+        "wcodec._plot.entry:EntryPlots",
+        "Plots: ``entry.plot()`` (its symbols, or its values where it has none), ``entry.plot.symbols()``, "
+        "``entry.plot.scales()``, ``entry.plot.values()``.",
+    )
 
     def _facts(self) -> list[tuple[str, str]]:
         cells = dict(zip(("shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight"),
@@ -444,13 +443,11 @@ class Container(Mapping[str, TensorEntry]):
 
     # Display
 
-    @property
-    def plot(self) -> ContainerPlots:
-        """Plots: ``container.plot()``, the same as ``container.plot.heatmap()``, ``container.plot.ratio()``,
-        ``container.plot.scales(name)``, ``container.plot.symbols(name)``."""
-        from ._plot.container import ContainerPlots
-
-        return ContainerPlots(self)
+    plot: ClassVar[Accessor[ContainerPlots]] = Accessor(
+        "wcodec._plot.container:ContainerPlots",
+        "Plots: ``container.plot()``, the same as ``container.plot.heatmap()``, ``container.plot.ratio()``, "
+        "``container.plot.scales(name)``, ``container.plot.symbols(name)``.",
+    )
 
     def _facts(self) -> list[tuple[str, str]]:
         tensors, elements, original, _ = self._open.facts().totals()

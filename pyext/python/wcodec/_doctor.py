@@ -7,13 +7,14 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _api, _devices, _gpu_decoder, _native, _torch
 from . import _format as fmt
+from ._accessor import Accessor
 from ._container import Container
 from ._errors import DeviceError, WcodecError
 from ._keywords import keywords
@@ -75,12 +76,10 @@ class DoctorReport:
     def __bool__(self) -> bool:
         return self.ok
 
-    @property
-    def plot(self) -> DoctorPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.checks()``."""
-        from ._plot.reports import DoctorPlots
-
-        return DoctorPlots(self)
+    plot: ClassVar[Accessor[DoctorPlots]] = Accessor(
+        "wcodec._plot.reports:DoctorPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.checks()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""

@@ -6,9 +6,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _format as fmt
+from ._accessor import Accessor
 from ._metadata import lines as plan_facts
 
 if TYPE_CHECKING:
@@ -280,12 +281,10 @@ class CompressionReport:
         are none."""
         return RateSummary._of(self.tensors)
 
-    @property
-    def plot(self) -> CompressionPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.heatmap()`` and ``.sizes()``."""
-        from ._plot.reports import CompressionPlots
-
-        return CompressionPlots(self)
+    plot: ClassVar[Accessor[CompressionPlots]] = Accessor(
+        "wcodec._plot.reports:CompressionPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.heatmap()`` and ``.sizes()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
@@ -370,12 +369,10 @@ class VerifyReport:
         """The tensors that are not ``ok``."""
         return tuple(t for t in self.tensors if t.status != "ok")
 
-    @property
-    def plot(self) -> VerifyPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.status()`` and, against an original, ``.error()``."""
-        from ._plot.reports import VerifyPlots
-
-        return VerifyPlots(self)
+    plot: ClassVar[Accessor[VerifyPlots]] = Accessor(
+        "wcodec._plot.reports:VerifyPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.status()`` and, against an original, ``.error()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
@@ -444,12 +441,10 @@ class Comparison:
     def __bool__(self) -> bool:
         return self.same
 
-    @property
-    def plot(self) -> ComparisonPlots:
-        """Plots: ``comparison.plot()``, the same as ``comparison.plot.status()`` and ``.sizes()``."""
-        from ._plot.reports import ComparisonPlots
-
-        return ComparisonPlots(self)
+    plot: ClassVar[Accessor[ComparisonPlots]] = Accessor(
+        "wcodec._plot.reports:ComparisonPlots",
+        "Plots: ``comparison.plot()``, the same as ``comparison.plot.status()`` and ``.sizes()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""

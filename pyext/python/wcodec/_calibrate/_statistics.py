@@ -8,11 +8,12 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._errors import InputError
 from . import _factor
 from ._moments import Packed
@@ -72,12 +73,10 @@ class StatisticsReport:
     blocks: dict[str, int]
     """Tensors whose inputs are so wide that their second moments are in blocks, and columns of a block."""
 
-    @property
-    def plot(self) -> StatisticsReportPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.tokens()``."""
-        from .._plot.reports import StatisticsReportPlots
-
-        return StatisticsReportPlots(self)
+    plot: ClassVar[Accessor[StatisticsReportPlots]] = Accessor(
+        "wcodec._plot.reports:StatisticsReportPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.tokens()``.",
+    )
 
     def __str__(self) -> str:
         lines = [f"statistics of {fmt.plural(len(self.tokens), 'tensor')}"]
@@ -118,12 +117,10 @@ class Statistics:
         self.model_hash = model_hash
         """SHA-256 of the model's config, and of names and shapes of the tensors that these statistics are about."""
 
-    @property
-    def plot(self) -> StatisticsPlots:
-        """Plots: ``statistics.plot()``, the same as ``statistics.plot.factors()`` and ``.tokens()``."""
-        from .._plot.reports import StatisticsPlots
-
-        return StatisticsPlots(self)
+    plot: ClassVar[Accessor[StatisticsPlots]] = Accessor(
+        "wcodec._plot.reports:StatisticsPlots",
+        "Plots: ``statistics.plot()``, the same as ``statistics.plot.factors()`` and ``.tokens()``.",
+    )
 
     @property
     def full(self) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _format as fmt
+from .._accessor import Accessor
 
 if TYPE_CHECKING:
     from .._plot.measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
@@ -62,13 +63,11 @@ class EvalReport:
     token_kl: Any = field(repr=False)
     """``KL(baseline || model)`` at each token, ``float32 [tokens]``, or ``None``."""
 
-    @property
-    def plot(self) -> EvalPlots:
-        """Plots: ``report.plot()``, with a baseline the same as ``report.plot.kl()``, and otherwise as
-        ``report.plot.perplexity()``."""
-        from .._plot.measure import EvalPlots
-
-        return EvalPlots(self)
+    plot: ClassVar[Accessor[EvalPlots]] = Accessor(
+        "wcodec._plot.measure:EvalPlots",
+        "Plots: ``report.plot()``, with a baseline the same as ``report.plot.kl()``, and otherwise as "
+        "``report.plot.perplexity()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; without the values of each token."""
@@ -222,13 +221,11 @@ class BenchReport:
     advice: str | None = None
     """The setting or the form of the file that would make the model faster, if there is one."""
 
-    @property
-    def plot(self) -> BenchPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.speed()``, ``.memory()``, ``.split()``, ``.layers()``
-        and ``.timeline()``."""
-        from .._plot.measure import BenchPlots
-
-        return BenchPlots(self)
+    plot: ClassVar[Accessor[BenchPlots]] = Accessor(
+        "wcodec._plot.measure:BenchPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.speed()``, ``.memory()``, ``.split()``, "
+        "``.layers()`` and ``.timeline()``.",
+    )
 
     def row(self, batch: int, model: str = "model") -> BenchRow:
         """The measurement of ``model`` or ``baseline`` at that batch size; a ``KeyError`` if there is none."""
@@ -365,12 +362,10 @@ class MemoryReport:
     layers: tuple[LayerPlace, ...] = ()
     """The model's compressed layers, in its order."""
 
-    @property
-    def plot(self) -> MemoryPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.parts()`` and ``.layers()``."""
-        from .._plot.measure import MemoryPlots
-
-        return MemoryPlots(self)
+    plot: ClassVar[Accessor[MemoryPlots]] = Accessor(
+        "wcodec._plot.measure:MemoryPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.parts()`` and ``.layers()``.",
+    )
 
     @property
     def model_bytes(self) -> int:
@@ -487,12 +482,10 @@ class KvCacheReport:
     attention: str
     results: tuple[KvCacheResult, ...]
 
-    @property
-    def plot(self) -> KvCachePlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.kl()``."""
-        from .._plot.measure import KvCachePlots
-
-        return KvCachePlots(self)
+    plot: ClassVar[Accessor[KvCachePlots]] = Accessor(
+        "wcodec._plot.measure:KvCachePlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.kl()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON takes them."""

@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from .. import _api
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._coding import CodingOptions
 from .._container import Container, TensorEntry
 from .._errors import InputError, UnsupportedError
@@ -69,12 +70,10 @@ class RanksReport:
     refused: tuple[tuple[int, str], ...] = ()
     """Numbers of ranks that cannot share the model, and why."""
 
-    @property
-    def plot(self) -> RanksPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.memory()``."""
-        from .._plot.reports import RanksPlots
-
-        return RanksPlots(self)
+    plot: ClassVar[Accessor[RanksPlots]] = Accessor(
+        "wcodec._plot.reports:RanksPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.memory()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

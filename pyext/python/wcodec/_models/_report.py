@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._native import safe
 
 if TYPE_CHECKING:
@@ -88,12 +89,10 @@ class ReplaceReport:
                 out[layer.dtype] = (before + layer.original_bytes, now + layer.stored_bytes)
         return out
 
-    @property
-    def plot(self) -> ReplacePlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.memory()``."""
-        from .._plot.replace import ReplacePlots
-
-        return ReplacePlots(self)
+    plot: ClassVar[Accessor[ReplacePlots]] = Accessor(
+        "wcodec._plot.replace:ReplacePlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.memory()``.",
+    )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -6,9 +6,10 @@ import csv
 import io
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._measure._reports import _shown
 
 if TYPE_CHECKING:
@@ -88,12 +89,10 @@ class FrontierReport:
     device: str
     rows: tuple[FrontierRow, ...]
 
-    @property
-    def plot(self) -> FrontierPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.kl()``."""
-        from .._plot.frontier import FrontierPlots
-
-        return FrontierPlots(self)
+    plot: ClassVar[Accessor[FrontierPlots]] = Accessor(
+        "wcodec._plot.frontier:FrontierPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.kl()``.",
+    )
 
     def row(
         self, recipe: str, bits: float | None = None, *, trellis: bool | None = None, coder: str | None = None

@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._measure._reports import _shown
 from .._metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
 from ._recipe import Recipe
@@ -159,13 +160,11 @@ class PlanReport:
 
         return load(path)
 
-    @property
-    def plot(self) -> PlanPlots:
-        """Plots: ``report.plot()``, the same as ``report.plot.bits()``, and, where damage was measured,
-        ``report.plot.candidates()``."""
-        from .._plot.reports import PlanPlots
-
-        return PlanPlots(self)
+    plot: ClassVar[Accessor[PlanPlots]] = Accessor(
+        "wcodec._plot.reports:PlanPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.bits()``, and, where damage was measured, "
+        "``report.plot.candidates()``.",
+    )
 
     def options(self) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress` that carry the plan out: the recipe, what else was asked for, and the

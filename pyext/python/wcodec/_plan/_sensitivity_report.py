@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from .. import _format as fmt
+from .._accessor import Accessor
 from .._measure._reports import _shown
 
 if TYPE_CHECKING:
@@ -76,12 +77,10 @@ class SensitivityReport(Sequence[LayerSensitivity]):
         """The ``n`` layers that suffer most, as a report."""
         return replace(self, rows=self.rows[: max(n, 0)])
 
-    @property
-    def plot(self) -> SensitivityPlots:
-        """Plots: ``report.plot()`` is ``report.plot.heatmap()``, and there is ``report.plot.top()``."""
-        from .._plot.sensitivity import SensitivityPlots
-
-        return SensitivityPlots(self)
+    plot: ClassVar[Accessor[SensitivityPlots]] = Accessor(
+        "wcodec._plot.sensitivity:SensitivityPlots",
+        "Plots: ``report.plot()`` is ``report.plot.heatmap()``, and there is ``report.plot.top()``.",
+    )
 
     def __len__(self) -> int:
         return len(self.rows)
