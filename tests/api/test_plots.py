@@ -302,13 +302,14 @@ def test_reports_plot_themselves(
 
 
 def test_every_report_plots_itself_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wcodec import _doctor, _plan
+    from wcodec import _plan
+    from wcodec._api import doctor
 
     reports = [
         getattr(wcodec, name) for name in wcodec.__all__ if name.endswith(("Report", "Comparison", "Statistics"))
     ]
     assert len(reports) > 9 and all(isinstance(report.plot, property) for report in reports)
-    found = _doctor.DoctorReport("1", "3", "x", {}, {}, (), (), {}, {}, {}, (_doctor.Check("CPU", True, ""),))
+    found = doctor.DoctorReport("1", "3", "x", {}, {}, (), (), {}, {}, {}, (doctor.Check("CPU", True, ""),))
     plan = object.__new__(_plan.PlanReport)
     object.__setattr__(plan, "candidates", ())
     object.__setattr__(plan, "roles", ())

@@ -193,7 +193,7 @@ def test_stages_never_lead_back() -> None:
 
 def test_seconds_are_those_of_the_whole_call(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 103.5])
-    monkeypatch.setattr("wcodec._api.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("wcodec._api.files.time.perf_counter", lambda: next(clock))
     report = wcodec.compress({"w": torch.ones(32, 64)}, tmp_path / "x.wcodec", progress=False)
     assert report.seconds == 3.5
 

@@ -15,8 +15,8 @@ transformers = pytest.importorskip("transformers")
 
 from small_models import TEXT, collect, gpt2, llama, mixtral  # noqa: E402
 from wcodec import _devices  # noqa: E402
-from wcodec._calibrate import _collect, _statistics, feedback_for  # noqa: E402
-from wcodec._calibrate._statistics import moments_of  # noqa: E402
+from wcodec._calibrate import _collect, _statistics  # noqa: E402
+from wcodec._calibrate._statistics import feedback_for, moments_of  # noqa: E402
 
 
 def inputs_of(model: Any, modules: list[str]) -> dict[str, Any]:

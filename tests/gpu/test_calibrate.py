@@ -14,7 +14,9 @@ from gpu_helpers import torch
 
 transformers = pytest.importorskip("transformers")
 
-from wcodec._calibrate import _factor, _replay, feedback_for, quantize  # noqa: E402
+from wcodec._calibrate import _factor, _replay  # noqa: E402
+from wcodec._calibrate._quantize import quantize  # noqa: E402
+from wcodec._calibrate._statistics import feedback_for  # noqa: E402
 
 gpu = gpu_helpers.gpu
 

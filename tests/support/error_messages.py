@@ -69,8 +69,8 @@ REASONS = {
 # Texts that no rule finds: the file, the code that has the text, and the message.
 ELSEWHERE = [
     ("codec/src/error.rs", '"the output exists already"', "FileError", "the output exists already"),
-    ("pyext/python/wcodec/_doctor.py", 'f"it cannot be imported: {error} (', "Reason", "it cannot be imported: …"),
-    ("pyext/python/wcodec/_doctor.py", '"there is no GPU"', "Reason", "there is no GPU"),
+    ("pyext/python/wcodec/_api/doctor.py", 'f"it cannot be imported: {error} (', "Reason", "it cannot be imported: …"),
+    ("pyext/python/wcodec/_api/doctor.py", '"there is no GPU"', "Reason", "there is no GPU"),
     ("pyext/python/wcodec/cli.py", '"wcodec: interrupted"', "Command line", "interrupted"),
     ("pyext/python/wcodec/cli.py", 'f"wcodec: ended by {signal}"', "Command line", "ended by …"),
     ("pyext/python/wcodec/cli.py", '"internal error", f"{type(error)', "Command line", "internal error: …: …"),
@@ -127,8 +127,8 @@ LEGACY = "codec/src/legacy.rs"
 # class there.
 PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
     ("pyext/python/wcodec/_devices.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
-    ("pyext/python/wcodec/_models/_model.py", "AttributeError(name)"): ("Python's own way to say it", []),
-    ("pyext/python/wcodec/_doctor.py", _DOCTOR_DETAIL): ("of a report", []),
+    ("pyext/python/wcodec/_api/model.py", "AttributeError(name)"): ("Python's own way to say it", []),
+    ("pyext/python/wcodec/_api/doctor.py", _DOCTOR_DETAIL): ("of a report", []),
     ("pyext/python/wcodec/_calibrate/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
     ("pyext/python/wcodec/_plan/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
     ("codec/src/coder/plane/encode/tiles.rs", "Error::input(e.message().to_owned())"): (

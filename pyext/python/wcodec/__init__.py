@@ -26,7 +26,8 @@ from ._native import __version__
 
 if _TYPE_CHECKING:
     from . import nn
-    from ._api import (
+    from ._api.doctor import Check, DoctorReport, doctor
+    from ._api.files import (
         compare,
         compress,
         compress_to_bytes,
@@ -39,13 +40,16 @@ if _TYPE_CHECKING:
         save_file,
         verify,
     )
-    from ._api import compress as encode_safetensors_to_wcodec  # noqa: F401
-    from ._api import load_file as load_wcodec_checkpoint  # noqa: F401
-    from ._calibrate import Statistics, StatisticsReport, calibrate, collect_statistics
+    from ._api.files import compress as encode_safetensors_to_wcodec  # noqa: F401
+    from ._api.files import load_file as load_wcodec_checkpoint  # noqa: F401
+    from ._api.model import WCodecModel
+    from ._api.models import compress_, load_model
+    from ._api.push import push
+    from ._calibrate._collect import calibrate, collect_statistics
+    from ._calibrate._statistics import Statistics, StatisticsReport
     from ._coding import CodingOptions, CompressOptions, FileOptions, PlanOptions, Rule
     from ._colors import COLORS
     from ._container import Container, TensorEntry
-    from ._doctor import Check, DoctorReport, doctor
     from ._errors import (
         CorruptError,
         DeviceError,
@@ -77,10 +81,8 @@ if _TYPE_CHECKING:
         with_kv_cache,
     )
     from ._measure.quality import eval  # noqa: F401
-    from ._models._load import load_model
-    from ._models._model import WCodecModel
     from ._models._ranks import RankBytes, RanksReport, plan_ranks, ranks
-    from ._models._replace import compress_, decompress_
+    from ._models._replace import decompress_
     from ._models._report import ReplaceReport
     from ._models._save import save_pretrained
     from ._plan import (
@@ -94,7 +96,6 @@ if _TYPE_CHECKING:
         plan,
         sensitivity,
     )
-    from ._push import push
     from ._reports import (
         ComparedTensor,
         Comparison,
@@ -112,7 +113,7 @@ if _TYPE_CHECKING:
 # Where each name is: it is imported when it is used for the first time. Commands start at once, without NumPy where
 # they need none, and torch is needed only by what works with it.
 _MODULES = {
-    "._api": (
+    "._api.files": (
         "compare",
         "compress",
         "compress_to_bytes",
@@ -125,11 +126,12 @@ _MODULES = {
         "save_file",
         "verify",
     ),
-    "._calibrate": ("Statistics", "StatisticsReport", "calibrate", "collect_statistics"),
+    "._calibrate._collect": ("calibrate", "collect_statistics"),
+    "._calibrate._statistics": ("Statistics", "StatisticsReport"),
     "._coding": ("CodingOptions", "CompressOptions", "FileOptions", "PlanOptions", "Rule"),
     "._colors": ("COLORS",),
     "._container": ("Container", "TensorEntry"),
-    "._doctor": ("Check", "DoctorReport", "doctor"),
+    "._api.doctor": ("Check", "DoctorReport", "doctor"),
     "._errors": (
         "CorruptError",
         "DeviceError",
@@ -161,11 +163,11 @@ _MODULES = {
         "with_kv_cache",
     ),
     "._measure.quality": ("eval",),
-    "._models._load": ("load_model",),
-    "._models._model": ("WCodecModel",),
-    "._models._replace": ("compress_", "decompress_"),
+    "._api.model": ("WCodecModel",),
+    "._api.models": ("compress_", "load_model"),
+    "._models._replace": ("decompress_",),
     "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks", "ranks"),
-    "._push": ("push",),
+    "._api.push": ("push",),
     "._models._report": ("ReplaceReport",),
     "._models._save": ("save_pretrained",),
     "._plan": (

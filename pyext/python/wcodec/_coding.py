@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 if TYPE_CHECKING:
     import torch
 
-    from ._calibrate import Statistics
+    from ._calibrate._statistics import Statistics
 
 Calibration: TypeAlias = "Statistics | bool | str | os.PathLike[str] | Sequence[int] | torch.Tensor"
 """Statistics for scheme ``rate``, or what they are collected on: ``True`` is text that the model writes."""

@@ -172,10 +172,11 @@ def register() -> None:
                 self.pre_quantized = False
 
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-            from ._models import _parallel, _quantizer
+            from ._integrations import quantizer
+            from ._models import _parallel
 
             self._device_map = kwargs.get("device_map")
-            put = _quantizer.put_layers if self.pre_quantized else _quantizer.compress_layers
+            put = quantizer.put_layers if self.pre_quantized else quantizer.compress_layers
             with _parallel.together(_parallel.ranks_of(model)):
                 _parallel.check(model, self.pre_quantized)
                 put(model, self.quantization_config, kwargs)

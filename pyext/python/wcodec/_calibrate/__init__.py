@@ -13,24 +13,3 @@ Two parts, of which the first is cheap:
 
 Nothing here knows how symbols are coded or stored.
 """
-
-from ._collect import calibrate, collect_statistics
-from ._encode import prepared
-from ._factor import Feedback
-from ._quantize import Quantized, quantize
-from ._source import is_given, statistics_of
-from ._statistics import Statistics, StatisticsReport, feedback_for
-
-__all__ = [
-    "Feedback",
-    "Quantized",
-    "Statistics",
-    "StatisticsReport",
-    "calibrate",
-    "collect_statistics",
-    "feedback_for",
-    "is_given",
-    "prepared",
-    "quantize",
-    "statistics_of",
-]

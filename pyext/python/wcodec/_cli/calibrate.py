@@ -17,7 +17,7 @@ from .next_step import encode_command, show_next
 from .output import document, put, say, show_progress, tabulate
 
 if TYPE_CHECKING:
-    from .._calibrate import Statistics
+    from .._calibrate._statistics import Statistics
 
 # Layers of the ranking at the end.
 _SHOWN = 10
@@ -58,7 +58,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     a = arguments
     _torch.require()
-    from .. import _calibrate
+    from .._calibrate._collect import collect_statistics
     from .._calibrate._file import check_place
 
     if os.path.exists(a.output) and not a.overwrite:
@@ -67,7 +67,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     read = [name for name in files_of(a.model) if not has_statistics(name)]
     check_place(a.output, a.overwrite, [*read, *([] if a.text is None else [a.text])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
-    statistics = _calibrate.collect_statistics(
+    statistics = collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, tokens=a.tokens,
         seed=a.seed, full=not a.steps_only, memory=a.memory or "16GB", progress=show_progress(a.quiet),
     )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import _api, _gguf
 from .. import _format as fmt
+from .. import _gguf
+from .._api import files
 from .._container import Container
 from .._errors import CorruptError
 from .._metadata import lines as plan_facts
@@ -26,7 +27,7 @@ def encode(arguments: argparse.Namespace) -> int:
                "device": a.device, "plan": a.plan}  # fmt: skip
     calibration.advise(a)
     calibration.announce(a, a.src)
-    report = _api.compress(
+    report = files.compress(
         a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
         rules=dict(a.rule), scale=a.scale or "row", block=a.block, optimize=a.optimize, coder=a.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
@@ -57,7 +58,7 @@ def encode(arguments: argparse.Namespace) -> int:
 def decode(arguments: argparse.Namespace) -> int:
     """``wcodec decode``"""
     a = arguments
-    _api.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial, trusted=a.trust,
+    files.decompress(a.file, a.output, threads=a.threads, overwrite=a.overwrite, partial=a.partial, trusted=a.trust,
                     progress=show_progress(a.quiet))  # fmt: skip
     if not a.quiet:
         prose(f"{a.output}: written")
@@ -68,7 +69,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """``wcodec verify``"""
     a = arguments
     try:
-        report = _api.verify(a.file, a.against, device=a.device, threads=a.threads, trusted=a.trust,
+        report = files.verify(a.file, a.against, device=a.device, threads=a.threads, trusted=a.trust,
                              progress=show_progress(a.quiet))  # fmt: skip
     except CorruptError as error:
         # Damage that keeps the file from being opened is still what this command looks for.

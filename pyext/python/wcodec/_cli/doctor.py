@@ -6,8 +6,8 @@ import argparse
 import re
 from importlib import metadata
 
-from .. import _doctor
 from .. import _format as fmt
+from .._api.doctor import DoctorReport, doctor
 from .._native import safe
 from .._terminal import columns, has_colors, paint, pairs, wrapped
 from .output import document, prose, put, say, show
@@ -17,7 +17,7 @@ _Line = tuple[str, str, str | None]
 
 def run(arguments: argparse.Namespace) -> int:
     """``wcodec doctor``"""
-    report = _doctor.doctor()
+    report = doctor()
     if arguments.json:
         put(document("doctor", report.to_dict()))
     elif arguments.all:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report else 1
 
 
-def _short(report: _doctor.DoctorReport) -> None:
+def _short(report: DoctorReport) -> None:
     """A line for each thing that matters here, then the verdict."""
     lines = [("wcodec", f"{report.version}, Python {report.python}, {report.system}", None), _cpu(report)]
     lines += _gpus(report)
@@ -42,14 +42,14 @@ def _short(report: _doctor.DoctorReport) -> None:
     prose("(wcodec doctor --all shows everything that was tried)")
 
 
-def _cpu(report: _doctor.DoctorReport) -> _Line:
+def _cpu(report: DoctorReport) -> _Line:
     failed = [check for check in report.checks if "GPU" not in check.name and not check.ok]
     if failed or report.cpu["problem"]:
         return "CPU", f"NO: {failed[0].detail if failed else report.cpu['problem']}", "bad"
     return "CPU", f"{report.cpu['used']}: ready", "good"
 
 
-def _gpus(report: _doctor.DoctorReport) -> list[_Line]:
+def _gpus(report: DoctorReport) -> list[_Line]:
     if not report.devices:
         problem = report.driver["problem"]
         library = re.search(r"\S*libcuda\S*?(?=:|\s|$)", problem or "")
@@ -70,7 +70,7 @@ def _gpus(report: _doctor.DoctorReport) -> list[_Line]:
     return lines
 
 
-def _torch(report: _doctor.DoctorReport) -> _Line:
+def _torch(report: DoctorReport) -> _Line:
     found = report.torch
     if not found["version"]:
         return "torch", "not installed; models need it (pip install 'wcodec[torch,transformers]')", None
@@ -86,7 +86,7 @@ def _package(name: str, advice: str) -> _Line:
         return name, f"not installed; models need it ({advice})", None
 
 
-def _nvcomp(report: _doctor.DoctorReport) -> _Line:
+def _nvcomp(report: DoctorReport) -> _Line:
     if report.nvcomp["version"]:
         return "nvCOMP", f"{report.nvcomp['version']}: ready", "good"
     advice = re.search(r"pip install [\w-]+", report.nvcomp["problem"] or "")
@@ -94,12 +94,12 @@ def _nvcomp(report: _doctor.DoctorReport) -> _Line:
     return "nvCOMP", f"not installed; optional: only for coder zstd on a GPU{how}", None
 
 
-def _wrong(report: _doctor.DoctorReport) -> bool:
+def _wrong(report: DoctorReport) -> bool:
     """Whether something that is there does not work."""
     return any(style == "bad" for _, _, style in [_cpu(report), *_gpus(report), _torch(report)])
 
 
-def _verdict(report: _doctor.DoctorReport) -> str:
+def _verdict(report: DoctorReport) -> str:
     if not report.ok:
         return "The CPU side does not work."
     if not report.devices:
@@ -109,7 +109,7 @@ def _verdict(report: _doctor.DoctorReport) -> str:
     return "Everything works, on the CPU and on the GPU."
 
 
-def _complete(report: _doctor.DoctorReport) -> str:
+def _complete(report: DoctorReport) -> str:
     """The lines of ``str(report)``, broken where they fit; what works is green, and what does not is red."""
     most, colors = columns(), has_colors()
     checks = [(c.name, "works" if c.ok else f"NO: {c.detail}") for c in report.checks]

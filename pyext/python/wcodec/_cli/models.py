@@ -111,11 +111,11 @@ def _load(a: argparse.Namespace) -> Any:
     """The model that was asked for, with compressed layers."""
     # Before torch is imported, which takes seconds.
     announce(a.model, a.quiet)
-    from .._models import _load as loading
+    from .._api.models import load_model
 
     _quiet_loading(a.quiet)
     encoding = {"scheme": a.scheme, "bits": a.bits, "exclude": a.exclude}
-    return loading.load_model(
+    return load_model(
         a.model, device=a.device, residency=a.residency, dtype=a.dtype, vram_budget=a.vram_budget,
         ram_budget=a.ram_budget, cache=a.cache, fused=not a.no_fused,
         **{name: value for name, value in encoding.items() if value},

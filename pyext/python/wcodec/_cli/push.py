@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """``wcodec push``"""
-    from .._push import push
+    from .._api.push import push
 
     a = arguments
     url = push(

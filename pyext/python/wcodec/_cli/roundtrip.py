@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _api, _native, _quantized
 from .. import _format as fmt
+from .. import _native, _quantized
+from .._api import files
 from .._container import Container, TensorEntry
 from .._errors import CorruptError, FormatError, InputError, UnsupportedError
 from .._files import output
@@ -159,7 +160,7 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
     name = f"{way.coder}-{str(way).replace(' ', '-')}"
     encoded, decoded = folder / f"{name}.wcodec", folder / f"{name}.safetensors"
     progress = show_progress(a.quiet)
-    report = _api.compress(
+    report = files.compress(
         a.src, encoded, scheme=way.scheme, bits=way.bits, trellis=a.trellis, scale=scale,
         block=block if scale == "block" else None, coder=way.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
@@ -170,7 +171,7 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
     counts = dict.fromkeys(SCHEMES, 0)
     judge, seconds = rates.Judge(a.threads), None
     try:
-        _api.decompress(encoded, decoded, threads=a.threads, trusted=True, progress=progress)
+        files.decompress(encoded, decoded, threads=a.threads, trusted=True, progress=progress)
         seconds = time.perf_counter() - begin
         source, restored = reference.Checkpoint(a.src), reference.Checkpoint(decoded)
         with Container.open(encoded, trusted=True) as container:

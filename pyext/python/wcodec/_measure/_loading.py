@@ -37,9 +37,9 @@ def model_of(
     :raises InputError: for a device or a dtype that a model in memory does not have.
     """
     if is_place(model):
-        from .._models._load import load_model
+        from .._models._load import load
 
-        return load_model(model, device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+        return load(model, device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
     _models.check_model(model, what)
     there = {"device": _models.device_of(model), "dtype": _models.dtype_of(model)}
     wanted = {"device": None if device is None else _devices.place(device), "dtype": dtype}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from .. import _api, _decodable, _devices, _places
-from .._coding import CodingOptions
+from .. import _decodable, _devices, _places
 from .._container import Container, TensorEntry
+from .._encode import compress_in_memory
 from .._errors import FormatError, InputError, UnsupportedError
 from .._foreign import by_transformers, class_of, config_of
 from .._gguf import is_gguf
-from .._keywords import given, keywords
-from .._options import calibration, exactly, path_of, patterns, shown
+from .._keywords import given
+from .._options import exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from ..nn._fuse import arrange
 from ..nn._layer import computing_dtype
@@ -33,7 +33,6 @@ from ._folder_kinds import check as check_kind
 from ._gguf import GgufModel
 from ._hub import Options, downloaded
 from ._names import Match, check, match, shared_names
-from ._original import original_model
 from ._plain import as_ever, check_written, make_buffers, set_parameters
 from ._precision import keep_float32
 from ._reads import layer_reads
@@ -41,14 +40,12 @@ from ._replace import nothing_to_compress, replace
 from ._stored import as_stored, is_exact
 from ._ties import settle
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+Calibrated = Callable[[dict[str, Any], Path, torch.device, bool, bool], dict[str, Any]]
+"""Called with options of an encoding, the folder of a model or its GGUF file, a device, whether its code is trusted,
+and whether progress is shown: returns options in which ``calibrate`` is statistics that are there."""
 
-    from .._coding import Calibration, Rules
 
-
-@keywords(CodingOptions)
-def load_model(
+def load(
     path: str | os.PathLike[str],
     device: Any = None,
     residency: str | None = None,
@@ -58,83 +55,28 @@ def load_model(
     ram_budget: int | str | None = None,
     cache: int | str | None = None,
     fused: bool = True,
-    scheme: str | None = None,
-    bits: float | None = None,
-    calibrate: Calibration | None = None,
-    trellis: bool | None = None,
-    rules: Rules | None = None,
-    optimize: str = "speed",
-    coder: str | None = None,
+    encoding: Mapping[str, Any] | None = None,
     include: str | Iterable[str] = (),
     exclude: str | Iterable[str] = (),
     embeddings: bool = True,
     trusted: bool = False,
     trust_remote_code: bool = False,
-    revision: str | None = None,
-    subfolder: str = "",
-    token: str | bool | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    force_download: bool = False,
+    hub: Options | None = None,
     progress: bool | ProgressCallback = False,
-    **options: Unpack[CodingOptions],
+    calibrated: Calibrated | None = None,
+    encode: Callable[..., Container] = compress_in_memory,
 ) -> Any:
-    """A model of transformers with compressed layers, ready to run: a language model, or whatever else its config names
-    (``architectures``), such as a classifier, a translator, speech or vision.
+    """As :func:`wcodec.load_model`.
 
-    The model is built without weights; compressed weights go from the file to where they stay, and the few others are
-    read one at a time::
-
-        model = wcodec.load_model("model-compressed", device="cuda")
-        model.generate(**tokenizer("Once", return_tensors="pt").to("cuda"))
-
-    :param path: a folder that :func:`wcodec.save_pretrained` wrote; a ``.wcodec`` file of a checkpoint, or a folder
-        with one and a ``config.json``; an ordinary checkpoint of transformers (a folder with ``.safetensors`` files),
-        which is compressed in memory, as is the model of a ``.gguf`` file (with the package ``gguf``); or the name of a
-        repository on the Hugging Face Hub with one of these folders.
-    :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
-    :param residency: where compressed bytes are while the model is on a GPU, as for :func:`wcodec.compress_`:
-        ``device``, ``host``, ``disk`` or ``auto``. With ``disk`` they stay in the ``.wcodec`` file and are read each
-        time that they are decoded, ahead of that where it can be foreseen, on a GPU as on the CPU: the host holds no
-        more of them than a ring of at most 96 MiB. ``auto`` fills the device's memory, then the host's, and has the
-        rest read from disk. If left out, ``auto`` with a budget, and otherwise as it was when the model was saved, or
-        ``device``.
-    :param dtype: float32, float16 or bfloat16 to compute in; that of the config if left out.
-    :param vram_budget: memory of the device that ``auto`` may take, as for :func:`wcodec.compress_`; if left out, as
-        the model was saved.
-    :param ram_budget: memory of the host that ``auto`` may take for compressed weights; if left out, as the model was
-        saved, or what is free when the first weight is decoded, less a tenth of all. On the CPU, where the system's
-        page cache holds what is not read from disk, likewise.
-    :param cache: memory in which some blocks stay decoded, as for :func:`wcodec.compress_`; if left out, as the model
-        was saved, or ``"auto"``. With residency ``disk`` there is none by itself.
-    :param fused: as for :func:`wcodec.compress_`: whether GPUs multiply few tokens straight from compressed weights.
-    :param scheme: for an ordinary checkpoint, how it is compressed, as for :func:`wcodec.compress_`; so are ``bits``,
-        ``calibrate``, ``trellis``, ``rules``, ``optimize``, ``coder``, ``include``, ``exclude``, ``embeddings`` and
-        ``options`` (see :class:`CodingOptions`). What is compressed already stays as it is, and asking for something
-        else is an error.
-    :param calibrate: runs the original model before that, if it is not given statistics.
-    :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
-    :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
-        kernels of the Hub), may be fetched and run. Without it, such a model is refused.
-    :param revision: of a repository, the branch, tag or commit, as for transformers' ``from_pretrained``.
-    :param subfolder: where in the repository, or in the folder, the model is.
-    :param token: for private repositories; that of ``hf auth login`` if left out.
-    :param cache_dir: where repositories are kept; the Hub's cache if left out.
-    :param local_files_only: whether only what was fetched before is taken, as with ``HF_HUB_OFFLINE=1``.
-    :param force_download: whether files are fetched again that are there.
-    :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
-    :raises InputError: for keywords that there are not, or that say how to compress what is compressed already; if the
-        weights are not those of the model: what is missing, extra or of another shape is named;
-        if the budget is too small; if the model needs code that is not trusted.
-    :raises FormatError: if transformers cannot make a model of the config.
-    :raises FileError: if there is no such folder or file.
-    :raises UnsupportedError: if transformers or accelerate is not installed, or transformers does not know the model.
+    :param encoding: how an ordinary checkpoint is compressed; options that are ``None`` were not given.
+    :param calibrated: collects the statistics that ``encoding`` asks for.
+    :param encode: encodes weights in memory.
     """
     # Before anything is read.
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = _devices.place(device or "cpu")
-    hub = Options(revision, subfolder, token, cache_dir, local_files_only, force_download)
+    hub = hub or Options()
     gguf = _gguf_of(path, dtype)
     folder, file = _located(path, trust_remote_code, hub) if gguf is None else (gguf.folder, None)
     settings = _settings(folder, residency, vram_budget, cache, ram_budget)
@@ -144,10 +86,9 @@ def load_model(
     place = folder or file or path
     compute = computing_dtype_of(config, place, dtype)
     container = None if file is None else Container.open(file, trusted=trusted)
-    encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
-                "optimize": None if optimize == "speed" else optimize, "coder": coder, **options}  # fmt: skip
+    options = dict(encoding or {})
     if container is not None:
-        refuse_encoding(container, place, {**encoding, "include": include, "exclude": exclude}, embeddings)
+        refuse_encoding(container, place, {**options, "include": include, "exclude": exclude}, embeddings)
     # Beside a whole container, files of other weights would be the original.
     has_rest = folder is not None and gguf is None and (file is None or is_part(folder))
     rest = Checkpoint(folder, rest=file is not None) if folder is not None and has_rest else None
@@ -164,13 +105,14 @@ def load_model(
             assert rest is not None
             chosen = (patterns("include", include), patterns("exclude", exclude), embeddings)
             # While the model that is made here has no weights yet.
-            encoding = calibrated(encoding, rest.path, where, trust_remote_code, progress is True)
-            encoding = {**given(encoding), "progress": progress}
+            if calibrated is not None:
+                options = calibrated(options, rest.path, where, trust_remote_code, progress is True)
+            options = {**given(options), "progress": progress}
             found = match(model, rest, rest.shape)
             settle(model, found, rest.same)
             check(model, found, rest.shape, str(rest.path))
             kept, weights = layer_weights(model, rest, found, chosen)
-            store = compress_layers(model, kept, weights, encoding, where, settings, fused)
+            store = compress_layers(model, kept, weights, options, where, settings, fused, encode)
             set_parameters(model, found, rest.__getitem__, where)
             store.prepare()
         check_written(model, str(place))
@@ -192,27 +134,6 @@ def _gguf_of(path: str, dtype: Any) -> GgufModel | None:
     found = GgufModel(path, None if dtype is None else computing_dtype(dtype))
     found.keep()
     return found
-
-
-def calibrated(
-    options: dict[str, Any], folder: Path, device: torch.device, trust_remote_code: bool, progress: bool
-) -> dict[str, Any]:
-    """Options with the statistics that ``calibrate`` asks for. Unless they are given, the model runs.
-
-    :param folder: that of the model, or its GGUF file.
-    """
-    options = dict(options)
-    if (calibrate := calibration(options.pop("calibrate", None))) is None:
-        # Tokens without a calibration are refused where weights are encoded.
-        return options
-    tokens = options.pop("calibration_tokens", None)
-    from .._calibrate import is_given, statistics_of
-
-    def source() -> Any:
-        return original_model(folder, device, "auto", trust_remote_code)[0]
-
-    collecting = {} if is_given(calibrate) else {"tokens": tokens, "progress": progress}
-    return {"device": device, **options, "calibrate": statistics_of(source, calibrate, **collecting)}
 
 
 def skeleton(config: Any, dtype: torch.dtype, trust_remote_code: bool = False) -> Any:
@@ -322,11 +243,12 @@ def compress_layers(
     device: torch.device,
     settings: Settings,
     fused: bool,
+    encode: Callable[..., Container] = compress_in_memory,
 ) -> Store:
     """Compresses weights of an ordinary checkpoint in memory, tensor by tensor, and gives the model layers of them."""
     transpose = [exactly(name) for c in kept for name in c.transposed_tensors]
     source = as_stored(weights, kept) if is_exact(encoding) else weights
-    container = _api.compress_in_memory(source, transpose=transpose, **encoding)
+    container = encode(source, transpose=transpose, **encoding)
     store = Store(container, groups(kept), routed=routed(model, kept), **settings)
     store.fuses = bool(fused)
     replace(model, kept, store, device=device)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from .. import _api
 from .. import _format as fmt
 from .._accessor import Accessor
 from .._coding import CodingOptions
 from .._container import Container, TensorEntry
+from .._encode import compress_in_memory
 from .._errors import InputError, UnsupportedError
 from .._keywords import given, keywords, renamed
 from .._options import path_of, patterns
@@ -288,7 +288,7 @@ def _sample(cols: int, tile: int | None, options: Mapping[str, Any], size: int) 
     rows = (size // cols // 16 + 1) * 16
     weights = torch.randn(rows, cols, generator=torch.Generator().manual_seed(cols)).mul_(0.02).to(torch.bfloat16)
     tiles = {} if tile is None or "tile" in options else {"tile": tile}
-    return _api.compress_in_memory({"w": weights}, progress=False, **tiles, **options)
+    return compress_in_memory({"w": weights}, progress=False, **tiles, **options)
 
 
 def _tile(rows: int, cols: int) -> int | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import _api
-from .._coding import CodingOptions
 from .._errors import InputError
-from .._keywords import given, keywords
-from .._options import calibration, exactly, patterns, shown
-from .._progress import ProgressCallback
+from .._keywords import keywords
+from .._options import exactly, patterns, shown
 from ..nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
 from ..nn._forms import form_of
 from ..nn._fuse import arrange, fuses
@@ -29,9 +26,7 @@ from ._parallel import check_whole
 from ._report import ReplacedLayer, ReplaceReport, SkippedLayer
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from .._coding import Calibration, Rules
+    from .._container import Container
 
 _HOOKS = (
     *("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks"),
@@ -39,77 +34,22 @@ _HOOKS = (
 )
 
 
-@keywords(CodingOptions)
-def compress_(
+def compress(
     model: torch.nn.Module,
-    scheme: str | None = None,
-    coder: str | None = None,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
+    include: str | Iterable[str],
+    exclude: str | Iterable[str],
     *,
-    bits: float | None = None,
-    calibrate: Calibration | None = None,
-    trellis: bool | None = None,
-    rules: Rules | None = None,
-    optimize: str = "speed",
-    embeddings: bool = True,
-    residency: str | None = None,
-    vram_budget: int | str | None = None,
-    ram_budget: int | str | None = None,
-    cache: int | str | None = None,
-    device: str | torch.device | None = None,
-    fused: bool = True,
-    progress: bool | ProgressCallback = True,
-    **options: Unpack[CodingOptions],
+    embeddings: bool,
+    residency: str | None,
+    vram_budget: int | str | None,
+    ram_budget: int | str | None,
+    cache: int | str | None,
+    fused: bool,
+    encode: Callable[[dict[str, Any], list[str]], Container],
 ) -> ReplaceReport:
-    """Replaces a model's layers by compressed ones, in place: linear layers, embeddings, the experts of mixtures, and
-    other modules with large matrices that they multiply with. The report names what stays.
+    """As :func:`wcodec.compress_`.
 
-    >>> import torch, wcodec
-    >>> model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
-    >>> report = wcodec.compress_(model, coder="huffman", progress=False)
-    >>> len(report.replaced), type(model[0]).__name__
-    (2, 'CompressedLinear')
-
-    The model keeps its device and dtype, and computes with the decoded weights: for scheme ``int8`` these are symbols
-    times scales, for scheme ``raw`` the original ones. Tied weights stay tied: they are compressed once, or not at all.
-    All parameters that are left stop requiring gradients. Of a model of transformers, ``save_pretrained`` and
-    ``push_to_hub`` write what :func:`wcodec.save_pretrained` does from then on, and ``get_memory_footprint`` and
-    ``num_parameters`` count compressed weights.
-
-    :param scheme: ``int8`` (the default), ``rate`` (the default with ``bits``), ``lossless`` or ``raw``, as for
-        :func:`wcodec.compress`; so are ``optimize``, ``coder``, ``trellis`` and ``rules``.
-    :param bits: bits per weight from 1 to 8, with scheme ``rate``.
-    :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``"self"``, the path of a text
-        or token ids run this model: less error at the same bits, and minutes instead of seconds.
-    :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
-    :param exclude: glob patterns of layers to leave as they are.
-    :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
-    :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory; ``host``, pinned
-        memory of the host from which they are sent while the model runs; or ``auto``: of as many blocks as fit into
-        ``vram_budget`` in the device's memory, and of the rest, spread evenly over the model, in the host's. Embeddings
-        are always in the device's memory. If left out, ``auto`` with a budget, and ``device`` without. (``disk`` is for
-        models that are loaded from a compressed file: :func:`wcodec.load_model`.)
-    :param vram_budget: for ``auto``, memory of the device that the model may take, in bytes or as text (``"3GB"``,
-        ``"512MiB"``); if left out, what is free when the first weight is decoded, less a tenth of the device's memory.
-        Counted are all weights, compressed or not, tables, the ring that streamed bytes pass through, the memory that
-        weights are decoded into, and ``cache``; not counted are activations and the cache of keys and values.
-    :param ram_budget: for ``auto``, memory of the host that compressed weights may take; if left out, what is free,
-        less a tenth of all. A model that is loaded from a file has the rest read from there.
-    :param cache: memory, as for ``vram_budget``, in which some blocks stay decoded, on a GPU or the CPU: those that
-        save most time for each byte. If left out, or ``"auto"``, none on a GPU, and on a CPU what is free when the
-        first weight is decoded, less a fifth, unless there is a ``ram_budget``; 0 decodes at each use. Results are the
-        same, bit for bit.
-    :param fused: whether GPUs multiply up to 16 tokens straight from the compressed weights, and do whole blocks of
-        models like Llama's in four launches, as :func:`wcodec.nn.fuse_` says. ``False`` decodes weights first: then
-        results are those of torch with the decoded weights, bit for bit. On a CPU they are in any case.
-    :param device: where calibration computes; it does not move the model.
-    :param progress: as in :func:`wcodec.compress`.
-    :param options: what few need, by name: see :class:`CodingOptions`.
-    :raises InputError: if there is nothing to replace, for adapters of peft (compress the model first, then attach
-        them), for NaN or infinity in a weight, and for a ``vram_budget`` that
-        is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is
-        raised there, when the first weight is decoded.
+    :param encode: called with the weights, by their names, and patterns of those that are stored transposed.
     """
     begin = time.perf_counter()
     _check_model("compress_", model)
@@ -128,14 +68,9 @@ def compress_(
         raise nothing_to_compress(type(model).__name__, model, skipped)
     _need_weights(candidates)
     before = _parameter_bytes(model)
-    calibrate = calibration(calibrate)
-    encoding = given({
-        "scheme": scheme, "optimize": optimize, "coder": coder, "bits": bits, "calibrate": calibrate,
-        "trellis": trellis, "rules": rules, "device": device, "model": None if calibrate is None else model, **options,
-    })  # fmt: skip
     tensors = _tensors(candidates)
     transpose = [exactly(name) for c in candidates for name in c.transposed_tensors]
-    container = _api.compress_in_memory(tensors, transpose=transpose, progress=progress, **encoding)
+    container = encode(tensors, transpose)
     del tensors
     store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
     store.fuses = bool(fused)

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from .. import _api, _native
+from .. import _native
+from .._encode import compress_in_memory
 from .._errors import InputError, OutputExistsError
 from .._files import output
 from .._keywords import keywords
@@ -135,7 +136,7 @@ def _write_card(model: Any, target: Path) -> None:
 
 def _as_they_are(tensors: Mapping[str, torch.Tensor]) -> tuple[_native.Container, list[str]]:
     """A container in memory with tensors as they are, and their names."""
-    container = _api.compress_in_memory(tensors, scheme="raw", coder="raw")
+    container = compress_in_memory(tensors, scheme="raw", coder="raw")
     return container._open, list(container)
 
 

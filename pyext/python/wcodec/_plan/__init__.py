@@ -7,7 +7,6 @@ from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import Recipe
 from ._sensitivity import sensitivity
 from ._sensitivity_report import LayerSensitivity, SensitivityReport
-from ._write import compress_as_planned, compress_by_plan
 
 __all__ = [
     "Candidate",
@@ -19,8 +18,6 @@ __all__ = [
     "PlannedTensors",
     "Recipe",
     "SensitivityReport",
-    "compress_as_planned",
-    "compress_by_plan",
     "frontier",
     "plan",
     "sensitivity",

@@ -18,7 +18,7 @@ from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
 from ._recipe import Recipe
 
 if TYPE_CHECKING:
-    from .._calibrate import Statistics
+    from .._calibrate._statistics import Statistics
 
 FORMAT, VERSION = "wcodec.plan", 1
 # Plans of a hundred thousand tensors take a fifth of it.
@@ -114,8 +114,8 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
             raise InputError("the plan goes by no statistics (leave calibrate out, or plan again with it)")
         found: Statistics | None = plan.recipe.statistics
         return found
-    from .._calibrate import Statistics as Kind
-    from .._calibrate import is_given
+    from .._calibrate._source import is_given
+    from .._calibrate._statistics import Statistics as Kind
 
     if calibrate is not None and not is_given(calibrate):
         raise InputError(

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .. import _api
+from .._calibrate._encoding import compress_to_bytes
+from .._container import Container
 from .._keywords import keywords
 from .._measure import _models
 from .._models._original import original_model
@@ -165,12 +166,12 @@ class _Work:
         if recipe.statistics is not None:
             options["device"] = _models.device_of(self.matrices.model)
         begin = time.perf_counter()
-        data, _ = _api.compress_to_bytes(self.matrices.tensors(), **options)
+        data, _ = compress_to_bytes(self.matrices.tensors(), options)
         seconds = time.perf_counter() - begin
         (index,) = struct.unpack_from("<Q", data, _INDEX_LENGTH_AT)
         weights = self.matrices.elements
         stored = 8 * (len(data) - _HEADER_BYTES - index) / weights
-        with _api.open(data, trusted=True) as container:
+        with Container.open(data, trusted=True) as container:
             value = decoded(self.matrices.model, container, self.threads)
             with replaced(self.matrices.model, self.matrices.pieces, value):
                 found = self.judge.score()

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _api, _progress
+from .. import _progress
 from .._container import Container
+from .._encode import compress_in_memory
 from .._errors import InputError
 from .._keywords import keywords
 from .._measure import _models
@@ -22,7 +23,7 @@ from ._target import LEAST_BITS, MOST_BITS
 if TYPE_CHECKING:
     import torch
 
-    from .._calibrate import Statistics
+    from .._calibrate._statistics import Statistics
     from ._score import Judge
 
 # Tensors that are measured if nothing is said.
@@ -131,7 +132,8 @@ def _place(model: Any, device: Any) -> Any:
 def _statistics(
     model: Any, text: Any, given: Any, tokenizer: Any, tokens: int | None, seed: int, progress: _models.StepCallback
 ) -> Statistics:
-    from .._calibrate import Statistics, collect_statistics
+    from .._calibrate._collect import collect_statistics
+    from .._calibrate._statistics import Statistics
 
     if isinstance(given, Statistics):
         return given
@@ -147,7 +149,7 @@ def _quantized(model: Any, original: Any, folder: Path | None, options: dict[str
 
     source = model if folder is not None else _loading.tensors_of(original)
     transpose = Matrices.of_folder(original, folder).transpose
-    return _api.compress_in_memory(source, scheme="rate", transpose=transpose, progress=progress, **options)
+    return compress_in_memory(source, scheme="rate", transpose=transpose, progress=progress, **options)
 
 
 def _judge(model: Any, text: Any, tokenizer: Any, windows: int, seed: int, progress: _models.StepCallback) -> Judge:

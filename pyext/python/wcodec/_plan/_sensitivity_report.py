@@ -11,7 +11,7 @@ from .._accessor import Accessor
 from .._measure._reports import _shown
 
 if TYPE_CHECKING:
-    from .._calibrate import Statistics
+    from .._calibrate._statistics import Statistics
     from .._plot.sensitivity import SensitivityPlots
 
 _HEADINGS = ("layer", "weights", "error", "share", "KL, estimated", "KL alone")

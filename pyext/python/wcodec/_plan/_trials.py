@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import _api
+from .._calibrate._encoding import compress_to_bytes
 from .._container import Container
 from .._errors import InputError
 from .._reports import TensorInfo
@@ -98,8 +98,8 @@ class Trials:
 
     def encode(self, recipe: Recipe) -> Trial:
         """What a recipe takes."""
-        data, report = _api.compress_to_bytes(self._source, **self.options(recipe))
-        trial = Trial(recipe, report.tensors, len(data) + self._reserve, _api.open(data, trusted=True))
+        data, report = compress_to_bytes(self._source, self.options(recipe))
+        trial = Trial(recipe, report.tensors, len(data) + self._reserve, Container.open(data, trusted=True))
         if not trial.encoded or not any(t.elements for t in trial.encoded):
             raise InputError(
                 "there is nothing to encode: the source has no matrix of floats that include and exclude leave "

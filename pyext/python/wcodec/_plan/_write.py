@@ -1,21 +1,18 @@
-"""Carrying a plan out: what :func:`wcodec.compress` does with a budget or a quality."""
+"""Carrying a plan out: the source and the options that :func:`wcodec.compress` then has."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _api
 from .._errors import InputError, OutputExistsError
 from .._measure import _models
 from .._measure._models import StepCallback
 from .._models._original import is_model
 from .._options import encode_options, path_of, shown
 from .._progress import ProgressCallback
-from .._reports import CompressionReport
 from . import _loading
 from ._file import check_source, load, statistics_for
 from ._make import plan
@@ -25,16 +22,12 @@ from ._plan_report import PlanReport
 _BESIDE_A_PLAN = ("plan", "overwrite", "threads", "metadata", "device", "trust_remote_code", "progress", "calibrate")
 
 
-def compress_by_plan(
-    src: Any,
-    dst: str | os.PathLike[str],
-    progress: bool | ProgressCallback,
-    options: dict[str, Any],
-    planning: dict[str, Any] | None = None,
-) -> CompressionReport:
-    """Plans, and encodes what was planned.
+def planned(
+    src: Any, dst: str | os.PathLike[str], progress: bool | ProgressCallback, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any], PlanReport]:
+    """Plans by a budget or a quality: the source and the options to encode it with, and the plan.
 
-    :param planning: further options of :func:`wcodec.plan`.
+    :param dst: the file that is to be written.
     """
     target = Path(path_of(dst))
     overwrite = bool(options.get("overwrite"))
@@ -44,8 +37,8 @@ def compress_by_plan(
     known = {key: value for key, value in options.items() if key != "overwrite"}
     known["device"] = _place(src, known)
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
-    found = plan(src, **known, **(planning or {}), progress=tell)
-    return write(src, target, found, overwrite=overwrite, progress=progress)
+    found = plan(src, **known, progress=tell)
+    return tensors_of(src), {**found.options(), "overwrite": overwrite, "progress": progress}, found
 
 
 def _place(src: Any, options: dict[str, Any]) -> Any:
@@ -62,10 +55,10 @@ def _place(src: Any, options: dict[str, Any]) -> Any:
     return chosen_place(device, bytes_of(Path(path_of(src))) if isinstance(src, str | os.PathLike) else 0)
 
 
-def compress_as_planned(
-    src: Any, dst: str | os.PathLike[str], plan: PlanReport | str | os.PathLike[str], options: dict[str, Any]
-) -> CompressionReport:
-    """Encodes what was planned before.
+def as_planned(
+    src: Any, plan: PlanReport | str | os.PathLike[str], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any], PlanReport]:
+    """The source and the options to encode it with, by a plan that was made before.
 
     :param plan: the plan, or the file that it was saved in.
     :param options: all that :func:`wcodec.compress` was called with.
@@ -91,8 +84,7 @@ def compress_as_planned(
     carried["metadata"] = {**carried["metadata"], **(options.get("metadata") or {})}
     if statistics is not None:
         carried.update(calibrate=statistics, device=options.get("device") or carried.get("device"))
-    report = _api.compress(tensors_of(src), dst, **carried)
-    return replace(report, plan=found)
+    return tensors_of(src), carried, found
 
 
 def _says_something(value: Any, default: Any) -> bool:
@@ -106,14 +98,6 @@ def _says_something(value: Any, default: Any) -> bool:
 def tensors_of(src: Any) -> Any:
     """A source for :func:`wcodec.compress`, of one that may be a model."""
     return _loading.tensors_of(src) if is_model(src) else src
-
-
-def write(
-    src: Any, dst: Path, plan: PlanReport, *, overwrite: bool = False, progress: bool | ProgressCallback = True
-) -> CompressionReport:
-    """Encodes what was planned. The report has the plan."""
-    report = _api.compress(tensors_of(src), dst, **plan.options(), overwrite=overwrite, progress=progress)
-    return replace(report, plan=plan)
 
 
 def _as_steps(progress: ProgressCallback) -> StepCallback:

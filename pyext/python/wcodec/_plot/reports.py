@@ -16,8 +16,8 @@ from ._draw import COLORS, MIB, above, axes, caption, ink, quiet
 from .heatmap import draw, draw_kinds, of_grid
 
 if TYPE_CHECKING:
-    from .._calibrate import Statistics, StatisticsReport
-    from .._doctor import DoctorReport
+    from .._api.doctor import DoctorReport
+    from .._calibrate._statistics import Statistics, StatisticsReport
     from .._models._ranks import RanksReport
     from .._plan import PlanReport
     from .._reports import Comparison, CompressionReport, TensorInfo, VerifyReport

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 
-from .._api import compress_in_memory
 from .._coding import FileOptions
+from .._encode import compress_in_memory
 from .._gpu_decoder import GpuDecoder
 from .._keywords import keywords
 from . import _ops, _plans

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from . import _api, _places
-from ._errors import CorruptError, FileError, InputError, UnsupportedError
-from ._foreign import said
-from ._keywords import keywords
-from ._models import _card
-from ._models._folder import container_of, is_part, quantization_of
-from ._options import path_of, shown
-from ._progress import ProgressCallback
+from .. import _places
+from .._errors import CorruptError, FileError, InputError, UnsupportedError
+from .._foreign import said
+from .._keywords import keywords
+from .._models import _card
+from .._models._folder import container_of, is_part, quantization_of
+from .._options import path_of, shown
+from .._progress import ProgressCallback
+from .files import verify as verified
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 # Weights that are not compressed: loaders that do not know the format would take them for the model.
@@ -68,7 +69,7 @@ def push(
     except ImportError:
         raise UnsupportedError("huggingface_hub is not installed (pip install huggingface_hub)") from None
     if verify:
-        report = _api.verify(container, progress=progress)
+        report = verified(container, progress=progress)
         if not report.ok:
             bad = next((t.name for t in report.tensors if t.status != "ok"), None)
             raise CorruptError(

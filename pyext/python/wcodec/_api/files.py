@@ -1,4 +1,4 @@
-"""The functions of the package."""
+"""Files: compress, decompress, open, load, verify and compare."""
 
 from __future__ import annotations
 
@@ -6,37 +6,34 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import _devices, _gpu_decoder, _gpu_load, _native, _torch
-from ._coding import REPOSITORY, CompressOptions, FileOptions
-from ._container import Container
-from ._decodable import CONVERTIBLE
-from ._errors import InputError
-from ._files import check_output
-from ._keywords import keywords, renamed
-from ._models import _folder
-from ._options import calibration, choice, decode_options, encode_options, path_of, shown
-from ._places import is_path
-from ._progress import ProgressCallback, reporter
-from ._reports import Comparison, CompressionReport, VerifyReport
-from ._sources import Source, Tensors, native_source
+from .. import _devices, _encode, _gpu_decoder, _gpu_load, _native, _torch
+from .._calibrate._encoding import encoding_of
+from .._coding import REPOSITORY, CompressOptions, FileOptions
+from .._container import Container
+from .._decodable import CONVERTIBLE
+from .._errors import InputError
+from .._files import check_output
+from .._keywords import keywords, renamed
+from .._models import _folder
+from .._options import calibration, choice, decode_options, path_of, shown
+from .._places import is_path
+from .._progress import ProgressCallback, reporter
+from .._reports import Comparison, CompressionReport, VerifyReport
+from .._sources import Source, Tensors, native_source
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from ._coding import Calibration, Rules
-    from ._native import _ChooseLevels, _EncodeOptions
-    from ._plan import PlanReport
+    from .._coding import Calibration, Rules
+    from .._plan import PlanReport
 
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
-# What :func:`_chosen` takes by name beside the encoder's options.
-_OF_CALIBRATION = ("calibrate", "calibration_tokens", "feedback", "device", "model", "trust_remote_code")
 
 
 @keywords(CompressOptions)
@@ -135,14 +132,14 @@ def compress(
     wanted = {"budget": budget, "quality": quality, "text": text}
     check_output(dst, calibrate, text, plan)
     if plan is not None:
-        from ._plan import compress_as_planned
+        from .._plan._write import as_planned
 
-        return _timed(compress_as_planned(src, dst, plan, {**encoding, **wanted, "progress": progress}), begin)
+        return _timed(_carried_out(dst, as_planned(src, plan, {**encoding, **wanted, "progress": progress})), begin)
     if _folder.is_meant(path_of(dst)):
         _torch.require()
-        from ._models._encode_folder import compress_folder
+        from .folder import compress_folder
 
-        return _timed(compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}), begin)
+        return _timed(compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}, compress), begin)
     if isinstance(src, str) and not os.path.lexists(src) and "/" in src and not is_path(src):
         raise InputError(f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src)
     for name in REPOSITORY:
@@ -153,9 +150,9 @@ def compress(
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     target = path_of(dst)
-    with _calibrated(src, encoding, progress) as (chosen, levels, callback):
-        found = _native.encode(native_source(src), target, chosen, callback, levels)
-    return _timed(CompressionReport._from_native(target, found), begin)
+    with encoding_of(src, encoding, progress) as chosen:
+        report = _encode.to_file(src, target, chosen)
+    return _timed(report, begin)
 
 
 def _timed(report: CompressionReport, begin: float) -> CompressionReport:
@@ -165,9 +162,15 @@ def _timed(report: CompressionReport, begin: float) -> CompressionReport:
 
 def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
     """Plans, encodes what was planned, and says so in the report."""
-    from ._plan import compress_by_plan
+    from .._plan._write import planned
 
-    return compress_by_plan(src, dst, progress, {**options, "device": options.get("device") or "cpu"})
+    return _carried_out(dst, planned(src, dst, progress, {**options, "device": options.get("device") or "cpu"}))
+
+
+def _carried_out(dst: _Path, found: tuple[Any, dict[str, Any], PlanReport]) -> CompressionReport:
+    """Encodes what was planned: a source with its options and the plan, which the report has."""
+    src, options, plan = found
+    return replace(compress(src, dst, **options), plan=plan)
 
 
 # Options that a plan has no use for, each with the value that asks for nothing.
@@ -186,39 +189,6 @@ def _without_scales(options: dict[str, Any]) -> dict[str, Any]:
                 f"the bits of all tensors (leave {name} out)"
             )
     return {name: value for name, value in options.items() if name not in _NOT_PLANNED}
-
-
-@contextmanager
-def _chosen(
-    src: Source,
-    options: Mapping[str, Any],
-    calibrate: Any = None,
-    feedback: bool = True,
-    device: Any = None,
-    progress: bool | ProgressCallback = False,
-    model: Any = None,
-    trust_remote_code: bool = False,
-    calibration_tokens: int | None = None,
-) -> Iterator[tuple[_EncodeOptions, _ChooseLevels | None, ProgressCallback | None]]:
-    """Options for the native encoder, the function that chooses levels where scheme ``rate`` is calibrated, and the
-    one that is told of progress."""
-    calibrate = calibration(calibrate)
-    if calibrate is None:
-        if calibration_tokens is not None:
-            raise InputError("calibration_tokens go with calibrate (pass calibrate=True, or leave them out)")
-        with reporter(progress, "encode") as callback:
-            yield encode_options(**options), None, callback
-        return
-    _torch.require()
-    from ._calibrate import prepared
-
-    if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
-        options = {**options, "scheme": "rate"}
-    with prepared(
-        src, calibrate, options, feedback=feedback, device=device, model=model, trust_remote_code=trust_remote_code,
-        tokens=calibration_tokens, progress=progress,
-    ) as chosen:  # fmt: skip
-        yield chosen
 
 
 @keywords(FileOptions)
@@ -250,23 +220,8 @@ def compress_to_bytes(
         "optimize": optimize, "coder": coder,
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
-    with _calibrated(src, encoding, progress) as (chosen, levels, callback):
-        data, text = _native.encode_to_bytes(native_source(src), chosen, callback, levels)
-    return data, CompressionReport._from_native(None, text)
-
-
-def compress_in_memory(src: Source, *, progress: bool | ProgressCallback = False, **options: Any) -> Container:
-    """Encodes into memory for use at once: takes less time and memory than opening :func:`compress_to_bytes`."""
-    with _calibrated(src, options, progress) as (chosen, levels, callback):
-        return Container(_native.encode_to_container(native_source(src), chosen, callback, levels))
-
-
-def _calibrated(
-    src: Source, options: dict[str, Any], progress: bool | ProgressCallback
-) -> AbstractContextManager[tuple[_EncodeOptions, _ChooseLevels | None, ProgressCallback | None]]:
-    """As :func:`_chosen`, of all that was given by name."""
-    known = {key: options.pop(key) for key in _OF_CALIBRATION if key in options}
-    return _chosen(src, options, progress=progress, **known)
+    with encoding_of(src, encoding, progress) as chosen:
+        return _encode.to_bytes(src, chosen)
 
 
 @keywords()

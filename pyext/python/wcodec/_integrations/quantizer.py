@@ -13,23 +13,25 @@ from typing import Any
 import torch
 
 from .. import _from_pretrained
+from .._api.models import calibrated
+from .._calibrate._encoding import compress_in_memory
 from .._container import Container, TensorEntry
 from .._errors import InputError
+from .._models import _load, _stored
+from .._models._checkpoint import Checkpoint, Stored
+from .._models._device_map import check_map, single, weigh
+from .._models._find import Candidate, find, groups, routed
+from .._models._hub import container_beside
+from .._models._names import Match, check, match
+from .._models._plain import Filling, as_ever
+from .._models._precision import keep_float32
+from .._models._replace import replace
+from .._models._ties import settle
 from .._options import patterns
 from ..nn import CompressedLayer
 from ..nn._layer import computing_dtype
 from ..nn._placement import checked_settings, refuse_disk
 from ..nn._store import Store
-from . import _load, _stored
-from ._checkpoint import Checkpoint, Stored
-from ._device_map import check_map, single, weigh
-from ._find import Candidate, find, groups, routed
-from ._hub import container_beside
-from ._names import Match, check, match
-from ._plain import Filling, as_ever
-from ._precision import keep_float32
-from ._replace import replace
-from ._ties import settle
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
@@ -148,9 +150,9 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         else:
             runs_on = device
-        chosen_encoding = _load.calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
+        chosen_encoding = calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
         Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
-        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused)
+        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused, compress_in_memory)
     taken = weights.keys_used | {n for c in kept for n in c.parameters}
     _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)

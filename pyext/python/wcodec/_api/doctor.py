@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _api, _devices, _gpu_decoder, _native, _torch
-from . import _format as fmt
-from ._accessor import Accessor
-from ._container import Container
-from ._errors import DeviceError, WcodecError
-from ._keywords import keywords
-from ._native import safe
-from ._options import CODERS
+from .. import _devices, _gpu_decoder, _native, _torch
+from .. import _format as fmt
+from .._accessor import Accessor
+from .._container import Container
+from .._encode import compress_in_memory
+from .._errors import DeviceError, WcodecError
+from .._keywords import keywords
+from .._native import safe
+from .._options import CODERS
 
 if TYPE_CHECKING:
-    from ._plot.reports import DoctorPlots
+    from .._plot.reports import DoctorPlots
 
 _CACHED = "no direct reads on the file system of this package: weights on disk go through the page cache"
 # Large enough for several strips and tiles, with an odd end.
@@ -189,7 +190,7 @@ def _torch_facts() -> dict[str, Any]:
 def _sample(coder: str) -> tuple[Container, npt.NDArray[np.float32]]:
     """A container with a tensor of that coder, and what it was made from."""
     weights = np.random.default_rng(7).standard_normal(_SHAPE).astype(np.float32) ** 3
-    return Container.open(_api.compress_to_bytes({"w": weights}, coder=coder)[0]), weights
+    return compress_in_memory({"w": weights}, coder=coder), weights
 
 
 def _try_cpu() -> None:

@@ -5,41 +5,46 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _api
-from .._calibrate import Statistics
+from .._calibrate import _amount
+from .._calibrate._statistics import Statistics
 from .._coding import REPOSITORY
 from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
 from .._gguf import is_gguf
+from .._models import _beside, _card, _folder_kinds, _hub, _load
+from .._models._checkpoint import Checkpoint, Lazy, Part
+from .._models._find import Candidate, find
+from .._models._folder import WEIGHTS
+from .._models._gguf import GgufModel
+from .._models._names import Match, check, match
+from .._models._plain import as_ever
+from .._models._put_folder import folder_exists, new_folder
+from .._models._reads import layer_reads, tensor, whole
+from .._models._remote import RemoteCheckpoint
+from .._models._replace import nothing_to_compress
+from .._models._save import CONFIG, FILE
+from .._models._stored import as_stored, forget_quantization, is_exact
+from .._models._ties import settle
 from .._options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
 from .._reports import CompressionReport
-from . import _beside, _card, _folder_kinds, _hub, _load
-from ._checkpoint import Checkpoint, Lazy, Part
-from ._find import Candidate, find
-from ._folder import WEIGHTS
-from ._gguf import GgufModel
-from ._names import Match, check, match
-from ._plain import as_ever
-from ._put_folder import folder_exists, new_folder
-from ._reads import layer_reads, tensor, whole
-from ._remote import RemoteCheckpoint
-from ._replace import nothing_to_compress
-from ._save import CONFIG, FILE
-from ._stored import as_stored, forget_quantization, is_exact
-from ._ties import settle
+from .models import calibrated
+
+Compress = Callable[..., CompressionReport]
 
 
-def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionReport:
+def compress_folder(src: Any, dst: str, options: dict[str, Any], compress: Compress) -> CompressionReport:
     """As :func:`wcodec.compress` with a folder to write.
 
     The folder has what :func:`wcodec.save_pretrained` writes: a container with the weights of layers, and the rest as
     it is; the config, and files of the tokenizer. All of it is written to a folder beside it first, which is then
     renamed.
 
+    :param compress: :func:`wcodec.compress`, for the file.
     :raises InputError: if the source is not the folder of a model, or there is something else at ``dst``.
     :raises OutputExistsError: if there is a compressed model and ``overwrite`` was not asked for.
     """
@@ -57,10 +62,10 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any]) -> CompressionR
         raise folder_exists(dst)
     if from_gguf:
         with GgufModel(src) as gguf:
-            return _compress(gguf.folder, None, dst, overwrite, options, gguf)
+            return _compress(compress, gguf.folder, None, dst, overwrite, options, gguf)
     source, checkpoint = _opened(os.fspath(src), _hub.Options(**hub), options)
     try:
-        return _compress(source, checkpoint, dst, overwrite, options)
+        return _compress(compress, source, checkpoint, dst, overwrite, options)
     finally:
         if checkpoint is not None:
             checkpoint.close()
@@ -94,6 +99,7 @@ def _runs(options: dict[str, Any]) -> bool:
 
 
 def _compress(
+    compress: Compress,
     source: Path,
     checkpoint: RemoteCheckpoint | None,
     dst: str,
@@ -111,13 +117,14 @@ def _compress(
     inputs = [p for p in map(options.get, ("calibrate", "text")) if isinstance(p, str | os.PathLike)]
     inputs += [] if gguf is None else [gguf.file.path]
     with new_folder(dst, source, inputs, overwrite) as (new, folder):
-        report = _fill(source, checkpoint or gguf or Checkpoint(source), new, wanted, options)
+        report = _fill(compress, source, checkpoint or gguf or Checkpoint(source), new, wanted, options)
         _write_card(source, new, target, options)
         folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
 
 def _fill(
+    compress: Compress,
     source: Path,
     weights_of: Checkpoint | GgufModel,
     new: Path,
@@ -132,12 +139,10 @@ def _fill(
         if isinstance(weights_of, GgufModel):
             checkpoint: Checkpoint = weights_of.checkpoint(model)
             if options.get("calibrate") is not None:
-                from .._calibrate._amount import chosen_place
-
                 needed = sum(p.numel() * p.element_size() for p in model.parameters())
-                device = chosen_place(options.get("device"), needed)
+                device = _amount.chosen_place(options.get("device"), needed)
                 progress = options.get("progress") is True
-                options = _load.calibrated(options, weights_of.file.path, device, trusted, progress)
+                options = calibrated(options, weights_of.file.path, device, trusted, progress)
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
         else:
             checkpoint = weights_of
@@ -162,7 +167,7 @@ def _fill(
     # A folder with an adapter is no source of one file, which could not have both.
     if as_they_are and checkpoint.is_local and not (source / _folder_kinds.ADAPTER).is_file():
         skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in parts)]
-        report = _api.compress(source, new / FILE, skip=skip, **options)
+        report = compress(source, new / FILE, skip=skip, **options)
     else:
         if as_they_are:
             # In the order of the files, as these themselves would be encoded.
@@ -171,7 +176,7 @@ def _fill(
         weights = Lazy(checkpoint, parts)
         if isinstance(checkpoint, RemoteCheckpoint):
             checkpoint.expect(key for part in parts.values() for key in part.keys)
-        report = _api.compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
+        report = compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
     _beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
     # Without it, transformers looks at the first tensor of a file that it knows.

@@ -9,9 +9,9 @@ from typing import Any
 from .. import _format as fmt
 from .._errors import InputError
 from .._keywords import keywords_of
+from .._models._save import save_pretrained
 from ..nn import CompressedLayer
-from ._load import load_model
-from ._save import save_pretrained
+from .models import load_model
 
 
 class WCodecModel:

@@ -1,0 +1,1 @@
+"""Hooks of other packages, by which these load, run and fine-tune compressed models."""
