@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import wcodec
-from wcodec._measure import _models
+from wcodec._models import _running as _models
 from wcodec._models._original import original_model
 from wcodec._options import PURPOSES, coder_for, has_trellis
 from wcodec._plan import Recipe

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import wcodec
 from wcodec._measure import _clock, compare_kv_cache, generate, with_kv_cache
-from wcodec._measure._models import cache_name
+from wcodec._models._running import cache_name
 
 from tests.measure.test_evaluate import tiny
 

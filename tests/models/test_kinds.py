@@ -12,7 +12,7 @@ import pytest
 import torch
 import wcodec
 from small_models import llama
-from wcodec._models import _folder_kinds
+from wcodec import _folder_kinds
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")

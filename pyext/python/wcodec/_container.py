@@ -15,7 +15,8 @@ from . import _format as fmt
 from ._accessor import Accessor
 from ._errors import InputError, TensorNotFoundError
 from ._metadata import lines as plan_facts
-from ._options import as_whole, decode_options, is_unicode, path_of, shown
+from ._opened import missing, open_native
+from ._options import as_whole, decode_options, path_of, shown
 from ._reports import TensorInfo, table_row
 
 if TYPE_CHECKING:
@@ -265,9 +266,7 @@ class Container(Mapping[str, TensorEntry]):
         cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview, *, trusted: bool = False
     ) -> Container:
         """Opens a file, or a container that is in memory; ``trusted`` as in :func:`wcodec.open`."""
-        if isinstance(source, bytes | bytearray | memoryview):
-            return cls(_native.Container.from_bytes(bytes(source), bool(trusted)))
-        return cls(_native.Container.open(path_of(source), bool(trusted)))
+        return cls(open_native(source, trusted))
 
     # Mapping
 
@@ -343,12 +342,7 @@ class Container(Mapping[str, TensorEntry]):
         return self._open.extract(wanted)
 
     def _missing(self, name: object) -> TensorNotFoundError:
-        near = None
-        if self._native is not None and isinstance(name, str) and is_unicode(name):
-            near = self._native.near(name)
-        advice = f"did you mean {near!r}?" if near else "list(container) names them all"
-        tensor = name if isinstance(name, str) else shown(name)
-        return TensorNotFoundError(f"no tensor {shown(name)} ({advice})", file=self._path, tensor=tensor)
+        return missing(name, self._native, self._path)
 
     def _entry(self, facts: Facts, place: int, name: str, alias_of: str | None = None) -> TensorEntry:
         return TensorEntry._at(facts, place, name=name, alias_of=alias_of, _container=self)

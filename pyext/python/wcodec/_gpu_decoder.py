@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _devices, _dtypes, _native, _torch
 from . import _format as fmt
-from ._container import Container
 from ._decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype
 from ._errors import InputError, TensorNotFoundError
 from ._keywords import keywords
+from ._opened import open_native, place_of
 from ._options import count, path_of
 from ._reports import TensorInfo
 
 if TYPE_CHECKING:
     import torch
 
+    from ._container import Container
     from ._native import _GpuOptions
 
 
@@ -312,22 +313,17 @@ class Decoder:
         if number is None:
             kind = type(self).__name__
             raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
-        opened = container if isinstance(container, Container) else Container.open(container)
-        try:
-            chosen = _chosen(opened, names)
-            self._device = _devices.torch_device(number)
-            wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
-            on_disk = list(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else []
-            on_disk = [name for name in on_disk if name in chosen]
-            self._native = _send(opened, list(chosen), self._device, options, self._on_host, on_disk)
-            # Plain facts: an entry would keep the container open.
-            self._infos = {name: _plain(entry) for name, entry in chosen.items()}
-            for alias, target in opened.aliases.items():
-                if target in chosen:
-                    self._infos[alias] = self._infos[target]
-        finally:
-            if opened is not container:
-                opened.close()
+        # That of an open container, which stands on this, or one of its own.
+        opened: _native.Container = getattr(container, "_open", None) or open_native(container)  # type: ignore[arg-type]
+        self._infos = _chosen(opened, names)
+        self._device = _devices.torch_device(number)
+        wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
+        on_disk = list(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else []
+        on_disk = [name for name in on_disk if name in self._infos]
+        self._native = _send(opened, list(self._infos), self._device, options, self._on_host, on_disk)
+        for alias, target in opened.aliases().items():
+            if target in self._infos:
+                self._infos[alias] = self._infos[target]
 
     @property
     def names(self) -> list[str]:
@@ -568,26 +564,23 @@ class GpuDecoder(Decoder):
         return RowLookup(self._native, info, decoded_dtype(info, wanted), wanted, self._device)
 
 
-def _chosen(container: Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
-    """The stored tensors that hold the data of these."""
+def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
+    """The stored tensors that hold the data of these. Plain facts: those of an entry would keep the file open."""
+    facts = opened.facts()
     if names is None:
-        return {t.name: t for t in container.stored}
-    if isinstance(names, str):
+        places: Iterable[int] = range(len(facts.names()))
+    elif isinstance(names, str):
         raise InputError(f"names takes several names, not {names!r} (put it into a list)")
-    entries = [container[container[name]._stored_name] for name in names]
-    if not entries:
+    elif not (places := [place_of(opened, name) for name in names]):
         raise InputError("names is empty (leave it out for all tensors)")
-    return {entry.name: entry for entry in entries}
-
-
-def _plain(entry: TensorInfo) -> TensorInfo:
-    return TensorInfo(**{f.name: getattr(entry, f.name) for f in fields(TensorInfo)})
+    found = (TensorInfo._at(facts, place) for place in places)
+    return {info.name: TensorInfo(**{f.name: getattr(info, f.name) for f in fields(TensorInfo)}) for info in found}
 
 
 def _send(
-    container: Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool, on_disk: list[str]
+    opened: _native.Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool, on_disk: list[str]
 ) -> _native.TensorDecoder:
     """The native decoder."""
     return _torch.with_spare(
-        device, lambda: _native.TensorDecoder(container._open, names, device.index, options, on_host, on_disk)
+        device, lambda: _native.TensorDecoder(opened, names, device.index, options, on_host, on_disk)
     )

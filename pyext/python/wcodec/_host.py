@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from . import _format as fmt
-from ._container import Container
 from ._gpu_decoder import Decoder, gpu_options
 from ._keywords import keywords
 
 if TYPE_CHECKING:
     import torch
+
+    from ._container import Container
 
 
 class HostDecoder(Decoder):

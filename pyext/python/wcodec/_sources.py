@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _dtypes, _torch
+from . import _dtypes, _folder_kinds, _torch
 from ._container import Container, TensorEntry
 from ._errors import InputError
-from ._models import _folder_kinds
 from ._options import path_of, shown, text_of
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .. import _folder_kinds
 from .._calibrate import _amount
 from .._calibrate._statistics import Statistics
 from .._coding import REPOSITORY
 from .._errors import FileMissingError, InputError
 from .._foreign import by_transformers, config_of, read_json
 from .._gguf import is_gguf
-from .._models import _beside, _card, _folder_kinds, _hub, _load
+from .._models import _beside, _card, _hub, _load
 from .._models._checkpoint import Checkpoint, Lazy, Part
 from .._models._find import Candidate, find
 from .._models._folder import WEIGHTS

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._calibrate._collect import is_given, statistics_of
 from .._calibrate._encoding import compress_in_memory
-from .._calibrate._source import is_given, statistics_of
 from .._coding import CodingOptions
 from .._container import Container
 from .._keywords import given, keywords

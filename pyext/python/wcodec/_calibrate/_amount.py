@@ -9,7 +9,7 @@ import torch
 
 from .. import _devices
 from .._errors import DeviceError, InputError
-from .._measure import _models
+from .._models import _running as _models
 from . import _text
 
 # Tokens on a GPU, and of small models everywhere: beyond it, statistics hardly change.

@@ -15,14 +15,17 @@ import torch
 from .. import _devices, _options, _torch
 from .._errors import InputError
 from .._keywords import keywords, renamed
-from .._measure import _loading, _models
+from .._measure import _loading
+from .._models import _running as _models
 from .._models._find import find
 from .._models._replace import _need_weights, nothing_to_compress
+from .._options import calibration, is_statistics_file
 from . import _factor, _hooks, _moments, _text
 from ._amount import windows_and_length
 from ._moments import Packed
 from ._plan import Input, plan
-from ._statistics import RARE_TOKENS, SiteRecord, Statistics, UnitRecord
+from ._records import SiteRecord, UnitRecord
+from ._statistics import RARE_TOKENS, Statistics
 from ._units import Layout, Product, layout
 
 DEFAULT_MEMORY = "16GB"
@@ -395,3 +398,23 @@ def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
     shapes = {name: [unit.rows, unit.cols] for name, unit in units.items()}
     text = json.dumps([type(model).__name__, kept, shapes], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = None, **options: Any) -> Statistics:
+    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
+    or on token ids.
+
+    :param model: a function that gives the model, which is called only where statistics are to be collected.
+    :param options: further ones of :func:`wcodec.collect_statistics`.
+    """
+    calibrate = calibration(calibrate)
+    if isinstance(calibrate, Statistics):
+        return calibrate
+    if is_statistics_file(calibrate):
+        return Statistics.load(calibrate)
+    return collect_statistics(model(), tokenizer, calibrate, **options)
+
+
+def is_given(calibrate: Any) -> bool:
+    """Whether statistics are there already, in memory or in a file."""
+    return isinstance(calibrate, Statistics) or is_statistics_file(calibrate)

@@ -15,17 +15,17 @@ import torch
 from .. import _devices, _native, _progress
 from .._dtypes import FLOATS
 from .._errors import InputError
-from .._measure import _models
 from .._metadata import CALIBRATION_KEY
+from .._models import _running as _models
 from .._models._checkpoint import Checkpoint, Lazy
 from .._models._original import original_model
 from .._options import encode_options, exactly, path_of, patterns, shown
 from .._progress import ProgressCallback
 from .._sources import tensor_source, torch_tensor
 from . import _amount, _replay
+from ._collect import is_given, statistics_of
 from ._matrices import Matrices, Matrix
 from ._quantize import quantize
-from ._source import is_given, statistics_of
 from ._statistics import Statistics, forget_feedback
 
 if TYPE_CHECKING:

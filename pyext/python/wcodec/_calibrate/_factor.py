@@ -9,6 +9,9 @@ is the same with ``N^-1``, and takes two more factorizations.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +19,11 @@ import torch
 # Added to the diagonal, as part of its mean; more where rounding leaves a matrix that is not positive definite.
 DAMPING = 0.01
 _MORE_DAMPING = (0.01, 0.1, 1.0)
+
+# Of all threads that compute with one thread of torch's: how many there are, and how many threads torch had before.
+_lock = threading.Lock()
+_inside = 0
+_before = 1
 
 
 @dataclass(frozen=True)
@@ -111,3 +119,25 @@ def predictability(blocks: list[tuple[int, torch.Tensor]]) -> float:
         left += float(factor(moments[order][:, order])[1].sum(dtype=torch.float64))
         total += float(raw.diagonal().sum(dtype=torch.float64))
     return left / total if total > 0 else 1.0
+
+
+@contextmanager
+def one_thread(device: torch.device, narrow: bool) -> Iterator[None]:
+    """torch computes with one thread, where that is on the CPU and of something narrow. With more, each small step
+    would wait for the last of them, and for whatever else keeps its core busy."""
+    global _inside, _before
+    if device.type != "cpu" or not narrow:
+        yield
+        return
+    with _lock:
+        if not _inside:
+            _before = torch.get_num_threads()
+        _inside += 1
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            # Part of the setting is the whole process's: that of who came first is everybody's.
+            torch.set_num_threads(_before)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,7 +15,10 @@ from .. import _files
 from .._errors import FormatError, InputError, UnsupportedError
 from .._options import STATISTICS_KEY, has_statistics, path_of
 from ._moments import Packed, packed_elements
-from ._statistics import SiteRecord, Statistics, UnitRecord, moments_of
+from ._records import SiteRecord, UnitRecord
+
+if TYPE_CHECKING:
+    from ._statistics import Statistics
 
 _VERSION = 1
 # More inputs than any layer has.
@@ -38,7 +41,7 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
     header: dict[str, Any] = {"__metadata__": {STATISTICS_KEY: json.dumps(description_of(statistics))}}
     at = 0
     for place, site in enumerate(statistics.sites):
-        for number, block in enumerate(moments_of(statistics, site)):
+        for number, block in enumerate(statistics._moments[site]):
             for what, tensor in (("diagonal", block.diagonal), ("correlations", block.strips)):
                 end = at + tensor.nbytes
                 header[_name(place, number, what)] = {
@@ -94,8 +97,8 @@ def _name(site: int, block: int, what: str) -> str:
     return f"{site}.{block}.{what}"
 
 
-def load(path: str | os.PathLike[str]) -> Statistics:
-    """Opens the file, and checks what it says of itself."""
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Opens the file, and checks what it says of itself: arguments of :class:`Statistics`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -131,8 +134,8 @@ def _must(fits: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _checked(said: Any, opened: Any, keys: set[str]) -> Statistics:
-    """Statistics of a description. Raises whatever Python raises of what does not fit, or ``ValueError``."""
+def _checked(said: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
+    """The arguments that a description gives. Raises whatever Python raises of what does not fit, or ``ValueError``."""
     sites = {_text(name): _site(value) for name, value in said["sites"].items()}
     units = {_text(name): _unit(value, sites) for name, value in said["units"].items()}
     names = {_text(name): tuple(map(_text, parts)) for name, parts in said["names"].items()}
@@ -162,16 +165,16 @@ def _checked(said: Any, opened: Any, keys: set[str]) -> Statistics:
             _must(_are_correlations(found["correlations"]), f"correlations of {name!r} are beyond 1")
             moments[name].append(Packed(diagonal, found["correlations"]))
     _must(not left, f"{len(left)} tensors belong to nothing")
-    return Statistics(
-        units,
-        sites,
-        moments,
-        names,
-        source=_text(said["source"]),
-        tokens=_whole(said["tokens"], 1),
-        text_hash=_text(said["text_hash"]),
-        model_hash=_text(said["model_hash"]),
-    )
+    return {
+        "units": units,
+        "sites": sites,
+        "moments": moments,
+        "names": names,
+        "source": _text(said["source"]),
+        "tokens": _whole(said["tokens"], 1),
+        "text_hash": _text(said["text_hash"]),
+        "model_hash": _text(said["model_hash"]),
+    }
 
 
 def _are_correlations(strips: torch.Tensor) -> bool:

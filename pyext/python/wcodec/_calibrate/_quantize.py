@@ -9,9 +9,8 @@ import torch
 
 from .._errors import InputError
 from . import _tables
-from ._factor import Feedback
+from ._factor import Feedback, one_thread
 from ._scalar import round_columns
-from ._threads import one_thread
 from ._trellis import best_paths
 
 # What a bit costs, in squares of a step; of a coarse one where there is no trellis, of a fine one where there is.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ._statistics import Statistics
+if TYPE_CHECKING:
+    from ._statistics import Statistics
 
 
 def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[str, float]:

@@ -16,8 +16,11 @@ from .. import _format as fmt
 from .._accessor import Accessor
 from .._errors import InputError
 from . import _factor
+from ._factor import one_thread
+from ._file import description_of, load, save
 from ._moments import Packed
-from ._threads import one_thread
+from ._records import SiteRecord, UnitRecord
+from ._shares import shares
 
 if TYPE_CHECKING:
     from .._plot.reports import StatisticsPlots, StatisticsReportPlots
@@ -29,37 +32,6 @@ _NARROW = 1024
 # The power of the Fisher information that steps follow. 1 would be best if the loss were a quadratic function, and is
 # 19 % worse for a mixture whose experts have few tokens each; 0.75 costs dense models 2 to 3 % of KL at 3 bits.
 FISHER_POWER = 0.75
-
-
-@dataclass(frozen=True)
-class UnitRecord:
-    """What is known of a matrix: a tensor of the checkpoint."""
-
-    rows: int
-    cols: int
-    transposed: bool
-    """Whether the tensor has a row for each input."""
-    kind: str
-    """What it shares with the other experts of its layer."""
-    expert: bool
-    site: str | None
-    """Whose second moments are those of its input; ``None`` where they were not collected."""
-    tokens: int
-    """Tokens that it was multiplied with."""
-    sensitivity: float
-    """Sum over tokens, outputs and inputs of (gradient x RMS of the row x input)^2."""
-
-
-@dataclass(frozen=True)
-class SiteRecord:
-    """What is known of an input that matrices share."""
-
-    cols: int
-    width: int
-    """Columns of a block of its second moments."""
-    tokens: int
-    left: float
-    """What part of an error is left where later columns make up for it, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -176,22 +148,16 @@ class Statistics:
         """By tensor, its part of the damage that quantization does, 0 to 1, the largest first: by the Fisher
         information, if all tensors are off by the same part of their size, as they are at a plain number of bits.
         :func:`wcodec.sensitivity` measures those that matter most."""
-        from ._shares import shares
-
         return shares(self)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes them to a safetensors file, for :meth:`load`."""
-        from ._file import save
-
         save(self, path, overwrite)
         self.path = os.path.abspath(path)
 
     @property
     def digest(self) -> str:
         """SHA-256 of all that was measured but the second moments themselves, which tells statistics apart."""
-        from ._file import description_of
-
         text = json.dumps(description_of(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -201,9 +167,7 @@ class Statistics:
 
         :raises FormatError: if the file is another one, or contradicts itself.
         """
-        from ._file import load
-
-        found = load(path)
+        found = Statistics(**load(path))
         found.path = os.path.abspath(path)
         return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .._errors import InputError
-from .._measure import _models
+from .._models import _running as _models
 from .._options import shown
 
 # Windows that are sampled side by side: their keys and values are in memory.

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _measure
 from .._errors import InputError
-from .._measure import _models
+from .._models import _running as _models
 from . import prompts
 from .prompts import Message
 

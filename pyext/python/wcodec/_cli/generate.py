@@ -10,7 +10,7 @@ from typing import Any
 from .. import _format as fmt
 from .. import _measure
 from .._foreign import config_of
-from .._measure import _models
+from .._models import _running as _models
 from .._native import safe
 from .._terminal import columns, is_terminal, wrapped
 from . import prompts, sampling

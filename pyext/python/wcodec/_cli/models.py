@@ -13,7 +13,8 @@ from .. import _format as fmt
 from .. import _measure
 from .._errors import InputError, WcodecError
 from .._foreign import said
-from .._measure import _loading, _models
+from .._measure import _loading
+from .._models import _running as _models
 from .._native import safe
 from .beginning import announce
 from .output import document, figures, prose, put, say, show_progress, tabulate

@@ -11,7 +11,7 @@ from typing import Any
 from .. import _devices, _keywords
 from .._errors import InputError
 from .._gguf import is_gguf
-from . import _models
+from .._models import _running as _models
 
 # Keywords in the ``**kwargs`` of transformers' ``generate`` that are no settings of a config.
 _ITS_OWN = ("assistant_tokenizer", "debug_io", "tokenizer", "trust_remote_code", "use_model_defaults")

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .. import _torch
-from . import _models
+from .._models import _running as _models
 from ._reports import LayerTime, Span, TimeSplit
 
 if TYPE_CHECKING:

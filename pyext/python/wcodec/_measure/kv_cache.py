@@ -38,8 +38,9 @@ from typing import TYPE_CHECKING, Any
 from .. import _torch
 from .._errors import InputError, UnsupportedError
 from .._keywords import keywords, names_of
+from .._models import _running as _models
 from .._options import DTYPES, choice
-from . import _loading, _models
+from . import _loading
 from ._clock import clocked
 from ._reports import Generation, KvCacheReport, KvCacheResult
 from .quality import kl_divergence

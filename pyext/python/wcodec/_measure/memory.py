@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _devices, _torch
 from .._keywords import keywords
-from . import _models
+from .._models import _running as _models
 from ._reports import LayerPlace, MemoryPart, MemoryReport
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import numpy as np
 from .. import _torch
 from .._errors import InputError
 from .._keywords import keywords, renamed
-from . import _loading, _models
+from .._models import _running as _models
+from . import _loading
 from ._reports import EvalReport
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .. import _torch
 from .._errors import DeviceError, InputError
 from .._keywords import names_of
-from . import _loading, _models, _profile
+from .._models import _running as _models
+from . import _loading, _profile
 from ._advice import advice
 from ._reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import UnsupportedError
+from .._folder_kinds import ADAPTER
 from .._foreign import by_transformers
-from ._folder_kinds import ADAPTER
 
 
 def apply(model: Any, folder: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .. import _places
+from .. import _folder_kinds, _places
 from .._errors import FileMissingError, FormatError, InputError
 from .._foreign import read_json, said
-from . import _beside, _folder, _folder_kinds
+from . import _beside, _folder
 
 _CONFIG = "config.json"
 _WHOLE = "model.safetensors"

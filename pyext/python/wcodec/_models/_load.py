@@ -14,6 +14,7 @@ from .. import _decodable, _devices, _places
 from .._container import Container, TensorEntry
 from .._encode import compress_in_memory
 from .._errors import FormatError, InputError, UnsupportedError
+from .._folder_kinds import check as check_kind
 from .._foreign import by_transformers, class_of, config_of
 from .._gguf import is_gguf
 from .._keywords import given
@@ -29,7 +30,6 @@ from ._already import refuse_encoding
 from ._checkpoint import Checkpoint, Lazy, Part, Stored
 from ._find import Candidate, find, groups, routed
 from ._folder import WEIGHTS, container_of, is_part, quantization_of
-from ._folder_kinds import check as check_kind
 from ._gguf import GgufModel
 from ._hub import Options, downloaded
 from ._names import Match, check, match, shared_names

@@ -12,7 +12,7 @@ from .. import _devices, _torch
 from .._errors import InputError
 from .._foreign import by_transformers, config_of
 from .._gguf import is_gguf
-from .._measure import _models
+from .._models import _running as _models
 from .._options import path_of, shown
 from ._dequantized import dequantized_model, is_quantized
 

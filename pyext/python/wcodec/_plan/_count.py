@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._measure._models import StepCallback
+from .._models._running import StepCallback
 
 # So much of the total is done at most before the end.
 _NEARLY = 0.95

@@ -114,7 +114,7 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
             raise InputError("the plan goes by no statistics (leave calibrate out, or plan again with it)")
         found: Statistics | None = plan.recipe.statistics
         return found
-    from .._calibrate._source import is_given
+    from .._calibrate._collect import is_given
     from .._calibrate._statistics import Statistics as Kind
 
     if calibrate is not None and not is_given(calibrate):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._calibrate._encoding import compress_to_bytes
 from .._container import Container
 from .._keywords import keywords
-from .._measure import _models
+from .._models import _running as _models
 from .._models._original import original_model
 from .._options import CODERS, TILED_CODERS, choice, number
 from . import _loading, _reference

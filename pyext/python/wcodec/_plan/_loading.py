@@ -44,7 +44,7 @@ def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **optio
     if calibrate is None or callable(getattr(calibrate, "factors", None)):
         found: Factors | None = calibrate
         return found
-    from .._calibrate._source import statistics_of
+    from .._calibrate._collect import statistics_of
 
     def measured() -> Any:
         if model is None:

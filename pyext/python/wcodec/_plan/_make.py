@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._coding import PlanOptions
 from .._errors import InputError
 from .._keywords import keywords
-from .._measure import _models
+from .._models import _running as _models
 from .._models._original import is_model, original_model
 from .._options import TILED_CODERS, calibration, choice, coder_for, encode_options, has_trellis, shown
 from .._reports import TensorInfo, error_of

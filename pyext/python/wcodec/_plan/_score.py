@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from .._errors import InputError
-from .._measure import _models
 from .._measure.quality import kl_divergence
+from .._models import _running as _models
 
 WINDOW = 512
 # Elements of float32 logits that are worked on at once: 64 MiB.

@@ -13,7 +13,7 @@ from .._container import Container
 from .._encode import compress_in_memory
 from .._errors import InputError
 from .._keywords import keywords
-from .._measure import _models
+from .._models import _running as _models
 from .._models._original import is_model, original_model
 from .._options import count, number, shown
 from . import _loading

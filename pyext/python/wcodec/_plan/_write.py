@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError, OutputExistsError
-from .._measure import _models
-from .._measure._models import StepCallback
+from .._models import _running as _models
 from .._models._original import is_model
+from .._models._running import StepCallback
 from .._options import encode_options, path_of, shown
 from .._progress import ProgressCallback
 from . import _loading

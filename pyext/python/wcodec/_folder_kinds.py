@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError, WcodecError
-from .._foreign import read_json
+from ._errors import InputError, WcodecError
+from ._foreign import read_json
 
 ADAPTER = "adapter_config.json"
 _CONFIG = "config.json"

@@ -1,0 +1,36 @@
+"""Records of a matrix and of an input, as statistics and their files have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UnitRecord:
+    """What is known of a matrix: a tensor of the checkpoint."""
+
+    rows: int
+    cols: int
+    transposed: bool
+    """Whether the tensor has a row for each input."""
+    kind: str
+    """What it shares with the other experts of its layer."""
+    expert: bool
+    site: str | None
+    """Whose second moments are those of its input; ``None`` where they were not collected."""
+    tokens: int
+    """Tokens that it was multiplied with."""
+    sensitivity: float
+    """Sum over tokens, outputs and inputs of (gradient x RMS of the row x input)^2."""
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """What is known of an input that matrices share."""
+
+    cols: int
+    width: int
+    """Columns of a block of its second moments."""
+    tokens: int
+    left: float
+    """What part of an error is left where later columns make up for it, 0 to 1."""
