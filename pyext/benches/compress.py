@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import wcodec
 from transformers import AutoModelForCausalLM, LlamaConfig
-from wcodec import _encode
+from wcodec._file import encode
 
 # Vocabulary, hidden size, inner size, layers, heads, heads of keys and values.
 MODELS = {
@@ -139,8 +139,8 @@ def measure_parts(args: argparse.Namespace) -> None:
 
     some = dict(list(tensors.items())[:40])
     raw = {"scheme": "raw", "coder": "raw"}
-    timed("copying, to what is stored as it is", some, lambda: _encode.compress_in_memory(some, **raw))
-    container = timed("encoding", tensors, lambda: _encode.compress_in_memory(tensors, coder=args.coder))
+    timed("copying, to what is stored as it is", some, lambda: encode.compress_in_memory(some, **raw))
+    container = timed("encoding", tensors, lambda: encode.compress_in_memory(tensors, coder=args.coder))
     if args.device == "cuda":
         timed("placing", tensors, lambda: wcodec.GpuDecoder(container))
 

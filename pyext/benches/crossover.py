@@ -1,5 +1,5 @@
 """Up to how many tokens products straight from compressed weights are faster than decoding to scratch and cuBLAS: the
-table in `pyext/python/wcodec/nn/crossover.json`, by kind of GPU, coder, scheme and size of the matrix.
+table in `pyext/python/wcodec/nn/_weights/crossover.json`, by kind of GPU, coder, scheme and size of the matrix.
 
     python pyext/benches/crossover.py [--json FILE] [--write]
 
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 from products import Graph, Weights, copies, microseconds
-from wcodec.nn import _crossover
+from wcodec.nn._weights import crossover
 
 SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
 TOKENS = (1, 8, 16, 32, 48, 64)
@@ -99,7 +99,7 @@ def main() -> None:
     if args.json:
         args.json.write_text(json.dumps(report, indent=1))
     if args.write:
-        _crossover.write(report)
+        crossover.write(report)
 
 
 if __name__ == "__main__":

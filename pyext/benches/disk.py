@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import wcodec
-from wcodec._options import size
+from wcodec._core.options import size
 
 PAGE, PIECE, THREADS = 4096, 1 << 20, 16
 

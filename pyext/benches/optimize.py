@@ -20,18 +20,18 @@ from typing import Any
 
 import torch
 import wcodec
-from wcodec._models import _running as _models
-from wcodec._models._original import original_model
-from wcodec._options import PURPOSES, coder_for, has_trellis
+from wcodec._core.options import PURPOSES, coder_for, has_trellis
+from wcodec._models import running
+from wcodec._models.original import original_model
 from wcodec._plan import Recipe
-from wcodec._plan._score import Judge
-from wcodec._plan._trials import Trials
+from wcodec._plan.score import Judge
+from wcodec._plan.trials import Trials
 
 
 def measured(folder: Path, text: Path, rates: list[float], windows: int, device: str) -> list[dict[str, Any]]:
     """A row for each purpose and number of bits, ``int8`` first."""
     model, _ = original_model(folder, device, None, False)
-    judge = Judge(model, _models.token_ids(text, model, None), windows, lambda count: None)
+    judge = Judge(model, running.token_ids(text, model, None), windows, lambda count: None)
     rows = []
     for purpose in PURPOSES:
         trials = Trials(folder, {"optimize": purpose}, device, model, judge, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import wcodec
 from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
-from wcodec._models._running import cache_name
+from wcodec._models.running import cache_name
 
 # Tokens of every prompt of a generation.
 PROMPT = 8

@@ -1,4 +1,4 @@
-//! Options as dictionaries of plain values; `wcodec._options` fills in every key.
+//! Options as dictionaries of plain values; `wcodec._core.options` fills in every key.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _terminal
+from wcodec._core import terminal
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_text_fits_and_is_sorted(columns: int, container: wcodec.Container, monk
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = repr(container).splitlines()
     assert lines[0].startswith("Container(") and "tensors" in lines[2]
-    assert all(_terminal.width(line) <= columns for line in lines[1:])
+    assert all(terminal.width(line) <= columns for line in lines[1:])
     text = repr(container)
     if columns > 40:
         assert re.search(r"^layers\.\*\.mlp\.up\.weight +3 ", text, re.MULTILINE)

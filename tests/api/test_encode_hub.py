@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 constants = pytest.importorskip("huggingface_hub.constants")
 
-from wcodec._models import _remote  # noqa: E402
+from wcodec._models import remote  # noqa: E402
 
 SHARDS = ("model.safetensors.index.json", "model-00001-of-00002.safetensors")
 
@@ -113,9 +113,9 @@ def test_a_repository_is_encoded_as_its_folder(
 
 
 def test_what_is_not_kept_is_read_again(hub: Hub, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_remote, "host_memory", lambda: (0, 0))
-    monkeypatch.setattr(_remote, "_PIECE", 1000)
-    monkeypatch.setattr(_remote, "_HEAD", 64)
+    monkeypatch.setattr(remote, "host_memory", lambda: (0, 0))
+    monkeypatch.setattr(remote, "_PIECE", 1000)
+    monkeypatch.setattr(remote, "_HEAD", 64)
     hub.failures = 1
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     wcodec.compress("me/llama", f"{tmp_path}/m/", bits=4, progress=False)
@@ -184,14 +184,14 @@ def test_what_is_refused(hub: Hub, tmp_path: Path, run: Cli) -> None:
 
 def test_a_hub_that_stops_answering(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-    real = _remote._Source.tensor
+    real = remote._Source.tensor
 
     def tensor(self: Any, file: str, key: str) -> Any:
         if "norm" in key:
             hub.failures = 1000
         return real(self, file, key)
 
-    monkeypatch.setattr(_remote._Source, "tensor", tensor)
+    monkeypatch.setattr(remote._Source, "tensor", tensor)
     with pytest.raises(wcodec.FileMissingError, match="the Hub does not give bytes"):
         wcodec.compress("me/llama", f"{tmp_path}/m/", progress=False)
     assert not (tmp_path / "m").exists()

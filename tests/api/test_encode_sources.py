@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _encode, _native, _options, _sources
+from wcodec import _native
+from wcodec._core import options as _options
+from wcodec._file import encode, sources
 
 torch = pytest.importorskip("torch")
 MIB = 1 << 20
@@ -23,7 +25,7 @@ def stored(container: wcodec.Container) -> bytes:
 
 def test_what_is_open_at_once_is_what_bytes_and_files_hold(weights: dict[str, np.ndarray], tmp_path: Any) -> None:
     for options in ({}, {"coder": "zstd"}, {"scheme": "raw"}, {"exclude": "a.*", "metadata": {"k": "v"}}):
-        container = _encode.compress_in_memory(weights, **options)
+        container = encode.compress_in_memory(weights, **options)
         data, report = wcodec.compress_to_bytes(weights, **options)
         wcodec.compress(weights, tmp_path / "x.wcodec", overwrite=True, progress=False, **options)
         assert data == (tmp_path / "x.wcodec").read_bytes() and report.stored_bytes == len(data)
@@ -33,7 +35,7 @@ def test_what_is_open_at_once_is_what_bytes_and_files_hold(weights: dict[str, np
 
 
 def test_a_gpu_that_only_torch_can_use_is_read_by_torch(weights: dict[str, np.ndarray]) -> None:
-    declared, read, metadata, files = _sources.tensor_source(weights)
+    declared, read, metadata, files = sources.tensor_source(weights)
     asked: list[tuple[int, bool]] = []
 
     def pretends(index: int, device: bool) -> Any:
@@ -60,7 +62,7 @@ def test_arrays_of_any_layout_are_copied_whole() -> None:
     tensor = torch.from_numpy(large)
     given = {"plain": large, "turned": large.T, "step": large[::2, ::3], "torch": tensor.t(), "some": tensor[5:, 7:]}
     want = {name: np.ascontiguousarray(np.asarray(value)) for name, value in given.items()}
-    container = _encode.compress_in_memory(given)
+    container = encode.compress_in_memory(given)
     assert container.aliases == {"torch": "turned"} or not container.aliases
     for name, array in want.items():
         assert np.array_equal(container[name].numpy(), array), name

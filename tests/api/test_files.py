@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wcodec
-from wcodec._options import exactly
+from wcodec._core.options import exactly
 
 
 def test_checkpoint_round_trip(model: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import pytest
 import wcodec
 from command import Cli, call, endless_model
 from wcodec import cli
-from wcodec._files import output
+from wcodec._core.paths import output
 
 WEIGHTS = {"w": np.linspace(-1, 1, 64 * 256, dtype=np.float32).reshape(64, 256)}
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and files of POSIX")

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _devices, _gpu_decoder, _gpu_load, _native, cli
+from wcodec import _native, cli
+from wcodec._file import load
+from wcodec._gpu import decoder, devices
 
 
 def without_gpu() -> str | None:
@@ -40,9 +42,9 @@ def container(weights: dict[str, np.ndarray]) -> Iterator[wcodec.Container]:
 
 def test_device_error_is_also_a_runtime_error() -> None:
     assert issubclass(wcodec.DeviceError, wcodec.WcodecError) and issubclass(wcodec.DeviceError, RuntimeError)
-    from wcodec import _errors
+    from wcodec._core import errors
 
-    error = _errors.from_native("device", "no GPU", None, "w", None, None, None)
+    error = errors.from_native("device", "no GPU", None, "w", None, None, None)
     assert type(error) is wcodec.DeviceError and error.tensor == "w"
 
 
@@ -108,7 +110,7 @@ def test_groups_bound_memory() -> None:
         return [SimpleNamespace(stored_bytes=n) for n in sizes]
 
     def cut(*sizes: int) -> list[list[int]]:
-        return [[t.stored_bytes for t in group] for group in _gpu_load.groups(tensors(*sizes), 10)]
+        return [[t.stored_bytes for t in group] for group in load.groups(tensors(*sizes), 10)]
 
     assert cut() == []
     assert cut(4, 6, 1, 0, 11, 3) == [[4, 6], [1, 0], [11], [3]]
@@ -122,7 +124,7 @@ def test_torch_that_cannot_use_the_gpu_is_explained(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(_native, "gpu_devices", lambda: json.dumps([{"name": "NVIDIA T4"}]))
         version = SimpleNamespace(cuda=cuda, hip=hip)
         cuda_module = SimpleNamespace(is_available=lambda: works)
-        return _devices.torch_problem(SimpleNamespace(__version__="2.9", version=version, cuda=cuda_module))
+        return devices.torch_problem(SimpleNamespace(__version__="2.9", version=version, cuda=cuda_module))
 
     assert problem("12.8", works=True) is None
     assert "without CUDA" in problem(None) and "NVIDIA T4" in problem(None) and "whl/cu128" in problem(None)
@@ -134,7 +136,7 @@ def test_torch_that_cannot_use_the_gpu_is_explained(monkeypatch: pytest.MonkeyPa
 def test_nvcomp_is_looked_for_in_pythons_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nvidia").mkdir()
     monkeypatch.setattr(sys, "path", ["", "relative", str(tmp_path / "none"), str(tmp_path)])
-    assert _devices.nvcomp_folders() == _gpu_decoder.gpu_options()["nvcomp_folders"] == [str(tmp_path)]
+    assert devices.nvcomp_folders() == decoder.gpu_options()["nvcomp_folders"] == [str(tmp_path)]
     library = tmp_path / "nvidia" / "libnvcomp" / "lib64" / "libnvcomp.so.5"
     library.parent.mkdir(parents=True)
     library.write_text("no library")

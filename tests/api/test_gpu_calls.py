@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _devices, _gpu_load, _native, _torch
-from wcodec._options import decode_options
+from wcodec import _native
+from wcodec._core.options import decode_options
+from wcodec._file import load
+from wcodec._gpu import devices
+from wcodec._gpu import torch as _torch
 
 torch = pytest.importorskip("torch")
 
@@ -100,7 +103,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     recorded: list[Any] = []
     Native.made, Native.failures = [], []
     monkeypatch.setattr(_native, "TensorDecoder", Native)
-    monkeypatch.setattr(_devices, "torch_device", lambda number: torch.device("cpu"))
+    monkeypatch.setattr(devices, "torch_device", lambda number: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
     return recorded
@@ -137,7 +140,7 @@ def same(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize("dtype", [None, "float32", torch.bfloat16])
 @pytest.mark.parametrize("limit", [1, 1 << 30])
 def test_load_file(dtype: Any, limit: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_gpu_load, "GROUP_BYTES", limit)
+    monkeypatch.setattr(load, "GROUP_BYTES", limit)
     expected = wcodec.load_file(path, "torch", dtype=dtype)
     seen: list[tuple[str, int, int]] = []
     loaded = wcodec.load_file(path, device="cuda", dtype=dtype, progress=lambda *a: seen.append(a))

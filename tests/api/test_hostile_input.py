@@ -320,7 +320,7 @@ def test_names_of_thousands_of_digits(tmp_path: Path, good: Path, plt: Any) -> N
     wcodec.open(path).plot.ratio()
     for sort in ("name", "file", "shape", "original"):
         assert command("inspect", path, "--sort", sort) == 0
-    from wcodec._models._find import group_of
+    from wcodec._models.find import group_of
 
     assert group_of(f"layers.{DIGITS}.w") == f"layers.{DIGITS}"
     with pytest.raises(wcodec.InputError):
@@ -571,7 +571,7 @@ def test_weights_that_fit_nothing(folder: Path, tmp_path: Path) -> None:
 
 def test_experts_that_do_not_fit_together() -> None:
     torch = pytest.importorskip("torch")
-    from wcodec._models._names import Match, check
+    from wcodec._models.names import Match, check
 
     layer = torch.nn.Module()
     layer.stack = torch.nn.Parameter(torch.empty(2, 4, 8))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _keywords
+from wcodec._core import keywords
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -122,11 +122,11 @@ def test_what_was_meant_is_said(function: str, keyword: str, said: str) -> None:
 
 
 def test_no_hint_is_silly() -> None:
-    known = sorted(_keywords._KNOWN[wcodec.load_model])
+    known = sorted(keywords._KNOWN[wcodec.load_model])
     for word in ("force", "speed", "quality", "windows", "loader", "seed", "temperature", "fooo", "x", ""):
-        assert _keywords.near(word, known) is None, word
+        assert keywords.near(word, known) is None, word
     for word, meant in (("Bits", "bits"), ("residence", "residency"), ("vram_buget", "vram_budget"), ("tiles", "tile")):
-        assert _keywords.near(word, known) == meant
+        assert keywords.near(word, known) == meant
     # A hint of another tool's word helps only where the function has what it hints at.
     with pytest.raises(wcodec.InputError, match="verify has no keyword torch_dtype"):
         wcodec.verify("x", torch_dtype=1)  # type: ignore[call-arg]
@@ -146,7 +146,7 @@ def test_signatures_are_kept() -> None:
             assert parameters[option].default is None and parameters[option].annotation is not inspect.Parameter.empty
         documented = inspect.getdoc(value)
         assert documented and not documented.startswith("checked")
-    options = set(_keywords._KNOWN[wcodec.compress])
+    options = set(keywords._KNOWN[wcodec.compress])
     assert {"layout", "level", "tile", "table_bits", "block", "skip", "transpose", "threads"} <= options
 
 
@@ -289,7 +289,7 @@ def test_a_budget_implies_auto_in_vllm_and_in_the_command() -> None:
 
     from wcodec._cli.checks import running
     from wcodec._cli.parser import build_parser
-    from wcodec._vllm._arguments import engine_settings
+    from wcodec._integrations.vllm.arguments import engine_settings
 
     def said(**settings: Any) -> Any:
         return engine_settings(SimpleNamespace(additional_config={"wcodec": settings})).get("residency")

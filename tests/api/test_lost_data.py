@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import wcodec
 from command import Cli, call
-from wcodec._options import is_statistics_file
+from wcodec._core.options import is_statistics_file
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -212,7 +212,7 @@ def test_folders_where_nothing_can_be_exchanged(copy: Path, tmp_path: Path) -> N
 def test_files_where_locks_mean_nothing(tmp_path: Path) -> None:
     # A filter that answers 0: every lock is had, as on file systems that lock for one machine.
     code = f"{_REFUSE}\nimport numpy as np, wcodec, time\nrefuse(flock=0)\n"
-    slow = code + "from wcodec._files import output\nwith output(sys.argv[1]) as out:\n    out.write(b'x')\n"
+    slow = code + "from wcodec._core.paths import output\nwith output(sys.argv[1]) as out:\n    out.write(b'x')\n"
     slow += "    print(flush=True)\n    sys.stdin.readline()\n    out.finish()"
     command = [sys.executable, "-c", slow, str(tmp_path / "a")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:

@@ -23,8 +23,10 @@ import pytest
 import wcodec
 from command import call, document
 from hostile import raw
-from wcodec import _format, _native, _reports
-from wcodec._reports import COMPARISON_HEADINGS, TABLE_HEADINGS, TABLE_LEFT, comparison_row, table_row
+from wcodec import _native
+from wcodec._core import format as _format
+from wcodec._core import reports
+from wcodec._core.reports import COMPARISON_HEADINGS, TABLE_HEADINGS, TABLE_LEFT, comparison_row, table_row
 from wcodec.cli import main
 
 MANY = 1200
@@ -71,8 +73,8 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(wcodec.TensorInfo, "_at", classmethod(counted))
     for name in ("table_row", "comparison_row"):
-        row = getattr(_reports, name)
-        monkeypatch.setattr(_reports, name, lambda t, row=row: (counts.update(row=1), row(t))[1])
+        row = getattr(reports, name)
+        monkeypatch.setattr(reports, name, lambda t, row=row: (counts.update(row=1), row(t))[1])
     return counts
 
 

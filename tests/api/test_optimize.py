@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import wcodec
 from command import Cli, call
-from wcodec._options import encode_options
+from wcodec._core.options import encode_options
 
 
 def weights(rows: int = 6560, cols: int = 640, seed: int = 0) -> dict[str, np.ndarray]:

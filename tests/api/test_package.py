@@ -22,7 +22,7 @@ PACKAGE = Path(wcodec.__file__).parent
 CONFIG = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = sorted(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "wcodec.") if not m.name.endswith("__main__"))
 # What only vLLM imports. It has an environment of its own.
-WITH_VLLM = {f"wcodec._vllm.{name}" for name in ("_config", "_loader", "_methods")}
+WITH_VLLM = {f"wcodec._integrations.vllm.{name}" for name in ("config", "loader", "methods")}
 
 
 def run(*command: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from wcodec import _colors
+from wcodec._core import colors
 
 
 @pytest.fixture(scope="module")
@@ -242,11 +242,11 @@ def test_heat_map(by: str, plt: Any, rated: tuple[wcodec.CompressionReport, wcod
     shades = {to_hex(p.get_facecolor()) for p in found.values()}
     if by == "error":
         # At one number of bits all errors are nearly the same: a scale would make much of nothing.
-        assert bar.get_xlabel() == f"{_colors.TITLES[by]}: less than 5 % apart, so one colour"
-        assert shades == {_colors.between(_colors.SCALES[by], 0.5)}
+        assert bar.get_xlabel() == f"{colors.TITLES[by]}: less than 5 % apart, so one colour"
+        assert shades == {colors.between(colors.SCALES[by], 0.5)}
         return
     # The smallest and the largest have the colours of the ends of the scale above.
-    assert bar.get_xlabel() == _colors.TITLES[by] and {_colors.SCALES[by][0], _colors.SCALES[by][-1]} <= shades
+    assert bar.get_xlabel() == colors.TITLES[by] and {colors.SCALES[by][0], colors.SCALES[by][-1]} <= shades
 
 
 def test_heat_map_of_vectors_and_errors_that_are_not_there(

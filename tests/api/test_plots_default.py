@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import wcodec
 from wcodec import _plot
-from wcodec._plot._accessor import Plots
+from wcodec._plot.accessor import Plots
 
 KINDS = [getattr(_plot, name) for name in _plot.__all__]
 

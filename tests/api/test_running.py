@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 import wcodec
 from command import endless_model
-from wcodec import _native, _options, _progress
+from wcodec import _native
+from wcodec._core import options as _options
+from wcodec._core import progress
 
 BIG = {f"t{i}": np.random.default_rng(i).standard_normal((256, 1024)).astype(np.float32) for i in range(4)}
 
@@ -72,7 +74,7 @@ def test_source_that_raises(tmp_path: Path) -> None:
 def test_bar_and_its_fallback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_progress, "_DELAY_SECONDS", 0)
+    monkeypatch.setattr(progress, "_DELAY_SECONDS", 0)
     wcodec.compress(BIG, tmp_path / "x.wcodec", progress=True)
     assert "encode" in capsys.readouterr().err
     for name in ("tqdm", "tqdm.auto"):

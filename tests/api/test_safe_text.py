@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import wcodec
 from hostile import SHOWN, STEERING, raw, steers, write_steering
-from wcodec import _format, _native, _progress
+from wcodec import _native
+from wcodec._core import format as _format
+from wcodec._core import progress
 
 ENVIRONMENT = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONIOENCODING": "utf-8"}
 
@@ -193,8 +195,8 @@ def test_nothing_of_python_is_steered(files: dict[str, Path]) -> None:
 
 
 def test_the_bar_is_not_steered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(_progress, "_DELAY_SECONDS", 0)
-    with _progress.reporter(True, "encode") as callback:
+    monkeypatch.setattr(progress, "_DELAY_SECONDS", 0)
+    with progress.reporter(True, "encode") as callback:
         assert callback is not None
         callback("first", 1, 2)
         # It is drawn ten times a second.
@@ -203,7 +205,7 @@ def test_the_bar_is_not_steered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     shown = capsys.readouterr().err
     assert "a\\x1b]0;pwned" in shown and not set(steers(shown)) - {"\r"}
     monkeypatch.setattr(sys, "stderr", None)
-    with _progress.reporter(True, "encode") as callback:
+    with progress.reporter(True, "encode") as callback:
         assert callback is None
 
 

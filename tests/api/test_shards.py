@@ -5,8 +5,8 @@ import pytest
 import torch
 import wcodec
 from wcodec import nn
-from wcodec._shards import Shard, even, narrow, narrowed
-from wcodec.nn._store import Store
+from wcodec._file.shards import Shard, even, narrow, narrowed
+from wcodec.nn._weights.store import Store
 
 
 def model() -> dict[str, np.ndarray]:

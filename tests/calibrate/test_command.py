@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import wcodec
 from command import Cli
-from wcodec._progress import Stages
+from wcodec._core.progress import Stages
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -17,7 +17,7 @@ pytest.importorskip("accelerate")
 
 from small_models import checkpoint_of, collect, mixtral  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
-from wcodec._calibrate import _amount  # noqa: E402
+from wcodec._calibrate import amount  # noqa: E402
 
 CPU = torch.device("cpu")
 FEW = {"calibration_tokens": 64, "progress": False}
@@ -68,7 +68,7 @@ def test_what_it_does_not_go_with_is_refused_before_the_model_runs(
     def ran(*_: Any, **__: Any) -> None:
         raise AssertionError("the model was loaded")
 
-    monkeypatch.setattr("wcodec._calibrate._encode.original_model", ran)
+    monkeypatch.setattr("wcodec._calibrate.encode.original_model", ran)
     for options, message in (
         ({"scheme": "int8"}, "goes with scheme='rate'"),
         ({"bits": 3, "rules": {"*": {"bits": 5}}}, "one number of bits for all"),
@@ -98,10 +98,10 @@ def test_a_source_that_is_no_language_model(folder: Path, tmp_path: Path) -> Non
 
 
 def test_large_models_see_fewer_tokens_on_a_cpu() -> None:
-    counts = [_amount.default_tokens(weights, CPU) for weights in (10**6, 135 * 10**6, 8 * 10**9)]
+    counts = [amount.default_tokens(weights, CPU) for weights in (10**6, 135 * 10**6, 8 * 10**9)]
     assert counts == sorted(counts, reverse=True) and counts[0] == 32768 and counts[2] == 2048
     assert 2048 < counts[1] < 8192
-    assert _amount.default_tokens(8 * 10**9, torch.device("cuda")) == 32768
+    assert amount.default_tokens(8 * 10**9, torch.device("cuda")) == 32768
 
 
 @pytest.mark.parametrize(
@@ -137,22 +137,22 @@ def test_amounts_that_make_no_sense(options: dict[str, Any], message: str) -> No
 
 
 def test_a_gpu_is_taken_where_there_is_one_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _amount.chosen_place("cpu") == CPU
+    assert amount.chosen_place("cpu") == CPU
     gpu = torch.device("cuda", 0)
-    monkeypatch.setattr(_amount._devices, "place", lambda device: CPU if str(device) == "cpu" else gpu)
+    monkeypatch.setattr(amount.devices, "place", lambda device: CPU if str(device) == "cpu" else gpu)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (10 << 30, 80 << 30))
     for device in (None, "auto"):
-        assert _amount.chosen_place(device, 7 << 30) == gpu
-        assert _amount.chosen_place(device, 8 << 30) == CPU
-    assert _amount.chosen_place("cpu", 1) == CPU and _amount.chosen_place("cuda", 1 << 40) == gpu
+        assert amount.chosen_place(device, 7 << 30) == gpu
+        assert amount.chosen_place(device, 8 << 30) == CPU
+    assert amount.chosen_place("cpu", 1) == CPU and amount.chosen_place("cuda", 1 << 40) == gpu
 
 
 def test_a_gpu_that_does_not_work_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(device: Any) -> None:
         raise wcodec.DeviceError("no driver (install one)")
 
-    monkeypatch.setattr(_amount._devices, "place", broken)
-    assert _amount.chosen_place(None) == CPU
+    monkeypatch.setattr(amount.devices, "place", broken)
+    assert amount.chosen_place(None) == CPU
 
 
 # Progress

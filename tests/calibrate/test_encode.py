@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from small_models import checkpoint_of, collect, gpt2, llama  # noqa: E402
-from wcodec._calibrate import _replay  # noqa: E402
+from wcodec._calibrate import replay  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_nothing_is_kept_when_all_is_encoded(trained: Any, monkeypatch: pytest.M
     weights, statistics = trained
     forgotten: list[bool] = []
     # Recordings are a GPU's.
-    monkeypatch.setattr(_replay, "forget", lambda: forgotten.append(statistics._last is not None))
+    monkeypatch.setattr(replay, "forget", lambda: forgotten.append(statistics._last is not None))
     options = {"bits": 4, "trellis": False, "calibrate": statistics}
     wcodec.compress_to_bytes(weights, **options)
     assert forgotten == [True] and statistics._last is None

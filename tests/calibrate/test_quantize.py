@@ -10,14 +10,14 @@ import wcodec
 
 torch = pytest.importorskip("torch")
 
-from wcodec._calibrate import _factor as factors  # noqa: E402
-from wcodec._calibrate import _moments as moments  # noqa: E402
-from wcodec._calibrate import _plan as plans  # noqa: E402
-from wcodec._calibrate._factor import one_thread  # noqa: E402
-from wcodec._calibrate._quantize import quantize  # noqa: E402
-from wcodec._calibrate._scalar import _by_steps, _columns, round_columns  # noqa: E402
-from wcodec._calibrate._tables import MAGNITUDES  # noqa: E402
-from wcodec._calibrate._trellis import best_paths  # noqa: E402
+from wcodec._calibrate import factor as factors  # noqa: E402
+from wcodec._calibrate import moments  # noqa: E402
+from wcodec._calibrate import plan as plans  # noqa: E402
+from wcodec._calibrate.factor import one_thread  # noqa: E402
+from wcodec._calibrate.quantize import quantize  # noqa: E402
+from wcodec._calibrate.scalar import _by_steps, _columns, round_columns  # noqa: E402
+from wcodec._calibrate.tables import MAGNITUDES  # noqa: E402
+from wcodec._calibrate.trellis import best_paths  # noqa: E402
 
 WEIGHT = 0.1
 

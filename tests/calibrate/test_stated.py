@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 
 import wcodec  # noqa: E402
 from command import call  # noqa: E402
-from wcodec._colors import is_flat, part_of  # noqa: E402
-from wcodec._metadata import calibration_of, lines  # noqa: E402
+from wcodec._core.colors import is_flat, part_of  # noqa: E402
+from wcodec._core.metadata import calibration_of, lines  # noqa: E402
 
 DATA = Path(__file__).parents[1] / "data" / "doc-llama-3m"
 

@@ -14,9 +14,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from small_models import TEXT, collect, gpt2, llama, mixtral  # noqa: E402
-from wcodec import _devices  # noqa: E402
-from wcodec._calibrate import _collect, _statistics  # noqa: E402
-from wcodec._calibrate._statistics import feedback_for, moments_of  # noqa: E402
+from wcodec._calibrate import collect as _collect  # noqa: E402
+from wcodec._calibrate import statistics as _statistics  # noqa: E402
+from wcodec._calibrate.statistics import feedback_for, moments_of  # noqa: E402
+from wcodec._gpu import devices  # noqa: E402
 
 
 def inputs_of(model: Any, modules: list[str]) -> dict[str, Any]:
@@ -317,7 +318,7 @@ def test_a_model_goes_back_from_where_it_does_not_fit(monkeypatch: pytest.Monkey
             raise MemoryError
         return model
 
-    monkeypatch.setattr(_devices, "place", lambda device: torch.device("cuda", 0))
+    monkeypatch.setattr(devices, "place", lambda device: torch.device("cuda", 0))
     monkeypatch.setattr(model, "to", to)
     with pytest.raises(MemoryError):
         collect(model, device="cuda")

@@ -25,7 +25,7 @@ pytest.importorskip("accelerate")
 from wcodec import _measure  # noqa: E402
 from wcodec._cli import chat, generate, prompts, sampling  # noqa: E402
 from wcodec._cli.conversation import Conversation  # noqa: E402
-from wcodec._errors import InputError  # noqa: E402
+from wcodec._core.errors import InputError  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<' + m['role'] + '> ' + m['content'] + '\n' }}{% endfor %}"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import wcodec
 from command import Cli
-from wcodec import _terminal
 from wcodec._cli import failure, helping, hints
 from wcodec._cli.parser import build_parser
 from wcodec._cli.parsing import commands, options
+from wcodec._core import terminal
 
 
 def test_every_command_is_in_the_help_once(run: Cli) -> None:
@@ -53,7 +53,7 @@ def test_help_fits(columns: int, run: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     for arguments in (["help"], ["help", "--all"], ["help", "encode"], ["help", "generate", "--all"]):
         lines = run(*arguments)[1].splitlines()
         # Examples are to be copied, and stay whole.
-        assert all(_terminal.width(line) <= columns or line.startswith("  wcodec ") for line in lines), arguments
+        assert all(terminal.width(line) <= columns or line.startswith("  wcodec ") for line in lines), arguments
 
 
 MISTAKES = [

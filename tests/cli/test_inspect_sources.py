@@ -15,7 +15,7 @@ from command import Cli, document
 from fake_hub import Hub, serving
 from gguf_files import Tensor, blocks, gguf_bytes, numbers
 from safetensors.numpy import save_file
-from wcodec._headers import INT8_BITS
+from wcodec._file.headers import INT8_BITS
 
 
 def gguf(path: Path, words: int = 4) -> Path:

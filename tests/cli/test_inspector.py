@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 import wcodec
 from command import call
-from wcodec import _devices, _tui
+from wcodec import _tui
+from wcodec._gpu import devices
 
 pyte = pytest.importorskip("pyte", reason="reconstructs the screen")
 
@@ -309,7 +310,7 @@ def test_the_inspector_looks_for_nvcomp_where_python_does(tmp_path: Path, monkey
     calls: list[tuple[list[str], list[str]]] = []
     monkeypatch.setattr(_tui, "tui_main", lambda args, folders: calls.append((args, folders)) or 0)
     assert _tui.main(["a.wcodec"]) == 0
-    assert calls == [(["wcodec-tui", "a.wcodec"], _devices.nvcomp_folders())] and calls[0][1][0] == str(tmp_path)
+    assert calls == [(["wcodec-tui", "a.wcodec"], devices.nvcomp_folders())] and calls[0][1][0] == str(tmp_path)
 
 
 def test_exit_statuses(container: Path, model: Path, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wcodec import _container, cli
+from wcodec import cli
 from wcodec._cli import rates, reference
-from wcodec._reports import CompressionReport
+from wcodec._core.reports import CompressionReport
+from wcodec._file import container
 
 COMBINATIONS = {(c, s) for c in ("rans", "huffman", "zstd", "raw") for s in ("row", "tensor", "block 128")}
 
@@ -176,7 +177,7 @@ def test_options_of_rates_that_do_not_fit(model: Path, capsys: pytest.CaptureFix
 def test_it_would_notice_wrong_rates(model: Path, layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Levels, scales, errors, instruction sets, rows and bits that are wrong by little."""
     name = "model.layers.1.mlp.up_proj.weight"
-    entry = _container.TensorEntry
+    entry = container.TensorEntry
 
     def found(
         wrong: Callable[[pytest.MonkeyPatch], None], *options: str, source: Path = layer
@@ -236,7 +237,7 @@ def test_it_would_notice_wrong_rates(model: Path, layer: Path, tmp_path: Path, m
                 return words, length
 
             setattr(Wrong, method, call)
-            patch.setattr(_container.Container, "_open", property(lambda self: Wrong(self._native)))
+            patch.setattr(container.Container, "_open", property(lambda self: Wrong(self._native)))
 
         return patched
 
@@ -273,9 +274,9 @@ def test_it_would_notice(what: str, model: Path, tmp_path: Path, monkeypatch: py
 
         monkeypatch.setattr(reference.Checkpoint, "data", data)
     else:
-        true = getattr(_container.TensorEntry, what)
+        true = getattr(container.TensorEntry, what)
         monkeypatch.setattr(
-            _container.TensorEntry, what, lambda self: flipped(true(self)) if self.name == name else true(self)
+            container.TensorEntry, what, lambda self: flipped(true(self)) if self.name == name else true(self)
         )
     status, report = roundtrip(model, tmp_path / "r.json", "--coder", "rans", "--scale", "row")
     found = report["combinations"][0]["differences"]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import wcodec
 from command import Cli, call
-from wcodec import _places, _terminal
 from wcodec._cli.parser import build_parser
 from wcodec._cli.parsing import commands, options
+from wcodec._core import paths, terminal
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -51,7 +51,7 @@ def test_tables_fit(columns: int, file: Path, run: Cli, monkeypatch: pytest.Monk
         assert status == 0
         for line in out.splitlines():
             # Words are not cut, however narrow it is.
-            assert _terminal.width(line) <= columns or " " not in line.strip(), line
+            assert terminal.width(line) <= columns or " " not in line.strip(), line
     left_out = "not shown for want of room" in " ".join(out.split())
     assert left_out == (columns <= 80)
 
@@ -191,14 +191,14 @@ def test_paths_are_looked_at_before_torch_is_imported(tmp_path: Path) -> None:
 def test_names_that_may_be_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
-    _places.check("owner/name", hub=True)
-    _places.check("gpt2", hub=True)
+    paths.check("owner/name", hub=True)
+    paths.check("gpt2", hub=True)
     for name in ("models/name", "x.wcodec", "a/b/c", "/none", "~/none", "none/"):
         with pytest.raises(wcodec.FileError):
-            _places.check(name, hub=True)
+            paths.check(name, hub=True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(wcodec.FileError):
-        _places.check("owner/name", hub=True)
+        paths.check("owner/name", hub=True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,7 +11,7 @@ import wcodec
 import xxhash
 from command import Cli, document
 from gguf_files import BLOCKS, DATA, KINDS, Tensor, blocks, gguf_bytes, numbers
-from wcodec._gguf import GgufFile, is_gguf
+from wcodec._file.gguf import GgufFile, is_gguf
 
 NAMES = json.loads((DATA / "types.json").read_text())
 

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 import wcodec
 import wcodec.nn
 from gpu_helpers import torch
-from wcodec.nn import _around
-from wcodec.nn._around import Launch, Norm
-from wcodec.nn._chain import Chain
-from wcodec.nn._fused import Fused
-from wcodec.nn._plans_gpu import GpuPlan
+from wcodec.nn._fusion import around
+from wcodec.nn._fusion.around import Launch, Norm
+from wcodec.nn._weights.chain import Chain
+from wcodec.nn._weights.fused import Fused
+from wcodec.nn._weights.plans_gpu import GpuPlan
 
 from tests.gpu.test_products import SCHEMES, WAYS, container, error, fits, poisoned, weights
 
@@ -384,7 +384,7 @@ def test_gates_and_values_of_two_kernels_and_many_threads(tmp_path: Path) -> Non
 
 
 def test_words_of_a_meeting_are_of_one_stream() -> None:
-    meeting = _around.Meeting(100, torch.device("cuda", 0))
+    meeting = around.Meeting(100, torch.device("cuda", 0))
     first, second = meeting.words(1), meeting.words(2)
     assert first.data_ptr() != second.data_ptr() and meeting.words(1) is first
     assert first.numel() == 7 and not first.any()

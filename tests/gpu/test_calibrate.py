@@ -14,9 +14,10 @@ from gpu_helpers import torch
 
 transformers = pytest.importorskip("transformers")
 
-from wcodec._calibrate import _factor, _replay  # noqa: E402
-from wcodec._calibrate._quantize import quantize  # noqa: E402
-from wcodec._calibrate._statistics import feedback_for  # noqa: E402
+from wcodec._calibrate import factor as _factor  # noqa: E402
+from wcodec._calibrate import replay  # noqa: E402
+from wcodec._calibrate.quantize import quantize  # noqa: E402
+from wcodec._calibrate.statistics import feedback_for  # noqa: E402
 
 gpu = gpu_helpers.gpu
 
@@ -45,7 +46,7 @@ def test_a_gpu_finds_the_symbols_that_a_cpu_finds(trellis: bool, fed: bool) -> N
         assert abs(one.bits / other.bits - 1) < 0.01
     again = quantize(weight.cuda(), known, step=step, tile=128, trellis=trellis)
     assert torch.equal(again.levels, other.levels) and torch.equal(again.scales, other.scales)
-    _replay.forget()
+    replay.forget()
     fresh = quantize(weight.cuda(), known, step=step, tile=128, trellis=trellis)
     assert torch.equal(fresh.levels, other.levels)
 

@@ -204,7 +204,7 @@ def test_memory_is_the_rings(tmp_path: Path, rng: np.random.Generator) -> None:
     container = wcodec.open(path)
     names = [entry.name for entry in container.stored]
     sizes = wcodec._native.DeviceSizes(container._open, names)
-    options = wcodec._gpu_decoder.gpu_options(ring=0)
+    options = wcodec._gpu.decoder.gpu_options(ring=0)
     for on_disk in ([], names[:3], names):
         decoder = wcodec.HostDecoder(path, ring=0, from_disk=on_disk) if on_disk else host
         places = [names.index(name) for name in on_disk]

@@ -23,7 +23,7 @@ import pytest
 import wcodec
 from command import call, document
 from gpu_helpers import NO_GPU, torch
-from wcodec._models._running import cache_name
+from wcodec._models.running import cache_name
 from wcodec.nn import CompressedEmbedding, CompressedLinear
 
 transformers = pytest.importorskip("transformers")

@@ -13,10 +13,12 @@ import torch
 import torch.nn.functional as F
 import wcodec
 from wcodec import _native
-from wcodec.nn import CompressedLinear, _plans, _plans_gpu, _workspace
-from wcodec.nn._chain import Chain
-from wcodec.nn._plans_gpu import GpuPlan, GpuSlicedPlan
-from wcodec.nn._workspace import Space, Workspace
+from wcodec.nn import CompressedLinear
+from wcodec.nn._weights import plans as _plans
+from wcodec.nn._weights import plans_gpu, workspace
+from wcodec.nn._weights.chain import Chain
+from wcodec.nn._weights.plans_gpu import GpuPlan, GpuSlicedPlan
+from wcodec.nn._weights.workspace import Space, Workspace
 
 WEIGHTS = {name: torch.randn(32, 16, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcdef")}
 
@@ -89,10 +91,10 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Workspace:
     found.streams, found.graphs, found._capture = found_space(0), weakref.WeakValueDictionary(), (0, None)
     found.wanted = 0
     here, waits, kept = Here(), [], []
-    for module in (_plans_gpu, _workspace):
+    for module in (plans_gpu, workspace):
         monkeypatch.setattr(module, "workspace", lambda device: found)
-    monkeypatch.setattr(_workspace, "_current_stream", lambda index: here.stream)
-    monkeypatch.setattr(_workspace, "_is_capturing", lambda: here.capture > 0)
+    monkeypatch.setattr(workspace, "_current_stream", lambda index: here.stream)
+    monkeypatch.setattr(workspace, "_is_capturing", lambda: here.capture > 0)
     monkeypatch.setattr(_native, "gpu_capture", lambda index, stream: here.capture)
     monkeypatch.setattr(_native, "gpu_keep", lambda index, stream, what: kept.append((here.capture, what)))
     monkeypatch.setattr(_native, "DeviceMemory", lambda index, size: torch.empty(size, dtype=torch.uint8))
@@ -141,10 +143,10 @@ def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monk
 
     with_kernels = {"a", "b", "c"}
     made = lambda store, name, *_: Few(name) if name in with_kernels else None  # noqa: E731
-    monkeypatch.setattr(_plans_gpu, "fused", made)
+    monkeypatch.setattr(plans_gpu, "fused", made)
     store, device = FakeStore(), torch.device("cpu")
     plan = GpuPlan(store, ("a", "b"), device, torch.float32)  # type: ignore[arg-type]
-    sliced = _plans_gpu.GpuSlicedPlan(store, "c", device, torch.float32)  # type: ignore[arg-type]
+    sliced = plans_gpu.GpuSlicedPlan(store, "c", device, torch.float32)  # type: ignore[arg-type]
     for made_plan, name in ((plan, "a"), (plan, "b"), (sliced, "c")):
         x = torch.randn(2, 16)
         found = made_plan.apply(F.linear, made_plan.names.index(name), x, None)
@@ -175,7 +177,7 @@ def test_a_graph_that_is_the_first_to_decode_has_memory_for_all(space: Any, monk
         def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> None:
             raise AssertionError("so many are decoded for")
 
-    monkeypatch.setattr(_plans_gpu, "fused", lambda *_: Few())
+    monkeypatch.setattr(plans_gpu, "fused", lambda *_: Few())
     store, device = FakeStore(), torch.device("cpu")
     sizes = (("a",), ("b", "c"), ("d", "e", "f"))
     made = [GpuPlan(store, names, device, torch.float32) for names in sizes]  # type: ignore[arg-type]
@@ -339,7 +341,7 @@ def test_experts_hold_the_memory_until_they_have_computed(space: Any) -> None:
     begun, out = threading.Event(), []
     other = threading.Thread(target=lambda: (begun.wait(), call(two, "c")))
     other.start()
-    with _workspace.exclusive(store, torch.device("cuda", 0)):
+    with workspace.exclusive(store, torch.device("cuda", 0)):
         weights = one.apply_all(lambda found: found)
         begun.set()
         other.join(0.2)

@@ -297,7 +297,7 @@ def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> Non
 
 
 def test_few_tokens_need_no_memory_for_decoded_weights() -> None:
-    scratch = wcodec.nn._workspace.scratch_bytes
+    scratch = wcodec.nn._weights.workspace.scratch_bytes
     place = torch.device("cuda", torch.cuda.current_device())
     # Graphs and models of tests before, which have memory of their own.
     gc.collect()

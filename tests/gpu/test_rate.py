@@ -55,12 +55,13 @@ def test_tensors_are_those_of_the_cpu(
     path = tmp_path / "x.wcodec"
     # Steps and not bits: the small ones of these have no so few bits.
     step = 2.05 - number - trellis
-    options = wcodec._options.encode_options(
+    options = wcodec._core.options.encode_options(
         bits=number, trellis=trellis, step=2.0**step, coder=coder, transpose="turned"
     )
-    from wcodec import _native, _sources
+    from wcodec import _native
+    from wcodec._file import sources
 
-    _native.encode(_sources.native_source(source), str(path), options, None)
+    _native.encode(sources.native_source(source), str(path), options, None)
     with wcodec.open(path) as container:
         decoder = wcodec.GpuDecoder(container)
         for name, tensor in source.items():

@@ -598,24 +598,24 @@ def test_memory_comes_back_after_graphs() -> None:
     subjects = [Subject(llama(seed), seed, coder=coder) for coder in ("rans", "zstd")]
     # torch keeps memory for the products of each stream.
     place, stream = torch.device(DEVICE, torch.cuda.current_device()), torch.cuda.Stream()
-    least = wcodec.nn._workspace.scratch_bytes(place)
+    least = wcodec.nn._weights.workspace.scratch_bytes(place)
 
     def free_after(rounds: int) -> int:
         for i in range(rounds):
             graph = Captured(subjects[i % 2], stream=stream)
             assert not graph.run(random.Random(i))
-            assert wcodec.nn._workspace.scratch_bytes(place) > least
+            assert wcodec.nn._weights.workspace.scratch_bytes(place) > least
             del graph
         # What graphs kept goes some time after them.
         for _ in range(500):
             gc.collect()
-            if wcodec.nn._workspace.scratch_bytes(place) <= least:
+            if wcodec.nn._weights.workspace.scratch_bytes(place) <= least:
                 break
             time.sleep(0.01)
         time.sleep(0.2)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        assert wcodec.nn._workspace.scratch_bytes(place) == least
+        assert wcodec.nn._weights.workspace.scratch_bytes(place) == least
         return torch.cuda.mem_get_info()[0]
 
     free = free_after(6)

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import wcodec
 from gpu_helpers import NO_NVCOMP, same, torch
-from wcodec import _gpu_load, cli
+from wcodec import cli
+from wcodec._file import load
 
 # pytest looks for fixtures in the module.
 gpu, coder = gpu_helpers.gpu, gpu_helpers.coder
@@ -80,7 +81,7 @@ def test_load_file(coder: str, layout: str, scale: str, dtype: Any, tmp_path: Pa
 
 def test_load_file_in_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = wcodec.load_file(path, "torch")
-    monkeypatch.setattr(_gpu_load, "GROUP_BYTES", 20_000)
+    monkeypatch.setattr(load, "GROUP_BYTES", 20_000)
     seen: list[tuple[str, int, int]] = []
     loaded = wcodec.load_file(path, device=torch.device("cuda", 0), progress=lambda *a: seen.append(a))
     assert all(same(loaded[n], t) for n, t in expected.items())

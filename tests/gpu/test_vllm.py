@@ -13,12 +13,12 @@ import gpu_helpers
 import pytest
 import wcodec
 from gpu_helpers import torch
-from wcodec._vllm import _ops
-from wcodec._vllm._deferred import Placeholder
-from wcodec._vllm._experts import RankExperts
-from wcodec._vllm._parts import Linear
-from wcodec._vllm._rank import Rank
-from wcodec._vllm._weights import Weights
+from wcodec._integrations.vllm import ops
+from wcodec._integrations.vllm.deferred import Placeholder
+from wcodec._integrations.vllm.experts import RankExperts
+from wcodec._integrations.vllm.parts import Linear
+from wcodec._integrations.vllm.rank import Rank
+from wcodec._integrations.vllm.weights import Weights
 
 F = torch.nn.functional
 gpu = gpu_helpers.gpu
@@ -137,10 +137,10 @@ def test_experts(folder: Path) -> None:
 
 def test_compiled_into_graphs(folder: Path) -> None:
     layer, weight = merged(folder, False)
-    marked = _ops.marker(layer, DTYPE, torch.device("cuda"))
+    marked = ops.marker(layer, DTYPE, torch.device("cuda"))
 
     def run(x: Any) -> Any:
-        return _ops.linear(x * 2, marked, None, 192) + 1
+        return ops.linear(x * 2, marked, None, 192) + 1
 
     x = torch.randn(5, WIDTH, dtype=DTYPE, device="cuda")
     with torch.inference_mode():

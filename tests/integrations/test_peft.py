@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from wcodec.nn import CompressedConv1D, CompressedLayer, CompressedLinear  # noqa: E402
-from wcodec.nn._store import Store  # noqa: E402
+from wcodec.nn._weights.store import Store  # noqa: E402
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 IDS = torch.arange(2 * 12).view(2, 12) * 7 % 90
@@ -345,7 +345,7 @@ import {first}, sys
 assert {first != "wcodec"} or "peft" not in sys.modules and "torch" not in sys.modules
 from peft import LoraConfig, get_peft_model
 import torch, wcodec
-assert sum(type(finder).__module__ == "wcodec._hook" for finder in sys.meta_path) == (
+assert sum(type(finder).__module__ == "wcodec._integrations.hook" for finder in sys.meta_path) == (
     "transformers.quantizers.auto" not in sys.modules)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64))
 wcodec.compress_(model, progress=False)

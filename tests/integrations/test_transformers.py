@@ -148,7 +148,7 @@ def test_no_more_than_a_tensor_is_in_memory(tmp_path: Path, monkeypatch: pytest.
     """Tensors are read one at a time, each once, and what has become a layer is not read by transformers again."""
     original, _ = made("causal")
     original.save_pretrained(tmp_path)
-    from wcodec._models._checkpoint import Checkpoint
+    from wcodec._models.checkpoint import Checkpoint
 
     read: list[str] = []
     before = Checkpoint.__getitem__

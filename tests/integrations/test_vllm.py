@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 import wcodec
-from wcodec._errors import InputError, UnsupportedError
-from wcodec._vllm import register
-from wcodec._vllm._versions import refused
+from wcodec._core.errors import InputError, UnsupportedError
+from wcodec._integrations.vllm import register
+from wcodec._integrations.vllm.versions import refused
 
 torch = pytest.importorskip("torch")
 
-from wcodec._vllm import _ops  # noqa: E402
-from wcodec._vllm._deferred import Deferred, Placeholder, Region, virtual  # noqa: E402
-from wcodec._vllm._experts import RankExperts  # noqa: E402
-from wcodec._vllm._parts import Linear  # noqa: E402
-from wcodec._vllm._rank import Rank  # noqa: E402
-from wcodec._vllm._weights import Weights  # noqa: E402
+from wcodec._integrations.vllm import ops  # noqa: E402
+from wcodec._integrations.vllm.deferred import Deferred, Placeholder, Region, virtual  # noqa: E402
+from wcodec._integrations.vllm.experts import RankExperts  # noqa: E402
+from wcodec._integrations.vllm.parts import Linear  # noqa: E402
+from wcodec._integrations.vllm.rank import Rank  # noqa: E402
+from wcodec._integrations.vllm.weights import Weights  # noqa: E402
 
 F = torch.nn.functional
 CPU = torch.device("cpu")
@@ -305,18 +305,18 @@ def test_operators_are_compiled_without_breaks(weights: Weights) -> None:
     weight = Placeholder("q", (64, 96), torch.float32)
     weight.parameter.data.copy_(dict(weights)["q"])
     layer = made(weights, weight, looked_up=True)
-    marked = _ops.marker(layer, torch.float32, CPU)
+    marked = ops.marker(layer, torch.float32, CPU)
 
     @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
     def run(x: Any, ids: Any, marked: Any) -> Any:
-        return _ops.linear(x + 1, marked, None, 64) * 2, _ops.embedding(ids, marked, 96)
+        return ops.linear(x + 1, marked, None, 64) * 2, ops.embedding(ids, marked, 96)
 
     for count in (2, 5):
         x, ids = torch.randn(count, 96), torch.arange(count)
         product, rows = run(x, ids, marked)
         assert torch.equal(product, layer.product(x + 1, None) * 2) and torch.equal(rows, layer.look_up(ids))
     with pytest.raises(InputError, match="a compressed layer's weight was moved by the engine"):
-        _ops.linear(torch.randn(2, 96), torch.zeros(1), None, 64)
+        ops.linear(torch.randn(2, 96), torch.zeros(1), None, 64)
 
 
 def test_a_folder_without_its_container(tmp_path: Path) -> None:

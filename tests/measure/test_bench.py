@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import wcodec
 from wcodec._measure import BenchReport, Span, Speed, bench, compare_kv_cache, evaluate, measure_vram
-from wcodec._measure import _profile as profiling
+from wcodec._measure import profile as profiling
 
 from tests.measure.test_evaluate import tiny
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import wcodec
-from wcodec._measure import _clock, compare_kv_cache, generate, with_kv_cache
-from wcodec._models._running import cache_name
+from wcodec._measure import clock as _clock
+from wcodec._measure import compare_kv_cache, generate, with_kv_cache
+from wcodec._models.running import cache_name
 
 from tests.measure.test_evaluate import tiny
 
@@ -82,7 +83,7 @@ def test_half_precision_models(attention: str) -> None:
 
 def test_wide_attention_is_attention_in_float32() -> None:
     """Against the formula, with queries, keys and values of bfloat16."""
-    from wcodec._measure._typed_cache import wide_attention
+    from wcodec._measure.typed_cache import wide_attention
 
     torch.manual_seed(1)
     q, k, v = (torch.randn(2, heads, 5, 8).bfloat16() for heads in (4, 2, 2))

@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 import torch
 import wcodec
-from wcodec._models._find import group_of
-from wcodec.nn import (
-    CompressedConv1D,
-    CompressedEmbedding,
-    CompressedExperts,
-    CompressedLayer,
-    CompressedLinear,
-    _plans,
-)
+from wcodec._models.find import group_of
+from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
+from wcodec.nn._weights import plans as _plans
 
 transformers = pytest.importorskip("transformers")
 CODERS = ["rans", "huffman", "zstd", "raw"]
@@ -153,9 +147,11 @@ def test_only_routed_experts_are_decoded(monkeypatch: pytest.MonkeyPatch) -> Non
     model = build("mixtral")
     wcodec.compress_(model, progress=False)
     decoded: list[str] = []
-    rows = wcodec.nn._store.Store.rows
+    rows = wcodec.nn._weights.store.Store.rows
     monkeypatch.setattr(
-        wcodec.nn._store.Store, "rows", lambda self, name, *rest: decoded.append(name) or rows(self, name, *rest)
+        wcodec.nn._weights.store.Store,
+        "rows",
+        lambda self, name, *rest: decoded.append(name) or rows(self, name, *rest),
     )
     logits(model, IDS[:1, :1])
     experts = [name for name in decoded if ".experts." in name]

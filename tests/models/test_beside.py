@@ -14,7 +14,7 @@ import torch
 import wcodec
 from command import Cli
 from small_models import llama
-from wcodec._models import _beside
+from wcodec._models import beside
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -96,12 +96,12 @@ def test_files_beside_the_weights_go_along(
 
 def test_large_files_stay_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, ["picture.PNG", "table.txt", "small.png"])
-    monkeypatch.setattr(_beside, "_LARGEST", 300)
-    monkeypatch.setattr(_beside, "_LARGEST_DATA", 100)
+    monkeypatch.setattr(beside, "_LARGEST", 300)
+    monkeypatch.setattr(beside, "_LARGEST_DATA", 100)
     (tmp_path / "picture.PNG").write_bytes(bytes(200))
     (tmp_path / "table.txt").write_bytes(bytes(200))
     (tmp_path / "huge.txt").write_bytes(bytes(400))
-    found = _beside.beside(tmp_path)
+    found = beside.beside(tmp_path)
     assert sorted(found.files) == ["small.png", "table.txt"] and found.left == ["huge.txt", "picture.PNG"]
 
 

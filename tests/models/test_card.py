@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import wcodec
 from small_models import llama
-from wcodec import _metadata
-from wcodec._models import _card
+from wcodec._core import metadata
+from wcodec._models import card
 
 yaml = pytest.importorskip("yaml")
 transformers = pytest.importorskip("transformers")
@@ -117,11 +117,11 @@ def test_a_card_that_somebody_wrote_stays(way: str, source: Path, tmp_path: Path
 def test_what_was_measured_and_calibrated_is_said(source: Path, tmp_path: Path) -> None:
     quality = {"version": 1, "kl": 0.0123, "perplexity": 9.5, "original_perplexity": 9.25, "top1_agreement": 0.96,
                "tokens": 2048, "text_sha256": "0123456789abcdef0"}  # fmt: skip
-    said = {_metadata.QUALITY_KEY: json.dumps(quality)}
+    said = {metadata.QUALITY_KEY: json.dumps(quality)}
     wcodec.compress(source, f"{tmp_path}/m/", metadata=said, progress=False)
     body = front(tmp_path / "m")[1]
     assert "| measured | KL 0.0123 nats/token, perplexity 9.2500 -> 9.5000, same top token 96.00 %, of 2,048" in body
-    text = _card.card(tmp_path / "m", _card.original_of(None), "m", "me/m", calibrated=True)
+    text = card.card(tmp_path / "m", card.original_of(None), "m", "me/m", calibrated=True)
     assert "| calibrated | yes" in text and "base_model" not in text and "# m, compressed by wcodec" in text
 
 
@@ -146,7 +146,7 @@ def test_odd_front_matter_is_no_error(text: str, source: Path, tmp_path: Path) -
 
 
 def test_without_yaml_the_front_matter_is_still_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_card, "_yaml", lambda: None)
-    original = _card.original_of(CARD, "them/x")
+    monkeypatch.setattr(card, "_yaml", lambda: None)
+    original = card.original_of(CARD, "them/x")
     assert original.front == {} and original.text.startswith("# Theirs")
-    assert yaml.safe_load(_card._dumped(_card._front(original, None)))["base_model"] == "them/x"
+    assert yaml.safe_load(card._dumped(card._front(original, None)))["base_model"] == "them/x"

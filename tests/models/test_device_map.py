@@ -12,10 +12,10 @@ pytest.importorskip("accelerate")
 from accelerate import init_empty_weights  # noqa: E402
 from small_models import TEXT, llama  # noqa: E402
 from transformers.integrations.accelerate import _get_device_map, compute_module_sizes  # noqa: E402
-from wcodec._models import _device_map  # noqa: E402
-from wcodec._transformers import WCodecQuantizer, register  # noqa: E402
+from wcodec._integrations.transformers import WCodecQuantizer, register  # noqa: E402
+from wcodec._models import device_map as _device_map  # noqa: E402
 from wcodec.nn import CompressedLayer  # noqa: E402
-from wcodec.nn._placement import RESIDENCIES  # noqa: E402
+from wcodec.nn._weights.placement import RESIDENCIES  # noqa: E402
 
 register()
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
-from wcodec._measure._loading import baseline_of  # noqa: E402
+from wcodec._measure.loading import baseline_of  # noqa: E402
 from wcodec.nn import CompressedLayer  # noqa: E402
 
 TEXT = torch.arange(24).view(2, 12) * 11 % 200 + 3
@@ -32,7 +32,7 @@ def by_transformers(path: Path, dtype: Any = torch.bfloat16) -> Any:
 
 
 def ours(path: Path, dtype: Any = "auto") -> Any:
-    from wcodec._models._original import original_model
+    from wcodec._models.original import original_model
 
     return original_model(path, dtype=dtype)[0]
 
@@ -117,7 +117,7 @@ def test_a_model_in_memory_is_calibrated_and_finds_its_tokenizer(
         return torch.device("cpu")
 
     # On a GPU where there is one that has room for the model, as folders are.
-    monkeypatch.setattr("wcodec._calibrate._amount.chosen_place", chosen_place)
+    monkeypatch.setattr("wcodec._calibrate.amount.chosen_place", chosen_place)
     report = wcodec.compress(path, f"{tmp_path / 'new'}/", bits=4, calibrate=ids.tolist(), progress=False)
     assert {t.scheme for t in report.tensors if len(t.shape) > 1} == {"rate"}
     assert asked[0][0] is None and asked[0][1] >= 2 * sum(math.prod(t.shape) for t in report.tensors)

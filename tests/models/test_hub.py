@@ -15,8 +15,8 @@ import pytest
 import wcodec
 from fake_hub import COMMITS, Hub, serving
 from small_models import llama
-from wcodec import _places
-from wcodec._models import _hub
+from wcodec._core import paths
+from wcodec._models import hub as _hub
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("huggingface_hub")
@@ -215,10 +215,10 @@ def test_names_in_the_cache_are_taken_offline(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hub/models--me--x/snapshots").mkdir(parents=True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    _places.check("me/x", hub=True, cache_dir=tmp_path / "hub")
+    paths.check("me/x", hub=True, cache_dir=tmp_path / "hub")
     with pytest.raises(wcodec.FileMissingError, match="no repository of that name in the cache"):
-        _places.check("me/y", hub=True, cache_dir=tmp_path / "hub")
+        paths.check("me/y", hub=True, cache_dir=tmp_path / "hub")
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    _places.check("me/y", hub=True, cache_dir=tmp_path / "hub")
+    paths.check("me/y", hub=True, cache_dir=tmp_path / "hub")
     with pytest.raises(wcodec.FileMissingError):
-        _places.check("me/y", hub=True, local_files_only=True, cache_dir=tmp_path / "hub")
+        paths.check("me/y", hub=True, local_files_only=True, cache_dir=tmp_path / "hub")

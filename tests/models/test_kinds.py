@@ -12,7 +12,7 @@ import pytest
 import torch
 import wcodec
 from small_models import llama
-from wcodec import _folder_kinds
+from wcodec._file import folder_kinds
 
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -84,7 +84,7 @@ def test_no_model_is_taken_for_another_kind(model: Path, tmp_path: Path) -> None
     files = sorted(p.name for p in model.iterdir())
     more = ["modules.json", "1_Pooling", "pytorch_model.bin", "model.onnx", "tf_model.h5", "params.json", "tekken.json"]
     for names in (files, [*files, *more], ["config.json", "a.wcodec"], ["a.wcodec"]):
-        assert _folder_kinds.explain(tmp_path, sorted(names), lambda name: {}, lambda name: []) is None
+        assert folder_kinds.explain(tmp_path, sorted(names), lambda name: {}, lambda name: []) is None
 
 
 def checkpoint(folder: Path) -> Any:
@@ -226,6 +226,6 @@ def test_an_adapter_in_the_folder_is_applied(adapted: Path, tmp_path: Path, monk
     # One file has no place for it.
     with pytest.raises(wcodec.InputError, match="an adapter .* beside the model, which one file"):
         wcodec.compress(adapted, tmp_path / "one.wcodec", progress=False)
-    monkeypatch.setattr("wcodec._models._adapter._has_peft", lambda: False)
+    monkeypatch.setattr("wcodec._models.adapter._has_peft", lambda: False)
     with pytest.raises(wcodec.UnsupportedError, match="peft is not installed"):
         wcodec.load_model(out)

@@ -17,11 +17,11 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import quantized_checkpoints as small  # noqa: E402
-from wcodec import _quantized  # noqa: E402
-from wcodec._models._checkpoint import Stored  # noqa: E402
-from wcodec.nn._layer import contents  # noqa: E402
-from wcodec.nn._scaled import Scaled, ScaledDecoder  # noqa: E402
-from wcodec.nn._store import Store  # noqa: E402
+from wcodec._file import quantized  # noqa: E402
+from wcodec._models.checkpoint import Stored  # noqa: E402
+from wcodec.nn._layers.layer import contents  # noqa: E402
+from wcodec.nn._weights.scaled import Scaled, ScaledDecoder  # noqa: E402
+from wcodec.nn._weights.store import Store  # noqa: E402
 
 MODELS = {
     "llama": small.fp8_llama,
@@ -155,14 +155,14 @@ def test_slices_and_disk_have_the_scales_of_their_rows(tmp_path: Path, monkeypat
     assert torch.equal(logits(wcodec.load_model(tmp_path / "out", residency="disk")), want)
     assert torch.equal(logits(wcodec.load_model(tmp_path / "out", cache="1MB")), want)
     # Weights that are multiplied with in slices of rows, which begin within blocks of scales.
-    monkeypatch.setattr("wcodec.nn._plans.SLICE_BYTES", 16 * 64 * 2)
-    monkeypatch.setattr("wcodec.nn._plans._TILE_ROWS", 16)
+    monkeypatch.setattr("wcodec.nn._weights.plans.SLICE_BYTES", 16 * 64 * 2)
+    monkeypatch.setattr("wcodec.nn._weights.plans._TILE_ROWS", 16)
     sliced = wcodec.load_model(tmp_path / "out", cache=0)
     torch.testing.assert_close(logits(sliced), want, rtol=0, atol=1e-2)
     plans = layers(sliced)[0]._store._devices[torch.device("cpu")].plans.values()
     assert any(type(plan).__name__ == "SlicedPlan" and len(plan._slices) > 2 for plan in plans)
     # The values themselves are the same.
-    monkeypatch.setattr(_quantized, "_AT_ONCE", 7 * 64)
+    monkeypatch.setattr(quantized, "_AT_ONCE", 7 * 64)
     assert torch.equal(
         sliced.model.layers[0].mlp.up_proj.weight,
         small.dequantized(tmp_path / "source").model.layers[0].mlp.up_proj.weight,
@@ -205,7 +205,7 @@ class Emulated:
 @pytest.mark.parametrize("shape", [(96, 64), (33, 35), (17, 1)])
 def test_a_gpu_decodes_codes_into_the_memory_of_values(shape: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # A few rows at once: those that are done must not touch codes of those that are not.
-    monkeypatch.setattr(_quantized, "_AT_ONCE", 2 * shape[1])
+    monkeypatch.setattr(quantized, "_AT_ONCE", 2 * shape[1])
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(7))
     codes, scales = small.blocked(weight, 16)
     plain = torch.randn(32, 32).to(torch.bfloat16)
@@ -235,15 +235,15 @@ def test_a_gpu_decodes_codes_into_the_memory_of_values(shape: Any, dtype: Any, m
 
 
 def test_ranks_and_engines_are_told(tmp_path: Path) -> None:
-    from wcodec._models import _parallel
+    from wcodec._models import parallel
 
     small.fp8_llama(tmp_path / "source")
     wcodec.compress(tmp_path / "source", f"{tmp_path / 'out'}/", scheme="lossless", progress=False)
     model = wcodec.load_model(tmp_path / "out")
     store = layers(model)[0]._store
     with pytest.raises(wcodec.UnsupportedError, match="not shared by ranks"):
-        _parallel._divide(model, store, [], None)  # type: ignore[arg-type]
-    from wcodec._vllm._weights import Weights
+        parallel._divide(model, store, [], None)  # type: ignore[arg-type]
+    from wcodec._integrations.vllm.weights import Weights
 
     with pytest.raises(wcodec.UnsupportedError, match="which vLLM does not get"):
         Weights(tmp_path / "out")

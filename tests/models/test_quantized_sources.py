@@ -14,9 +14,9 @@ transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import quantized_checkpoints as small  # noqa: E402
-from wcodec import _encode  # noqa: E402
-from wcodec._models._checkpoint import Checkpoint  # noqa: E402
-from wcodec._models._original import original_model  # noqa: E402
+from wcodec._file import encode  # noqa: E402
+from wcodec._models.checkpoint import Checkpoint  # noqa: E402
+from wcodec._models.original import original_model  # noqa: E402
 
 MODELS = {
     "llama": small.fp8_llama,
@@ -200,15 +200,15 @@ def test_missing_and_wrong_scales_are_named(tmp_path: Path) -> None:
 def test_tensors_in_memory_are_the_same_source(tmp_path: Path) -> None:
     tensors = small.fp8_llama(tmp_path)
     checkpoint = Checkpoint(tmp_path)
-    made = _encode.compress_in_memory({**tensors, "tied": tensors["lm_head.weight"]})
-    again = _encode.compress_in_memory(
+    made = encode.compress_in_memory({**tensors, "tied": tensors["lm_head.weight"]})
+    again = encode.compress_in_memory(
         {**{name: checkpoint[name] for name in checkpoint}, "tied": checkpoint["lm_head.weight"]}
     )
     assert set(made) == set(again)
     assert all(same_bits(made[name].torch(), again[name].torch()) for name in made)
     # And what is kept in a container becomes values when it is encoded again.
     kept = wcodec.open(wcodec.compress_to_bytes(tmp_path, scheme="lossless")[0])
-    again = _encode.compress_in_memory(kept)
+    again = encode.compress_in_memory(kept)
     assert not any(name.endswith("scale_inv") for name in again)
     assert all(same_bits(made[name].torch(), again[name].torch()) for name in again)
 
@@ -232,7 +232,7 @@ def test_verify_knows_codes_and_values(tmp_path: Path) -> None:
 def test_plain_fp8_is_what_it_was(tmp_path: Path) -> None:
     # Files of FP8 without scales: their numbers are the weights.
     weights = {"a.weight": torch.randn(64, 64).to(torch.float8_e4m3fn), "b.weight": torch.randn(64, 64)}
-    kept = _encode.compress_in_memory(weights)
+    kept = encode.compress_in_memory(weights)
     assert kept["a.weight"].dtype == "F8_E4M3" and kept["b.weight"].scheme == "int8"
 
 

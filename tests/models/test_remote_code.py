@@ -144,7 +144,7 @@ def test_code_of_the_hub(config: dict[str, Any], plain: Path, tmp_path: Path, mo
         wcodec.load_model(folder)
     # The config of a container without a folder is as hostile.
     record = json.loads((folder / "config.json").read_text())
-    from wcodec._foreign import config_of
+    from wcodec._core.foreign import config_of
 
     with pytest.raises(wcodec.InputError, match="asks for code from elsewhere"):
         config_of("x.wcodec", record)
@@ -153,13 +153,13 @@ def test_code_of_the_hub(config: dict[str, Any], plain: Path, tmp_path: Path, mo
 
 def test_flash_attention_is_no_kernel_of_the_hub(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_with(tmp_path / "x", plain, attn_implementation="flash_attention_2")
-    from wcodec import _foreign
+    from wcodec._core import foreign
 
     # With the package `kernels` and without flash-attn transformers would fetch it.
-    monkeypatch.setattr(_foreign, "_has", lambda package: package == "kernels")
+    monkeypatch.setattr(foreign, "_has", lambda package: package == "kernels")
     with pytest.raises(wcodec.InputError, match="asks for code from elsewhere: 'flash_attention_2'"):
         wcodec.load_model(folder)
-    monkeypatch.setattr(_foreign, "_has", lambda package: False)
+    monkeypatch.setattr(foreign, "_has", lambda package: False)
     with pytest.raises(wcodec.FormatError, match="transformers makes no model of its config: ImportError: Flash"):
         wcodec.load_model(folder)
 
@@ -179,7 +179,7 @@ def test_what_runs_nothing_is_allowed(plain: Path, tmp_path: Path) -> None:
 
 def test_parts_of_a_config_lose_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would ask on standard input about the code of a part that is none of its own models."""
-    from wcodec._foreign import config_of
+    from wcodec._core.foreign import config_of
 
     part = {"model_type": "siglip_vision_model", "auto_map": {"AutoModel": "own.Own"}}
     record = {"model_type": "gemma3", "vision_config": part, "auto_map": OWN}

@@ -22,7 +22,7 @@ import pytest
 import torch
 import wcodec
 from command import Cli, call
-from wcodec._models import _save
+from wcodec._models import save
 from wcodec.nn import CompressedLayer
 
 transformers = pytest.importorskip("transformers")
@@ -175,7 +175,7 @@ def test_a_save_that_fails_changes_nothing(saved: Path, tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         wcodec.save_pretrained(other, folder, Failing(), overwrite=True)
     # Whatever is written last fails: the others are not there either.
-    real, names = _save.output, []
+    real, names = save.output, []
 
     def failing(path: Path, **options: Any) -> Any:
         names.append(path.name)
@@ -183,7 +183,7 @@ def test_a_save_that_fails_changes_nothing(saved: Path, tmp_path: Path, monkeypa
             raise KeyboardInterrupt
         return real(path, **options)
 
-    monkeypatch.setattr(_save, "output", failing)
+    monkeypatch.setattr(save, "output", failing)
     for place in (folder, tmp_path / "new"):
         with pytest.raises(KeyboardInterrupt):
             wcodec.save_pretrained(other, place, overwrite=True)
@@ -379,7 +379,7 @@ def test_a_model_that_was_not_compressed_saves(model: Path, tmp_path: Path, monk
     def too_small(self: Any) -> None:
         raise wcodec.InputError("too small")
 
-    monkeypatch.setattr("wcodec.nn._store.Store.check_budget", too_small)
+    monkeypatch.setattr("wcodec.nn._weights.store.Store.check_budget", too_small)
     with pytest.raises(wcodec.InputError, match="too small"):
         wcodec.compress_(loaded, progress=False)
     loaded.save_pretrained(tmp_path / "new")

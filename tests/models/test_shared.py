@@ -7,8 +7,8 @@ import torch
 import wcodec
 from small_models import mixtral
 from torch import nn
-from wcodec._models._names import Match
-from wcodec._models._plain import Filling
+from wcodec._models.names import Match
+from wcodec._models.plain import Filling
 
 
 class Heads(nn.Module):

@@ -13,7 +13,7 @@ import wcodec
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 from wcodec.nn import CompressedLayer, CompressedLinear, CompressedSumLinear
-from wcodec.nn._forms import form_of
+from wcodec.nn._layers.forms import form_of
 
 
 def told(model: nn.Module, report: Any) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import earlier_folders
 import pytest
 import wcodec
-from wcodec._from_pretrained import Left
+from wcodec._integrations.from_pretrained import Left
 from whole_models import IDS, SIZES, both_ways, differences, fresh, llama, out_of, t5
 
 torch = pytest.importorskip("torch")
@@ -336,7 +336,7 @@ def test_numbers_of_layers_that_no_model_has_are_refused(tmp_path: Path, key: st
 
 def test_a_class_of_another_kind_of_config_is_found(tmp_path: Path) -> None:
     from transformers.models.auto import modeling_auto
-    from wcodec._foreign import class_of
+    from wcodec._core.foreign import class_of
 
     pairs = getattr(modeling_auto, "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES", {})
     if "glmga" not in pairs:

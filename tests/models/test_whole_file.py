@@ -16,7 +16,7 @@ import pytest
 import wcodec
 from fake_hub import Hub, serving
 from small_models import llama
-from wcodec import _from_pretrained
+from wcodec._integrations import from_pretrained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -102,7 +102,7 @@ def test_all_ways_of_loading_agree(folder: Path) -> None:
     half = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     assert half.model.norm.weight.dtype == half.model.layers[1].mlp.up_proj.weight.dtype == torch.bfloat16
     model, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    assert not any(told.values()) and _from_pretrained._LEFT not in model.__dict__
+    assert not any(told.values()) and from_pretrained._LEFT not in model.__dict__
     # The layers without their head.
     base = kinds[2].from_pretrained(folder)
     assert torch.equal(base(IDS).last_hidden_state, model.model(IDS).last_hidden_state)
@@ -210,6 +210,6 @@ def test_another_transformers_is_refused_by_name(folder: Path, monkeypatch: pyte
 
     real = modeling_utils._get_resolved_checkpoint_files.__wrapped__
     monkeypatch.setattr(modeling_utils, "_get_resolved_checkpoint_files", real)
-    monkeypatch.setattr(_from_pretrained, "install", lambda: None)
+    monkeypatch.setattr(from_pretrained, "install", lambda: None)
     with pytest.raises(wcodec.UnsupportedError, match="in a way that this wcodec does not know"):
         transformers.AutoModelForCausalLM.from_pretrained(folder)

@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F
 import wcodec
 import wcodec.nn
-from wcodec.nn import _around, _blocks, _groups, _pattern
+from wcodec.nn._fusion import around, blocks, groups
+from wcodec.nn._layers import pattern
 
 transformers = pytest.importorskip("transformers")
 from transformers.utils.deprecation import deprecate_kwarg  # noqa: E402
@@ -64,9 +65,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             layer._plan = layer._plan or layer._prepared(layer._dtype)
         return Played(layers, gated), [(layer, layer._plan) for layer in layers]
 
-    monkeypatch.setattr(_around, "launches", launches)
-    monkeypatch.setattr(_groups, "KINDS", {"cpu"})
-    monkeypatch.setattr(_blocks, "KINDS", {"cpu"})
+    monkeypatch.setattr(around, "launches", launches)
+    monkeypatch.setattr(groups, "KINDS", {"cpu"})
+    monkeypatch.setattr(blocks, "KINDS", {"cpu"})
     _log.clear()
     yield _log
 
@@ -156,7 +157,7 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
     model = llama(kind)
     ids = torch.arange(34).view(2, 17)
     normed: list[Any] = []
-    monkeypatch.setattr(_blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    monkeypatch.setattr(blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
     with torch.no_grad():
         want = model(ids, output_hidden_states=True)
         wcodec.nn.fuse_(model)
@@ -177,7 +178,7 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
         assert torch.equal(model(ids).logits, want.logits) and len(normed) == 6
         # Without a norm of torch's, the module's own is asked.
         wcodec.nn.fuse_(model)
-        monkeypatch.setattr(_blocks, "_rms_norm", None)
+        monkeypatch.setattr(blocks, "_rms_norm", None)
         torch.testing.assert_close(model(ids).logits, want.logits, rtol=1e-4, atol=1e-4)
 
 
@@ -206,12 +207,12 @@ def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatc
     model = llama()
     ids = torch.arange(17)[None]
     normed: list[Any] = []
-    monkeypatch.setattr(_blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    monkeypatch.setattr(blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
     with torch.no_grad():
         want = model(ids).logits
         for name in ("self_attn.q_proj", "mlp.down_proj"):
             with monkeypatch.context() as patched:
-                patched.setattr(_around, "launches", _without(model, name, _around.launches))
+                patched.setattr(around, "launches", _without(model, name, around.launches))
                 wcodec.nn.fuse_(model)
                 normed.clear()
                 torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
@@ -334,7 +335,7 @@ def test_a_served_layer_wants_its_own_tensor(played: list[str]) -> None:
     model = llama()
     layer = model.model.layers[0].self_attn.q_proj
     x, y = torch.zeros(1, 64), torch.ones(1, 64)
-    from wcodec.nn._served import Serving, given
+    from wcodec.nn._layers.served import Serving, given
 
     with Serving([layer], [given(layer, x, y)]), pytest.raises(wcodec.InputError, match="another tensor"):
         layer(x.clone())
@@ -416,7 +417,7 @@ def test_code_says_which_layers_read_one_tensor() -> None:
     def another(old_name: str, version: str) -> Any:
         return wrapped
 
-    assert {s.argument: set(s.names) for s in _pattern.siblings(Renamed)} == {"x": {"a", "b"}}
+    assert {s.argument: set(s.names) for s in pattern.siblings(Renamed)} == {"x": {"a", "b"}}
 
     class LikeRenamed(torch.nn.Module):
         deprecate_kwarg = another
@@ -425,7 +426,7 @@ def test_code_says_which_layers_read_one_tensor() -> None:
         def forward(self, x: Any) -> Any:
             return self.a(x) + self.b(x)
 
-    found = {s.argument: set(s.names) for s in _pattern.siblings(Both)}
+    found = {s.argument: set(s.names) for s in pattern.siblings(Both)}
     assert found == {"x": {"a", "b"}, "y": {"c", "d"}}
     for kind in (
         Changed,
@@ -440,7 +441,7 @@ def test_code_says_which_layers_read_one_tensor() -> None:
         LikeRenamed,
         torch.nn.Linear,
     ):
-        assert _pattern.siblings(kind) == (), kind
+        assert pattern.siblings(kind) == (), kind
 
 
 def test_blocks_are_known_by_their_code() -> None:
@@ -450,16 +451,16 @@ def test_blocks_are_known_by_their_code() -> None:
     from transformers.models.qwen3 import modeling_qwen3
 
     for module, name in ((modeling_llama, "Llama"), (modeling_qwen3, "Qwen3")):
-        form = _pattern.block_form(getattr(module, f"{name}DecoderLayer"))
+        form = pattern.block_form(getattr(module, f"{name}DecoderLayer"))
         assert form is not None and ("attention_mask", "attention_mask") in form.keywords and form.rest == "kwargs"
-        assert _pattern.attends(getattr(module, f"{name}Attention"))
-        assert _pattern.is_gated(getattr(module, f"{name}MLP")) and _pattern.is_rms_norm(
+        assert pattern.attends(getattr(module, f"{name}Attention"))
+        assert pattern.is_gated(getattr(module, f"{name}MLP")) and pattern.is_rms_norm(
             getattr(module, f"{name}RMSNorm")
         )
     # Norms behind, and gains of 1 + w.
-    assert _pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
-    assert _pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
-    assert not _pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
+    assert pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
+    assert pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
+    assert not pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
 
 
 def test_arguments_by_their_earlier_names(played: list[str]) -> None:
@@ -467,7 +468,7 @@ def test_arguments_by_their_earlier_names(played: list[str]) -> None:
     model = llama()
     wcodec.nn.fuse_(model)
     layer, h = model.model.layers[0], torch.randn(1, 5, 64)
-    form = _pattern.block_form(transformers.models.llama.modeling_llama.LlamaDecoderLayer)
+    form = pattern.block_form(transformers.models.llama.modeling_llama.LlamaDecoderLayer)
     assert form is not None
     known = [keyword for keyword, _ in form.keywords if keyword in ("cache", "past_key_values")]
     places = model.model.rotary_emb(h, torch.arange(5)[None])

@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 nn = torch.nn
 
 import wcodec  # noqa: E402
-from wcodec._measure._advice import advice  # noqa: E402
-from wcodec.nn import _budget  # noqa: E402
-from wcodec.nn._placement import checked_settings  # noqa: E402
+from wcodec._measure.advice import advice  # noqa: E402
+from wcodec.nn._weights import budget  # noqa: E402
+from wcodec.nn._weights.placement import checked_settings  # noqa: E402
 
 MB = 1_000_000
 
@@ -37,7 +37,7 @@ def kept(found: Any) -> int:
 
 
 def memory(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
-    monkeypatch.setattr(_budget, "host_memory", lambda: (free, free))
+    monkeypatch.setattr(budget, "host_memory", lambda: (free, free))
 
 
 X = torch.linspace(-1, 1, 256).expand(2, -1)
@@ -162,4 +162,4 @@ def test_the_high_mark_of_a_control_group_counts(high: int | None, tmp_path: Pat
     (group / "memory.max").write_text("9000\n")
     (group / "memory.high").write_text("max\n" if high is None else f"{high}\n")
     (group / "memory.current").write_text("3000\n")
-    assert _budget._group_memory(tmp_path / "root", tmp_path / "cgroup") == (high or 9000, 3000)
+    assert budget._group_memory(tmp_path / "root", tmp_path / "cgroup") == (high or 9000, 3000)

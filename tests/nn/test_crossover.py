@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import wcodec
-from wcodec.nn import _crossover
+from wcodec.nn._weights import crossover
 
 MOST = wcodec.ProductBatch.MOST
 
@@ -18,13 +18,13 @@ MOST = wcodec.ProductBatch.MOST
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     path = tmp_path / "crossover.json"
     path.write_text(json.dumps({"about": "", "capabilities": {}}))
-    monkeypatch.setattr(_crossover, "_TABLE", path)
+    monkeypatch.setattr(crossover, "_TABLE", path)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    _crossover._found.cache_clear()
-    _crossover._read.cache_clear()
+    crossover._found.cache_clear()
+    crossover._read.cache_clear()
     yield path
-    _crossover._found.cache_clear()
-    _crossover._read.cache_clear()
+    crossover._found.cache_clear()
+    crossover._read.cache_clear()
 
 
 def measured(scheme: str, rows: int, columns: int, tokens: int) -> dict[str, Any]:
@@ -43,26 +43,26 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
             measured("rate", 1000, 1000, 1),
         ],
     }
-    _crossover.write(report)
+    crossover.write(report)
     device = torch.device("cpu")
     # One launch takes no more.
-    assert _crossover.tokens(device, "rans/pair", "int8/row", 1) == MOST
+    assert crossover.tokens(device, "rans/pair", "int8/row", 1) == MOST
     # The border is their geometric middle, 4 million.
-    assert _crossover.tokens(device, "rans/pair", "int8/row", 3_900_000) == MOST
-    assert _crossover.tokens(device, "rans/pair", "int8/row", 4_100_000) == 8
-    assert _crossover.tokens(device, "rans/pair", "int8/row", 10**10) == 8
-    assert _crossover.tokens(device, "rans/pair/trellis", "rate/row", 5) == 1
+    assert crossover.tokens(device, "rans/pair", "int8/row", 3_900_000) == MOST
+    assert crossover.tokens(device, "rans/pair", "int8/row", 4_100_000) == 8
+    assert crossover.tokens(device, "rans/pair", "int8/row", 10**10) == 8
+    assert crossover.tokens(device, "rans/pair/trellis", "rate/row", 5) == 1
     # Of others nothing is known.
-    assert _crossover.tokens(device, "huffman/pair", "int8/row", 4_100_000) == MOST
+    assert crossover.tokens(device, "huffman/pair", "int8/row", 4_100_000) == MOST
     # Nor of this layout.
-    assert _crossover.tokens(device, "huffman/quad/trellis", "rate/row", 5) == MOST
+    assert crossover.tokens(device, "huffman/quad/trellis", "rate/row", 5) == MOST
     # Another GPU's rows stay.
-    _crossover.write({**report, "capability": "8.0"})
+    crossover.write({**report, "capability": "8.0"})
     assert set(json.loads(table.read_text())["capabilities"]) == {"8.0", "9.0"}
 
 
 def test_the_table_of_the_package_is_sound() -> None:
-    table = json.loads(_crossover._TABLE.read_text())
+    table = json.loads(crossover._TABLE.read_text())
     assert table["capabilities"]
     for one in table["capabilities"].values():
         for kind, rows in one["tokens"].items():

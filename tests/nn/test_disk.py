@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 import wcodec
-from wcodec import _host, cli
-from wcodec.nn import _budget, _plans
-from wcodec.nn._placement import choose_on_disk, ring_bytes, spread
+from wcodec import cli
+from wcodec._gpu import host as _host
+from wcodec.nn._weights import budget as _budget
+from wcodec.nn._weights import plans
+from wcodec.nn._weights.placement import choose_on_disk, ring_bytes, spread
 
 from tests.nn.test_placement import (
     GPU,
@@ -84,7 +86,7 @@ def test_logits_are_the_same_and_all_reads_are_foreseen(
     coder: str, direct: bool, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr("wcodec.nn._on_device.pays_directly", lambda *_: direct)
+    monkeypatch.setattr("wcodec.nn._weights.on_device.pays_directly", lambda *_: direct)
     path = folders(coder=coder)
     wanted = logits(wcodec.load_model(path))
     model = wcodec.load_model(path, residency="disk")
@@ -121,11 +123,11 @@ def test_models_of_other_kinds(name: str, folders: Any) -> None:
 
 
 def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
     plain, model = wcodec.load_model(folders()), wcodec.load_model(folders(), residency="disk")
     for _ in range(2):
         assert torch.equal(logits(model), logits(plain))
-    assert isinstance(model.lm_head._plan[0], _plans.SlicedPlan)
+    assert isinstance(model.lm_head._plan[0], plans.SlicedPlan)
     # What is compared with hashes before its first slice is decoded is not foreseen: once.
     *_, late = facts(model)
     assert torch.equal(logits(model), logits(plain)) and facts(model)[-1] == late
@@ -215,7 +217,7 @@ PROGRAM = """
 import json, os, resource, sys
 import torch, wcodec
 from wcodec.nn import CompressedLinear
-from wcodec.nn._store import Store
+from wcodec.nn._weights.store import Store
 
 def status(key):
     with open("/proc/self/status") as file:
@@ -298,7 +300,7 @@ def test_the_fewest_blocks_are_on_disk() -> None:
 def test_auto_on_the_cpu_reads_from_disk_what_memory_has_no_room_for(
     folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wcodec.nn._placement._LARGEST_RING", 60_000)
+    monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 60_000)
     plain = wcodec.load_model(folders())
     wanted = logits(plain)
     model = wcodec.load_model(folders(), residency="auto", ram_budget="10MB")
@@ -425,7 +427,7 @@ class OfDisk(Streamed):
 @pytest.fixture
 def disk_gpu(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:  # noqa: F811
     monkeypatch.setattr(_host, "HostDecoder", OfDisk)
-    monkeypatch.setattr("wcodec.nn._placement._LARGEST_RING", 60_000)
+    monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 60_000)
     yield gpu
 
 
@@ -456,7 +458,7 @@ def test_auto_fills_the_gpu_then_memory_then_takes_from_disk(folders: Any, disk_
     needs = store_of(model)._needs(GPU)
     units = needs.units
     blocks = [u for u in units if not u.looked_up]
-    taken = store_of(model)._budget.others + wcodec.nn._placement.device_bytes(
+    taken = store_of(model)._budget.others + wcodec.nn._weights.placement.device_bytes(
         [u for u in units if u not in blocks[:3]], blocks[:3], needs.takes()
     )
     host = needs.takes_of_host()
@@ -494,7 +496,7 @@ def test_what_is_in_memory_anyway_is_not_taken_from_disk(disk_gpu: Any) -> None:
     needs = store_of(model)._needs(GPU)
     blocks = [u for u in needs.units if not u.looked_up]
     rest = [u for u in needs.units if u.looked_up]
-    budget = store_of(model)._budget.others + wcodec.nn._placement.device_bytes(rest, blocks, needs.takes())
+    budget = store_of(model)._budget.others + wcodec.nn._weights.placement.device_bytes(rest, blocks, needs.takes())
     for ram in (None, 10 * MB, 1):
         model = build()
         wcodec.compress_(model, residency="auto", ram_budget=ram, progress=False)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import wcodec  # noqa: E402
-from wcodec.nn._fuse import fuses  # noqa: E402
+from wcodec.nn._fusion.fuse import fuses  # noqa: E402
 
 from tests.nn import test_blocks  # noqa: E402
 

@@ -12,8 +12,9 @@ import small_models
 import torch
 import wcodec
 from torch.utils.checkpoint import checkpoint
-from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, _plans
-from wcodec.nn._gradients import Layout
+from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear
+from wcodec.nn._layers.gradients import Layout
+from wcodec.nn._weights import plans
 
 from tests.nn.test_layers import heavy, linear
 
@@ -115,12 +116,12 @@ def test_layouts() -> None:
 
 def test_large_weights_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = linear(64, 200)
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 4 * 64 * 48)
+    monkeypatch.setattr(plans, "SLICE_BYTES", 4 * 64 * 48)
     layer = CompressedLinear.from_linear(plain)
     whole = layer.to_linear()
     for x in (torch.randn(3, 64), torch.randn(2, 50, 64), torch.randn(64)):
         assert same(gradients(layer, x)[1:], gradients(whole, x)[1:])
-    assert isinstance(layer._plan[0], _plans.SlicedPlan) and len(layer._plan[0]._slices) == 5
+    assert isinstance(layer._plan[0], plans.SlicedPlan) and len(layer._plan[0]._slices) == 5
 
 
 @pytest.mark.parametrize("cache", [0, "1MB"])
@@ -136,7 +137,7 @@ def test_a_weight_is_decoded_again_and_not_kept(cache: int | str, monkeypatch: p
     store = model[0]._store
     rows = type(store).rows
     monkeypatch.setattr(type(store), "rows", lambda self, name, *a: decoded.append(name) or rows(self, name, *a))
-    _plans._held = None
+    plans._held = None
     out.backward()
     assert bool(decoded) == (cache == 0) and x.grad is not None
     reference = copy.deepcopy(model)

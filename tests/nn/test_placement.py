@@ -16,9 +16,14 @@ from typing import Any
 import pytest
 import torch
 import wcodec
-from wcodec import _format, _gpu_decoder, _host, _options
-from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear, _cached, _plans
-from wcodec.nn._placement import (
+from wcodec._core import format as _format
+from wcodec._core import options as _options
+from wcodec._gpu import decoder as _gpu_decoder
+from wcodec._gpu import host
+from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear
+from wcodec.nn._weights import cached as _cached
+from wcodec.nn._weights import plans
+from wcodec.nn._weights.placement import (
     Unit,
     checked_settings,
     choose_cached,
@@ -267,9 +272,11 @@ def test_cached_layers_of_every_kind(name: str, dtype: torch.dtype, monkeypatch:
     # An embedding is looked up, and so stays compressed, unless a head is tied to it, which multiplies.
     assert cached.lm_head.cached and cached.model.embed_tokens.cached == (name == "tied")
     decoded: list[str] = []
-    rows = wcodec.nn._store.Store.rows
+    rows = wcodec.nn._weights.store.Store.rows
     monkeypatch.setattr(
-        wcodec.nn._store.Store, "rows", lambda self, name, *rest: decoded.append(name) or rows(self, name, *rest)
+        wcodec.nn._weights.store.Store,
+        "rows",
+        lambda self, name, *rest: decoded.append(name) or rows(self, name, *rest),
     )
     assert torch.equal(logits(cached), wanted)
     assert set(decoded) == (set() if name == "tied" else {"model.embed_tokens.weight"})
@@ -292,12 +299,12 @@ def test_experts_that_are_used_seldom_are_cached_last() -> None:
 
 def test_slices_of_a_cached_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large weight is multiplied in the same slices, whether it is cached or not."""
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
     plain, cached = build(), build()
     wcodec.compress_(plain, cache=0, progress=False)
     wcodec.compress_(cached, cache="10MB", progress=False)
     assert torch.equal(logits(cached), logits(plain))
-    assert isinstance(plain.lm_head._plan[0], _plans.SlicedPlan)
+    assert isinstance(plain.lm_head._plan[0], plans.SlicedPlan)
     assert isinstance(cached.lm_head._plan[0], _cached.CachedPlan) and len(cached.lm_head._plan[0]._slices) == 4
     held = cached_part(cached)
     # In half the bytes, fewer weights are large: other plans, and still no weight is kept twice.
@@ -417,7 +424,7 @@ made: list[Any] = []
 def gpu(space: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     made.clear()
     monkeypatch.setattr(_gpu_decoder, "GpuDecoder", Resident)
-    monkeypatch.setattr(_host, "HostDecoder", Streamed)
+    monkeypatch.setattr(host, "HostDecoder", Streamed)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(CompressedLinear, "_check_place", lambda self, x: None)
     monkeypatch.setattr(_cached, "memory", lambda device, size: torch.empty(size, dtype=torch.uint8))
@@ -465,7 +472,7 @@ def compressed(name: str = "llama", **options: Any) -> Any:
 
 
 def test_auto_makes_one_decoder_of_each_kind(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wcodec.nn._placement._LARGEST_RING", 1000)
+    monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 1000)
     plain = build()
     wcodec.compress_(plain, progress=False)
     wanted = logits(plain)
@@ -499,7 +506,7 @@ def test_auto_makes_one_decoder_of_each_kind(gpu: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_auto_at_both_ends(fits: bool, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wcodec.nn._placement._LARGEST_RING", 1000)
+    monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 1000)
     budget = needs(compressed(), streamed=not fits)
     made.clear()
     model = compressed(residency="auto", vram_budget=budget)
@@ -515,11 +522,11 @@ def test_auto_at_both_ends(fits: bool, gpu: Any, monkeypatch: pytest.MonkeyPatch
 
 
 def test_auto_without_a_budget_takes_what_is_free(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wcodec.nn._placement._LARGEST_RING", 1000)
+    monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 1000)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
     # Where there is a GPU, other tests may have left memory to decode into, which would count.
-    monkeypatch.setattr("wcodec.nn._workspace._workspaces", {})
+    monkeypatch.setattr("wcodec.nn._weights.workspace._workspaces", {})
     need = needs(compressed(), streamed=False)
     for missing, streams in ((0, False), (1, True)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, n=need - missing: (n - 2000 + 500, 5000))
@@ -560,7 +567,7 @@ def test_what_is_cached_is_in_no_decoder(name: str, residency: str, gpu: Any) ->
 
 def test_large_experts_are_cached(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices that are too large to be decoded together."""
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
     plain = build("mixtral")
     wcodec.compress_(plain, progress=False)
     wanted = logits(plain)
@@ -615,7 +622,7 @@ def test_a_budget_too_small_leaves_the_model(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(store: Any) -> None:
         choose_streamed([block(0)], [], takes, store.settings["vram_budget"])
 
-    monkeypatch.setattr("wcodec.nn._store.Store.check_budget", refuse)
+    monkeypatch.setattr("wcodec.nn._weights.store.Store.check_budget", refuse)
     with pytest.raises(wcodec.InputError, match="too small"):
         wcodec.compress_(model, residency="auto", vram_budget=1000, progress=False)
     assert not layers_of(model) and torch.equal(logits(model), wanted)

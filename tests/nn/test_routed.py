@@ -9,8 +9,8 @@ import pytest
 import wcodec
 import wcodec.nn
 from small_models import mixtral
-from wcodec.nn import _pattern
-from wcodec.nn._routed import Routed
+from wcodec.nn._layers import pattern
+from wcodec.nn._layers.routed import Routed
 from wcodec.nn.experts import CompressedExperts
 
 torch = pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def routes(tokens: int, seed: int, each: int = 2) -> tuple[Any, Any, Any]:
 
 
 def together(layer: CompressedExperts) -> tuple[Routed, Decoder]:
-    form = _pattern.expert_form(layer._of)
+    form = pattern.expert_form(layer._of)
     assert form is not None
     decoder = Decoder(layer)
     return Routed(layer, decoder, form), decoder  # type: ignore[arg-type]
@@ -167,16 +167,16 @@ def test_forms_are_known_by_their_code() -> None:
     from transformers.models.mixtral import modeling_mixtral
     from transformers.models.nemotron_h import modeling_nemotron_h
 
-    found = _pattern.expert_form(modeling_mixtral.MixtralExperts)
-    assert found == _pattern.ExpertForm(own=False)
-    assert _pattern.expert_form(modeling_nemotron_h.NemotronHExperts) is None, "no gates"
-    assert _pattern.expert_form(torch.nn.Linear) is None
-    assert _pattern.expert_form(Older) == found and _pattern.expert_form(Clamping) is None
+    found = pattern.expert_form(modeling_mixtral.MixtralExperts)
+    assert found == pattern.ExpertForm(own=False)
+    assert pattern.expert_form(modeling_nemotron_h.NemotronHExperts) is None, "no gates"
+    assert pattern.expert_form(torch.nn.Linear) is None
+    assert pattern.expert_form(Older) == found and pattern.expert_form(Clamping) is None
     x = torch.randn(3, 8)
 
     class Clamped:
         def _apply_gate(self, x: Any) -> Any:
             return x[..., ::2].clamp(max=1) * x[..., 1::2]
 
-    own = _pattern.ExpertForm(own=True).join(Clamped(), x)
+    own = pattern.ExpertForm(own=True).join(Clamped(), x)
     assert torch.equal(own, x[..., ::2].clamp(max=1) * x[..., 1::2])

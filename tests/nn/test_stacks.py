@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import wcodec
 from torch import nn
 from wcodec.nn import CompressedModule
-from wcodec.nn._store import Store
+from wcodec.nn._weights.store import Store
 
 E, IN, OUT = 4, 64, 48
 

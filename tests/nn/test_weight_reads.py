@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, CompressedWeight
-from wcodec.nn._store import Store
+from wcodec.nn._weights.store import Store
 
 safetensors = pytest.importorskip("safetensors.torch")
 

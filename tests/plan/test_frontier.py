@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from wcodec._plan import _reference  # noqa: E402
-from wcodec._plan._matrices import Matrices, decoded, pieces_of, replaced  # noqa: E402
-from wcodec._plan._score import Judge  # noqa: E402
+from wcodec._plan import reference  # noqa: E402
+from wcodec._plan.matrices import Matrices, decoded, pieces_of, replaced  # noqa: E402
+from wcodec._plan.score import Judge  # noqa: E402
 
 # A mean over 12 windows is off by 2 or 3 %: enough of them for the bounds below, and few enough for a test.
 WINDOWS = 12
@@ -37,19 +37,19 @@ def test_nf4_by_hand() -> None:
     weight = np.zeros((2, 64), np.float32)
     weight[0, :4] = 2.0, 1.0, -2.0, 0.1
     weight[1, :2] = -0.5, 0.2
-    found = _reference.nf4(weight)
+    found = reference.nf4(weight)
     # The scales 2 and 0.5 are 1.25 and 0.75 either way, which the levels 1 and -0.9929 of the largest have.
     scales = 1.25 + 0.75 * np.array([1.0, -0.99296875])
     assert found[0, :4] == pytest.approx(scales[0] * np.array([1.0, 0.44070983, -1.0, 0.0795803]), rel=1e-6)
     assert found[1, :2] == pytest.approx(scales[1] * np.array([-1.0, 0.44070983]), rel=1e-5)
     assert not found[0, 4:].any() and not found[1, 2:].any()
-    assert _reference.NF4_BITS == pytest.approx(4.127, abs=5e-4)
+    assert reference.NF4_BITS == pytest.approx(4.127, abs=5e-4)
 
 
 def test_nf4_of_zeros_and_of_short_blocks() -> None:
-    assert not _reference.nf4(np.zeros((3, 50), np.float32)).any()
+    assert not reference.nf4(np.zeros((3, 50), np.float32)).any()
     weight = np.random.default_rng(1).standard_normal((5, 77)).astype(np.float32)
-    found = _reference.nf4(weight)
+    found = reference.nf4(weight)
     assert found.shape == weight.shape and found.dtype == np.float32
     # The last block has its own largest weight, which comes back as exactly as its scale.
     tail = weight.reshape(-1)[-(385 % 64) :]
@@ -59,7 +59,7 @@ def test_nf4_of_zeros_and_of_short_blocks() -> None:
 
 
 def test_levels_of_double_quantization() -> None:
-    levels = _reference._dynamic_levels()
+    levels = reference._dynamic_levels()
     assert len(levels) == 256 and len(set(levels.tolist())) == 256 and (np.diff(levels) > 0).all()
     assert levels[-1] == 1 and levels[-2] == pytest.approx(0.99296875) and levels[0] == pytest.approx(-0.99296875)
     positive = levels[levels > 0]
@@ -71,11 +71,11 @@ def test_int4_by_hand() -> None:
     weight = np.zeros((1, 128), np.float32)
     weight[0, :3] = 14.0, -1.0, 6.4
     weight[0, 64:67] = 0.5, 1.5, 7.5
-    found = _reference.int4(weight)
+    found = reference.int4(weight)
     assert found[0, :4].tolist() == [14.0, -1.0, 6.0, 0.0]
     # All above zero: a step of 0.5, and zero stays zero.
     assert found[0, 64:68].tolist() == [0.5, 1.5, 7.5, 0.0]
-    assert _reference.INT4_BITS == 4.25 and not _reference.int4(np.zeros((2, 64), np.float32)).any()
+    assert reference.INT4_BITS == 4.25 and not reference.int4(np.zeros((2, 64), np.float32)).any()
 
 
 # A model whose weights are others for a while
@@ -91,7 +91,7 @@ def test_weights_come_back(model: Path) -> None:
         for piece in matrices.pieces:
             expected = container[piece.name].numpy("float32")
             assert np.array_equal(original.get_parameter(piece.parameter).detach().numpy(), expected)
-    with pytest.raises(ZeroDivisionError), matrices.mapped(_reference.nf4):
+    with pytest.raises(ZeroDivisionError), matrices.mapped(reference.nf4):
         assert not torch.equal(original.lm_head.weight, before["lm_head.weight"])
         raise ZeroDivisionError
     assert all(torch.equal(p, before[name]) for name, p in original.named_parameters())

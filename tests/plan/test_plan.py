@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import wcodec
 from command import Cli, document
-from wcodec._metadata import lines, quality_of
-from wcodec._plan import _trials
-from wcodec._plan._target import Target, target
+from wcodec._core.metadata import lines, quality_of
+from wcodec._plan import trials
+from wcodec._plan.target import Target, target
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -176,8 +176,8 @@ def test_large_budgets_take_few_encodings(model: Path, monkeypatch: pytest.Monke
         tried.append(recipe)
         return original(self, recipe)
 
-    original = _trials.Trials.encode
-    monkeypatch.setattr(_trials.Trials, "encode", encode)
+    original = trials.Trials.encode
+    monkeypatch.setattr(trials.Trials, "encode", encode)
     tensors = safetensors.load_file(model / "model.safetensors")
     for source in (model, tensors):
         assert wcodec.plan(source, budget="5MB").recipe.scheme == "lossless"

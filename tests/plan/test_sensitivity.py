@@ -16,7 +16,7 @@ pytest.importorskip("accelerate")
 
 from small_models import checkpoint_of, collect, gpt2, mixtral  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
-from wcodec._calibrate._shares import estimated_kl  # noqa: E402
+from wcodec._calibrate.shares import estimated_kl  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +95,7 @@ def test_models_of_every_kind(make: Any) -> None:
 def test_statistics_are_used_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = collect(llama())
     statistics.save(tmp_path / "s.safetensors")
-    monkeypatch.setattr(
-        "wcodec._calibrate._collect.collect_statistics", lambda *_, **__: pytest.fail("collected again")
-    )
+    monkeypatch.setattr("wcodec._calibrate.collect.collect_statistics", lambda *_, **__: pytest.fail("collected again"))
     first = wcodec.sensitivity(folder, statistics=statistics, measure=0)
     second = wcodec.sensitivity(folder, statistics=tmp_path / "s.safetensors", measure=0)
     assert first.rows == second.rows and first.kl is None and first.measured_tokens == 0

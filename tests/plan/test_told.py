@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wcodec._plan._count import WindowCount
-from wcodec._plan._plan_report import PlannedTensors, _by_number
+from wcodec._models.running import WindowCount
+from wcodec._plan.plan_report import PlannedTensors, _by_number
 
 
 def test_a_guess_stays_ahead() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import wcodec
 from safetensors.torch import save_file
 from wcodec import _native
-from wcodec._files import output
+from wcodec._core.paths import output
 
 # A small Llama of 4 bits, written by `wcodec encode` of commit bea0d06, and what it answered at the last of 12 tokens.
 RELEASED = Path(__file__).parents[1] / "released/folder"

@@ -60,9 +60,9 @@ HELPERS = ("refuse", "_refuse")
 
 # Functions that say in their results why something is not done; messages and reports quote them.
 REASONS = {
-    "pyext/python/wcodec/_models/_find.py": ("_not_chosen", "_tied_together", "_beside", "_of_model", "_vectors"),
-    "pyext/python/wcodec/_models/_kinds.py": ("_others", "_no_weight", "_not_values", "_beside", "_not_own"),
-    "pyext/python/wcodec/_models/_replace.py": ("_reasons",),
+    "pyext/python/wcodec/_models/find.py": ("_not_chosen", "_tied_together", "_beside", "_of_model", "_vectors"),
+    "pyext/python/wcodec/_models/kinds.py": ("_others", "_no_weight", "_not_values", "_beside", "_not_own"),
+    "pyext/python/wcodec/_models/replace.py": ("_reasons",),
     "codec/src/gpu/nvcomp/family.rs": ("decide", "check_driver"),
 }
 
@@ -126,11 +126,14 @@ LEGACY = "codec/src/legacy.rs"
 # Places whose text is another message's, by file and code: why nothing is lost, and the messages that change their
 # class there.
 PASSED_ON: dict[tuple[str, str], tuple[str, list[str]]] = {
-    ("pyext/python/wcodec/_devices.py", "DeviceError(problem)"): ("DeviceInfo::supported or torch_problem says it", []),
+    ("pyext/python/wcodec/_gpu/devices.py", "DeviceError(problem)"): (
+        "DeviceInfo::supported or torch_problem says it",
+        [],
+    ),
     ("pyext/python/wcodec/_api/model.py", "AttributeError(name)"): ("Python's own way to say it", []),
     ("pyext/python/wcodec/_api/doctor.py", _DOCTOR_DETAIL): ("of a report", []),
-    ("pyext/python/wcodec/_calibrate/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
-    ("pyext/python/wcodec/_plan/_file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
+    ("pyext/python/wcodec/_calibrate/file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
+    ("pyext/python/wcodec/_plan/file.py", "ValueError(reason)"): ("what contradicts, in load's own message", []),
     ("codec/src/coder/plane/encode/tiles.rs", "Error::input(e.message().to_owned())"): (
         "the checks of a file's numbers, of an option here",
         [

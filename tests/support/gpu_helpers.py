@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 import wcodec
-from wcodec import _devices, _native
+from wcodec import _native
+from wcodec._gpu import devices
 
 REQUIRED = os.environ.get("WCODEC_REQUIRE_GPU") == "1"
 
@@ -36,7 +37,7 @@ CODERS = ("rans", "huffman", "zstd", "raw")
 
 def _no_gpu() -> str | None:
     try:
-        _devices.torch_device(_devices.CURRENT)
+        devices.torch_device(devices.CURRENT)
     except wcodec.DeviceError as error:
         return str(error)
     return None
@@ -44,7 +45,7 @@ def _no_gpu() -> str | None:
 
 def _no_nvcomp() -> str | None:
     try:
-        _native.nvcomp_info(None, _devices.nvcomp_folders())
+        _native.nvcomp_info(None, devices.nvcomp_folders())
     except wcodec.DeviceError as error:
         return str(error)
     return None

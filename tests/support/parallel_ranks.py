@@ -66,10 +66,10 @@ def _rank(number: int, ranks: int, port: int, answers: Any, work: Callable[..., 
 def load(folder: Path, plan: Any = "auto", **options: Any) -> Any:
     """A folder's model, shared by all ranks."""
     import transformers
-    import wcodec._transformers
+    import wcodec
     from transformers.distributed import DistributedConfig
 
-    wcodec._transformers.register()
+    wcodec.register()
     size = int(os.environ["WORLD_SIZE"])
     shared = DistributedConfig(tp_size=size, tp_plan=plan, **options)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, distributed_config=shared).eval()

@@ -21,7 +21,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._hook import install as _install_hook
+from ._integrations.hook import install as _install_hook
 from ._native import __version__
 
 if _TYPE_CHECKING:
@@ -45,12 +45,11 @@ if _TYPE_CHECKING:
     from ._api.model import WCodecModel
     from ._api.models import compress_, load_model
     from ._api.push import push
-    from ._calibrate._collect import calibrate, collect_statistics
-    from ._calibrate._statistics import Statistics, StatisticsReport
-    from ._coding import CodingOptions, CompressOptions, FileOptions, PlanOptions, Rule
-    from ._colors import COLORS
-    from ._container import Container, TensorEntry
-    from ._errors import (
+    from ._calibrate.collect import calibrate, collect_statistics
+    from ._calibrate.statistics import Statistics, StatisticsReport
+    from ._core.coding import CodingOptions, CompressOptions, FileOptions, PlanOptions, Rule
+    from ._core.colors import COLORS
+    from ._core.errors import (
         CorruptError,
         DeviceError,
         FileError,
@@ -64,9 +63,23 @@ if _TYPE_CHECKING:
         WCodecError,
         WcodecError,
     )
-    from ._gpu_decoder import DecodeBatch, GpuDecoder, ProductBatch, RowLookup
-    from ._host import HostDecoder
-    from ._layers import Decoder, Encoder
+    from ._core.reports import (
+        ComparedTensor,
+        Comparison,
+        CompressionReport,
+        LayerStats,
+        PlaneInfo,
+        RateSummary,
+        Segment,
+        TensorInfo,
+        VerifiedTensor,
+        VerifyReport,
+    )
+    from ._file.blobs import Decoder, Encoder
+    from ._file.container import Container, TensorEntry
+    from ._gpu.decoder import DecodeBatch, GpuDecoder, ProductBatch, RowLookup
+    from ._gpu.host import HostDecoder
+    from ._integrations.transformers import WCodecConfig, register
     from ._measure import (
         BenchReport,
         EvalReport,
@@ -81,10 +94,10 @@ if _TYPE_CHECKING:
         with_kv_cache,
     )
     from ._measure.quality import eval  # noqa: F401
-    from ._models._ranks import RankBytes, RanksReport, plan_ranks, ranks
-    from ._models._replace import decompress_
-    from ._models._report import ReplaceReport
-    from ._models._save import save_pretrained
+    from ._models.ranks import RankBytes, RanksReport, plan_ranks, ranks
+    from ._models.replace import decompress_
+    from ._models.report import ReplaceReport
+    from ._models.save import save_pretrained
     from ._plan import (
         FrontierReport,
         FrontierRow,
@@ -96,19 +109,6 @@ if _TYPE_CHECKING:
         plan,
         sensitivity,
     )
-    from ._reports import (
-        ComparedTensor,
-        Comparison,
-        CompressionReport,
-        LayerStats,
-        PlaneInfo,
-        RateSummary,
-        Segment,
-        TensorInfo,
-        VerifiedTensor,
-        VerifyReport,
-    )
-    from ._transformers import WCodecConfig, register
 
 # Where each name is: it is imported when it is used for the first time. Commands start at once, without NumPy where
 # they need none, and torch is needed only by what works with it.
@@ -126,13 +126,13 @@ _MODULES = {
         "save_file",
         "verify",
     ),
-    "._calibrate._collect": ("calibrate", "collect_statistics"),
-    "._calibrate._statistics": ("Statistics", "StatisticsReport"),
-    "._coding": ("CodingOptions", "CompressOptions", "FileOptions", "PlanOptions", "Rule"),
-    "._colors": ("COLORS",),
-    "._container": ("Container", "TensorEntry"),
+    "._calibrate.collect": ("calibrate", "collect_statistics"),
+    "._calibrate.statistics": ("Statistics", "StatisticsReport"),
+    "._core.coding": ("CodingOptions", "CompressOptions", "FileOptions", "PlanOptions", "Rule"),
+    "._core.colors": ("COLORS",),
+    "._file.container": ("Container", "TensorEntry"),
     "._api.doctor": ("Check", "DoctorReport", "doctor"),
-    "._errors": (
+    "._core.errors": (
         "CorruptError",
         "DeviceError",
         "FileError",
@@ -146,9 +146,9 @@ _MODULES = {
         "WCodecError",
         "WcodecError",
     ),
-    "._gpu_decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch", "RowLookup"),
-    "._host": ("HostDecoder",),
-    "._layers": ("Decoder", "Encoder"),
+    "._gpu.decoder": ("DecodeBatch", "GpuDecoder", "ProductBatch", "RowLookup"),
+    "._gpu.host": ("HostDecoder",),
+    "._file.blobs": ("Decoder", "Encoder"),
     "._measure": (
         "BenchReport",
         "EvalReport",
@@ -165,11 +165,11 @@ _MODULES = {
     "._measure.quality": ("eval",),
     "._api.model": ("WCodecModel",),
     "._api.models": ("compress_", "load_model"),
-    "._models._replace": ("decompress_",),
-    "._models._ranks": ("RankBytes", "RanksReport", "plan_ranks", "ranks"),
+    "._models.replace": ("decompress_",),
+    "._models.ranks": ("RankBytes", "RanksReport", "plan_ranks", "ranks"),
     "._api.push": ("push",),
-    "._models._report": ("ReplaceReport",),
-    "._models._save": ("save_pretrained",),
+    "._models.report": ("ReplaceReport",),
+    "._models.save": ("save_pretrained",),
     "._plan": (
         "FrontierReport",
         "FrontierRow",
@@ -181,7 +181,7 @@ _MODULES = {
         "plan",
         "sensitivity",
     ),
-    "._reports": (
+    "._core.reports": (
         "ComparedTensor",
         "Comparison",
         "CompressionReport",
@@ -193,7 +193,7 @@ _MODULES = {
         "VerifiedTensor",
         "VerifyReport",
     ),
-    "._transformers": ("WCodecConfig", "register"),
+    "._integrations.transformers": ("WCodecConfig", "register"),
 }
 _FOUND = {name: (module, name) for module, names in _MODULES.items() for name in names}
 # Names of earlier versions, which the next one has no more.
@@ -219,7 +219,7 @@ def __getattr__(name: str) -> _Any:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        from ._errors import UnsupportedError
+        from ._core.errors import UnsupportedError
 
         raise UnsupportedError(f"wcodec.{name} needs torch (pip install torch)") from None
     globals()[name] = value

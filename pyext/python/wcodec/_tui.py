@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ._cli.output import reserve
-from ._devices import nvcomp_folders
+from ._gpu.devices import nvcomp_folders
 from ._native import tui_main
 from .cli import EXIT_INTERRUPTED
 

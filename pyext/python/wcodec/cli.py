@@ -11,7 +11,7 @@ from ._cli.output import complain, reserve, settle, tell
 from ._cli.parser import build_parser
 from ._cli.parsing import Refused
 from ._cli.signals import Terminated, unwinding
-from ._errors import WcodecError
+from ._core.errors import WcodecError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from .. import _devices, _gpu_decoder, _native, _torch
-from .. import _format as fmt
-from .._accessor import Accessor
-from .._container import Container
-from .._encode import compress_in_memory
-from .._errors import DeviceError, WcodecError
-from .._keywords import keywords
+from .. import _native
+from .._core import format as fmt
+from .._core.accessor import Accessor
+from .._core.errors import DeviceError, WcodecError
+from .._core.keywords import keywords
+from .._core.options import CODERS
+from .._file.container import Container
+from .._file.encode import compress_in_memory
+from .._gpu import decoder
+from .._gpu import devices as _devices
+from .._gpu import torch as _torch
 from .._native import safe
-from .._options import CODERS
 
 if TYPE_CHECKING:
     from .._plot.reports import DoctorPlots
@@ -204,7 +207,7 @@ def _try_cpu() -> None:
 def _try_gpu(number: int, *coders: str) -> None:
     for coder in coders:
         container, _ = _sample(coder)
-        found = _native.verify_on_gpu(container._open, ["w"], number, _gpu_decoder.gpu_options(), None)
+        found = _native.verify_on_gpu(container._open, ["w"], number, decoder.gpu_options(), None)
         for tensor in json.loads(found):
             if tensor["status"] != "ok":
                 raise WcodecError(f"{coder}: {tensor['detail']} (report this, with the output of the command)")

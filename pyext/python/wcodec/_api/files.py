@@ -10,26 +10,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .. import _devices, _encode, _gpu_decoder, _gpu_load, _native, _torch
-from .._calibrate._encoding import encoding_of
-from .._coding import REPOSITORY, CompressOptions, FileOptions
-from .._container import Container
-from .._decodable import CONVERTIBLE
-from .._errors import InputError
-from .._files import check_output
-from .._keywords import keywords, renamed
-from .._models import _folder
-from .._options import calibration, choice, decode_options, path_of, shown
-from .._places import is_path
-from .._progress import ProgressCallback, reporter
-from .._reports import Comparison, CompressionReport, VerifyReport
-from .._sources import Source, Tensors, native_source
+from .. import _native
+from .._calibrate.encoding import encoding_of
+from .._core.coding import REPOSITORY, CompressOptions, FileOptions
+from .._core.errors import InputError
+from .._core.keywords import keywords, renamed
+from .._core.options import calibration, choice, decode_options, path_of, shown
+from .._core.paths import check_output, is_path
+from .._core.progress import ProgressCallback, reporter
+from .._core.reports import Comparison, CompressionReport, VerifyReport
+from .._file import encode as _encode
+from .._file import load
+from .._file.container import Container
+from .._file.sources import Source, Tensors, native_source
+from .._gpu import decoder, devices
+from .._gpu import torch as _torch
+from .._gpu.decodable import CONVERTIBLE
+from .._models import folder
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from .._coding import Calibration, Rules
+    from .._core.coding import Calibration, Rules
     from .._plan import PlanReport
 
 _Path = str | os.PathLike[str]
@@ -132,10 +135,10 @@ def compress(
     wanted = {"budget": budget, "quality": quality, "text": text}
     check_output(dst, calibrate, text, plan)
     if plan is not None:
-        from .._plan._write import as_planned
+        from .._plan.write import as_planned
 
         return _timed(_carried_out(dst, as_planned(src, plan, {**encoding, **wanted, "progress": progress})), begin)
-    if _folder.is_meant(path_of(dst)):
+    if folder.is_meant(path_of(dst)):
         _torch.require()
         from .folder import compress_folder
 
@@ -162,7 +165,7 @@ def _timed(report: CompressionReport, begin: float) -> CompressionReport:
 
 def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
     """Plans, encodes what was planned, and says so in the report."""
-    from .._plan._write import planned
+    from .._plan.write import planned
 
     return _carried_out(dst, planned(src, dst, progress, {**options, "device": options.get("device") or "cpu"}))
 
@@ -346,7 +349,7 @@ def load_file(
     :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
-    number = _devices.parse(device)
+    number = devices.parse(device)
     chosen = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
     if number is not None and chosen != "torch":
         raise InputError(f"framework={chosen!r} does not go with device={str(device)!r} (leave framework out)")
@@ -364,7 +367,7 @@ def load_file(
                 stacklevel=3,
             )
         if number is not None:
-            out.update(_gpu_load.load(container, device, dtype, threads, callback))
+            out.update(load.load(container, device, dtype, threads, callback))
         else:
             stored = container.stored
             done, total = 0, sum(t.original_bytes for t in stored)
@@ -407,8 +410,8 @@ def verify(
     :param trusted: as in :func:`open`.
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
-    number = _devices.parse(device)
-    gpu = None if number is None else _devices.ordinal(number)
+    number = devices.parse(device)
+    gpu = None if number is None else devices.ordinal(number)
     other = None if against is None else native_source(against)
     label = None if against is None else ("tensors in memory" if isinstance(against, Mapping) else path_of(against))
     with Container.open(path, trusted=trusted) as container:
@@ -420,7 +423,7 @@ def verify(
         stored = {t.name for t in container.stored}
         sound = [t.name for t in report.tensors if t.name in stored and t.status in ("ok", "differs")]
         with reporter(progress, f"verify on GPU {gpu}") as callback:
-            text = _native.verify_on_gpu(container._open, sound, gpu, _gpu_decoder.gpu_options(threads), callback)
+            text = _native.verify_on_gpu(container._open, sound, gpu, decoder.gpu_options(threads), callback)
         return report._with_gpu(f"cuda:{gpu}", json.loads(text))
 
 

@@ -10,29 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import _folder_kinds
-from .._calibrate import _amount
-from .._calibrate._statistics import Statistics
-from .._coding import REPOSITORY
-from .._errors import FileMissingError, InputError
-from .._foreign import by_transformers, config_of, read_json
-from .._gguf import is_gguf
-from .._models import _beside, _card, _hub, _load
-from .._models._checkpoint import Checkpoint, Lazy, Part
-from .._models._find import Candidate, find
-from .._models._folder import WEIGHTS
-from .._models._gguf import GgufModel
-from .._models._names import Match, check, match
-from .._models._plain import as_ever
-from .._models._put_folder import folder_exists, new_folder
-from .._models._reads import layer_reads, tensor, whole
-from .._models._remote import RemoteCheckpoint
-from .._models._replace import nothing_to_compress
-from .._models._save import CONFIG, FILE
-from .._models._stored import as_stored, forget_quantization, is_exact
-from .._models._ties import settle
-from .._options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
-from .._reports import CompressionReport
+from .._calibrate import amount
+from .._calibrate.statistics import Statistics
+from .._core.coding import REPOSITORY
+from .._core.errors import FileMissingError, InputError
+from .._core.foreign import by_transformers, config_of, read_json
+from .._core.options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
+from .._core.reports import CompressionReport
+from .._file import folder_kinds
+from .._file.gguf import is_gguf
+from .._models import beside, card, load
+from .._models import hub as _hub
+from .._models.checkpoint import Checkpoint, Lazy, Part
+from .._models.find import Candidate, find
+from .._models.folder import WEIGHTS
+from .._models.gguf import GgufModel
+from .._models.names import Match, check, match
+from .._models.plain import as_ever
+from .._models.put_folder import folder_exists, new_folder
+from .._models.reads import layer_reads, tensor, whole
+from .._models.remote import RemoteCheckpoint
+from .._models.replace import nothing_to_compress
+from .._models.save import CONFIG, FILE
+from .._models.stored import as_stored, forget_quantization, is_exact
+from .._models.ties import settle
 from .models import calibrated
 
 Compress = Callable[..., CompressionReport]
@@ -77,7 +78,7 @@ def _opened(name: str, hub: _hub.Options, options: dict[str, Any]) -> tuple[Path
     them from the Hub."""
     if os.path.isdir(name):
         source = Path(name, hub.subfolder)
-        _folder_kinds.check(source)
+        folder_kinds.check(source)
         return source, None
     trusted = bool(options.get("trust_remote_code"))
     found = _hub.described(name, hub, trusted, with_page=True)
@@ -136,12 +137,12 @@ def _fill(
     config = config_of(source, trust_remote_code=trusted)
     with as_ever():
         with by_transformers(source, "makes no model of its config"):
-            model = _load.skeleton(config, _load.computing_dtype_of(config, source), trusted)
+            model = load.skeleton(config, load.computing_dtype_of(config, source), trusted)
         if isinstance(weights_of, GgufModel):
             checkpoint: Checkpoint = weights_of.checkpoint(model)
             if options.get("calibrate") is not None:
                 needed = sum(p.numel() * p.element_size() for p in model.parameters())
-                device = _amount.chosen_place(options.get("device"), needed)
+                device = amount.chosen_place(options.get("device"), needed)
                 progress = options.get("progress") is True
                 options = calibrated(options, weights_of.file.path, device, trusted, progress)
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
@@ -166,7 +167,7 @@ def _fill(
     options = {**options, "transpose": transpose, "exclude": [exactly(name) for name in rest]}
     as_they_are = all(part.keys == (name,) and part.index is None for name, part in parts.items())
     # A folder with an adapter is no source of one file, which could not have both.
-    if as_they_are and checkpoint.is_local and not (source / _folder_kinds.ADAPTER).is_file():
+    if as_they_are and checkpoint.is_local and not (source / folder_kinds.ADAPTER).is_file():
         skip = [*patterns("skip", options.pop("skip", ())), *(exactly(key) for key in checkpoint if key not in parts)]
         report = compress(source, new / FILE, skip=skip, **options)
     else:
@@ -178,7 +179,7 @@ def _fill(
         if isinstance(checkpoint, RemoteCheckpoint):
             checkpoint.expect(key for part in parts.values() for key in part.keys)
         report = compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
-    _beside.copy(source, new, checkpoint.files).tell(source)
+    beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
     # Without it, transformers looks at the first tensor of a file that it knows.
     if not any(record.get(key) for key in ("dtype", "torch_dtype")):
@@ -194,14 +195,14 @@ def _fill(
 
 def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) -> None:
     """Writes the card, unless the folder that is replaced has one that somebody wrote."""
-    there, theirs = _card.read(target), _card.read(source)
-    if there is not None and not _card.is_own(there) and there != theirs:
-        (new / _card.FILE).write_text(there, "utf-8")
+    there, theirs = card.read(target), card.read(source)
+    if there is not None and not card.is_own(there) and there != theirs:
+        (new / card.FILE).write_text(there, "utf-8")
         return
-    original = _card.original_of(theirs, _card.repository_of(source))
+    original = card.original_of(theirs, card.repository_of(source))
     name = target.absolute().name
-    text = _card.card(new, original, name, name, calibrated=options.get("calibrate") is not None)
-    (new / _card.FILE).write_text(text, "utf-8")
+    text = card.card(new, original, name, name, calibrated=options.get("calibrate") is not None)
+    (new / card.FILE).write_text(text, "utf-8")
 
 
 def _name(found: Match, parameter: str) -> str:

@@ -6,10 +6,10 @@ import os
 from collections import Counter
 from typing import Any
 
-from .. import _format as fmt
-from .._errors import InputError
-from .._keywords import keywords_of
-from .._models._save import save_pretrained
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._core.keywords import keywords_of
+from .._models.save import save_pretrained
 from ..nn import CompressedLayer
 from .models import load_model
 

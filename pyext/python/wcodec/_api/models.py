@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._calibrate._collect import is_given, statistics_of
-from .._calibrate._encoding import compress_in_memory
-from .._coding import CodingOptions
-from .._container import Container
-from .._keywords import given, keywords
-from .._models import _load, _replace
-from .._models._hub import Options
-from .._models._original import original_model
-from .._options import calibration
-from .._progress import ProgressCallback
+from .._calibrate.collect import is_given, statistics_of
+from .._calibrate.encoding import compress_in_memory
+from .._core.coding import CodingOptions
+from .._core.keywords import given, keywords
+from .._core.options import calibration
+from .._core.progress import ProgressCallback
+from .._file.container import Container
+from .._models import load, replace
+from .._models.hub import Options
+from .._models.original import original_model
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from .._coding import Calibration, Rules
-    from .._models._report import ReplaceReport
+    from .._core.coding import Calibration, Rules
+    from .._models.report import ReplaceReport
 
 
 @keywords(CodingOptions)
@@ -112,7 +112,7 @@ def load_model(
     """
     encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
                 "optimize": None if optimize == "speed" else optimize, "coder": coder, **options}  # fmt: skip
-    return _load.load(
+    return load.load(
         path, device, residency, dtype, vram_budget=vram_budget, ram_budget=ram_budget, cache=cache, fused=fused,
         encoding=encoding, include=include, exclude=exclude, embeddings=embeddings, trusted=trusted,
         trust_remote_code=trust_remote_code, progress=progress, calibrated=calibrated, encode=compress_in_memory,
@@ -221,7 +221,7 @@ def compress_(
     def encode(weights: dict[str, Any], transpose: list[str]) -> Container:
         return compress_in_memory(weights, transpose=transpose, progress=progress, **encoding)
 
-    return _replace.compress(
+    return replace.compress(
         model, include, exclude, embeddings=embeddings, residency=residency, vram_budget=vram_budget,
         ram_budget=ram_budget, cache=cache, fused=fused, encode=encode,
     )  # fmt: skip

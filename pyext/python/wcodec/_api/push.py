@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import _places
-from .._errors import CorruptError, FileError, InputError, UnsupportedError
-from .._foreign import said
-from .._keywords import keywords
-from .._models import _card
-from .._models._folder import container_of, is_part, quantization_of
-from .._options import path_of, shown
-from .._progress import ProgressCallback
+from .._core import paths
+from .._core.errors import CorruptError, FileError, InputError, UnsupportedError
+from .._core.foreign import said
+from .._core.keywords import keywords
+from .._core.options import path_of, shown
+from .._core.progress import ProgressCallback
+from .._models import card as _card
+from .._models.folder import container_of, is_part, quantization_of
 from .files import verify as verified
 
 _NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
@@ -60,7 +60,7 @@ def push(
     """
     place = Path(path_of(folder))
     if not place.is_dir():
-        raise _places.missing(str(place), "folder")
+        raise paths.missing(str(place), "folder")
     if not isinstance(repo_id, str) or _NAME.fullmatch(repo_id) is None:
         raise InputError(f"{shown(repo_id)} is no name of a repository (such as 'owner/name')")
     container = _checked(place)

@@ -8,8 +8,8 @@ import math
 import re
 from collections.abc import Callable
 
-from .._errors import InputError
-from .._options import AUTO, DTYPES, size
+from .._core.errors import InputError
+from .._core.options import AUTO, DTYPES, size
 
 
 def positive(text: str) -> int:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import _format as fmt
+from .._core import format as fmt
 from .output import show_progress, tell
 
 _LONGEST_HEADER = 100_000_000

@@ -7,17 +7,17 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import _format as fmt
-from .._errors import OutputExistsError
-from .._files import files_of
+from .._core import format as fmt
+from .._core.errors import OutputExistsError
+from .._core.options import has_statistics
+from .._core.paths import files_of
 from .._native import safe
-from .._options import has_statistics
 from .arguments import positive
 from .next_step import encode_command, show_next
 from .output import document, put, say, show_progress, tabulate
 
 if TYPE_CHECKING:
-    from .._calibrate._statistics import Statistics
+    from .._calibrate.statistics import Statistics
 
 # Layers of the ranking at the end.
 _SHOWN = 10
@@ -53,13 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """``wcodec calibrate``"""
-    from .. import _torch
-    from .._models._original import original_model
+    from .._gpu import torch as _torch
+    from .._models.original import original_model
 
     a = arguments
     _torch.require()
-    from .._calibrate._collect import collect_statistics
-    from .._calibrate._file import check_place
+    from .._calibrate.collect import collect_statistics
+    from .._calibrate.file import check_place
 
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import _places
-from .._errors import FormatError, InputError
-from .._files import regular
+from .._core import paths
+from .._core.errors import FormatError, InputError
+from .._core.options import is_statistics_file
+from .._core.paths import regular
+from .._core.terminal import columns, wrapped
 from .._native import safe
-from .._options import is_statistics_file
-from .._terminal import columns, wrapped
 from .arguments import positive
 from .output import tell
 
@@ -57,7 +57,7 @@ def check(a: argparse.Namespace) -> None:
         check_statistics(a.statistics)
     found = value_of(a)
     if isinstance(found, Path):
-        _places.check(str(found), "file")
+        paths.check(str(found), "file")
         regular(found)
     if a.tokens is not None and not collects(a):
         raise InputError(
@@ -70,7 +70,7 @@ def check_statistics(path: str | None) -> None:
     """Whether a file of statistics is one: a text would be taken for what to collect them on."""
     if path is None:
         return
-    _places.check(path, "file")
+    paths.check(path, "file")
     if not is_statistics_file(regular(Path(path))):
         raise FormatError(f"{path}: not a file of statistics (name what wcodec calibrate wrote)", file=path)
 

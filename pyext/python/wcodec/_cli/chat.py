@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .. import _format as fmt
-from .._errors import InputError
-from .._files import output
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._core.paths import output
+from .._core.terminal import columns, is_terminal, wrapped
 from .._native import safe
-from .._terminal import columns, is_terminal, wrapped
 from . import sampling
 from .conversation import Conversation
 from .generate import advice_on_speed

@@ -7,10 +7,10 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .. import _places
-from .._errors import InputError
-from .._files import regular
-from .._options import coder_for
+from .._core import paths
+from .._core.errors import InputError
+from .._core.options import coder_for
+from .._core.paths import regular
 from . import calibration
 from .beginning import output_of
 from .output import check_plan, check_plot
@@ -39,10 +39,10 @@ def encode(a: argparse.Namespace) -> None:
     a.output = output_of(a)
     calibration.check(a)
     if _given(a, "text"):
-        _places.check(a.text, "file")
+        paths.check(a.text, "file")
         regular(Path(a.text))
     if _given(a, "plan"):
-        _places.check(a.plan, "file")
+        paths.check(a.plan, "file")
         regular(Path(a.plan))
     rules = [rule for _, rule in a.rule]
     coders = {coder_for(a.optimize, a.coder), *(rule.get("coder") for rule in rules)}
@@ -92,13 +92,13 @@ def _there(a: argparse.Namespace, *, hub: bool) -> None:
     """
     for name in ("model", "baseline", "tokenizer"):
         if _given(a, name):
-            _places.check(getattr(a, name), hub=hub or name == "tokenizer")
+            paths.check(getattr(a, name), hub=hub or name == "tokenizer")
     for name in ("text", "prompts"):
         if name == "text" and "prompts" in a:
             # That of generate is a prompt.
             continue
         if _given(a, name):
-            _places.check(getattr(a, name), "file")
+            paths.check(getattr(a, name), "file")
             regular(Path(getattr(a, name)))
     if hasattr(a, "statistics"):
         calibration.check_statistics(a.statistics)
@@ -151,7 +151,7 @@ def chat(a: argparse.Namespace) -> None:
 
 def serve(a: argparse.Namespace) -> None:
     """``wcodec serve``"""
-    _places.check(a.model, hub=True)
+    paths.check(a.model, hub=True)
     _useless(a, ("device",), a.engine == "vllm", "on vLLM, which runs on the GPUs that it sees",
             " and set CUDA_VISIBLE_DEVICES")  # fmt: skip
 

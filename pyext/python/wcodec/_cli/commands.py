@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import _format as fmt
-from .. import _gguf
 from .._api import files
-from .._container import Container
-from .._errors import CorruptError
-from .._metadata import lines as plan_facts
-from .._options import DEFAULT_LEVEL
-from .._reports import VerifyReport, error_of
+from .._core import format as fmt
+from .._core.errors import CorruptError
+from .._core.metadata import lines as plan_facts
+from .._core.options import DEFAULT_LEVEL
+from .._core.reports import VerifyReport, error_of
+from .._file import gguf
+from .._file.container import Container
 from . import calibration
 from .beginning import announce, duration, next_command, seconds
 from .output import document, prose, put, show_progress
@@ -45,7 +45,7 @@ def encode(arguments: argparse.Namespace) -> int:
             f"ratio {fmt.number(report.ratio)}, {fmt.number(report.bits_per_weight)} bits/weight{alone}, "
             f"{fmt.plural(len(report.tensors), 'tensor')}, {duration()}"
         )
-        if (remark := _gguf.remark(a.src, report.stored_bytes)) is not None:
+        if (remark := gguf.remark(a.src, report.stored_bytes)) is not None:
             prose(remark)
         if report.plan is not None:
             for name, fact in plan_facts(report.plan.metadata()):

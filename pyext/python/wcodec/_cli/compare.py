@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from .. import _format as fmt
 from .. import _native
-from .._container import Container
-from .._reports import COMPARISON_HEADINGS, ComparedTensor, TensorInfo, comparison_row
-from .._roles import role_of
-from .._terminal import columns, has_colors
+from .._core import format as fmt
+from .._core.reports import COMPARISON_HEADINGS, ComparedTensor, TensorInfo, comparison_row
+from .._core.roles import role_of
+from .._core.terminal import columns, has_colors
+from .._file.container import Container
 from .output import document, prose, put, say, show, tabulate
 
 _ROLE_HEADINGS = ("role", "status", "tensors", "stored a", "stored b", "bits/weight a", "bits/weight b")

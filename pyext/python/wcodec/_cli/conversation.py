@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import _measure
-from .._errors import InputError
-from .._models import _running as _models
+from .._core.errors import InputError
+from .._models import running
 from . import prompts
 from .prompts import Message
 
@@ -56,7 +56,7 @@ class Conversation:
         room = self._room(len(ids))
         options = {**self._options, "stopping_criteria": list(stopping), "streamer": streamer, **self._ends()}
         if (cache := self._reused(ids)) is not None:
-            options[_models.cache_name(self._model)] = cache
+            options[running.cache_name(self._model)] = cache
         # Until it is complete, what the cache has is not known.
         self._cached = []
         new = max_new_tokens if room is None else min(max_new_tokens, room)

@@ -6,10 +6,10 @@ import argparse
 import re
 from importlib import metadata
 
-from .. import _format as fmt
 from .._api.doctor import DoctorReport, doctor
+from .._core import format as fmt
+from .._core.terminal import columns, has_colors, paint, pairs, wrapped
 from .._native import safe
-from .._terminal import columns, has_colors, paint, pairs, wrapped
 from .output import document, prose, put, say, show
 
 _Line = tuple[str, str, str | None]

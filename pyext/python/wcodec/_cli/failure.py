@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors import OutputExistsError, WcodecError
+from .._core.errors import OutputExistsError, WcodecError
 from .._native import safe
 from .hints import advice_of
 from .output import document, put

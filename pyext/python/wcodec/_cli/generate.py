@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .. import _format as fmt
 from .. import _measure
-from .._foreign import config_of
-from .._models import _running as _models
+from .._core import format as fmt
+from .._core.foreign import config_of
+from .._core.terminal import columns, is_terminal, wrapped
+from .._models import running
 from .._native import safe
-from .._terminal import columns, is_terminal, wrapped
 from . import prompts, sampling
 from .models import _fuses, _load, _load_baseline, _memory, _running, _tokenizer
 from .output import document, put, say, tell
@@ -133,7 +133,7 @@ def _speed(found: list[_measure.Generation]) -> str:
 
 def _record(a: argparse.Namespace, model: Any, pairs: list[_Pair]) -> dict[str, Any]:
     """A document: of one prompt flat, of prompts from a file a list."""
-    device = _models.device_of(model)
+    device = running.device_of(model)
     body = {"model": a.model, "baseline": a.baseline, "device": str(device), "fused": _fuses(a, device),
             "kv_cache_dtype": a.kv_cache_dtype, "chat": a.chat, "temperature": a.temperature,
             "seed": a.seed}  # fmt: skip

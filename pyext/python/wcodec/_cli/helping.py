@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from .._terminal import columns, wrapped
+from .._core.terminal import columns, wrapped
 
 GROUPS = (
     ("Make", ("encode", "decode", "plan", "calibrate")),

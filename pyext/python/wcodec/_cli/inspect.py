@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import _format as fmt
-from .._container import Container
-from .._errors import InputError
-from .._files import files_of
-from .._metadata import lines as plan_facts
-from .._metadata import plan_of, quality_of
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._core.metadata import lines as plan_facts
+from .._core.metadata import plan_of, quality_of
+from .._core.options import is_unicode
+from .._core.paths import files_of
+from .._core.reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
+from .._core.roles import role_rows, role_table, without_empty
+from .._core.terminal import columns, has_colors, table
+from .._file.container import Container
 from .._native import Facts, matching, safe
-from .._options import is_unicode
-from .._reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
-from .._roles import role_rows, role_table, without_empty
-from .._terminal import columns, has_colors, table
 from . import inspect_source, rest
 from .output import document, prose, put, save_plot, say, show, show_table
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import _format as fmt
-from .. import _gguf, _hub_headers
-from .._errors import InputError
-from .._headers import INT8_BITS, Headers, SourceTensor, of_path
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._core.options import is_unicode
+from .._core.roles import role_of
+from .._file import gguf, hub_headers
+from .._file.headers import INT8_BITS, Headers, SourceTensor, of_path
 from .._native import matching, safe
-from .._options import is_unicode
-from .._roles import role_of
 from .output import document, prose, put, say, tabulate
 
 # Tensors that are shown where nothing was said about it.
@@ -41,8 +41,8 @@ def is_source(name: str) -> bool:
             n.endswith((".safetensors", ".gguf")) for n in names
         )
     if path.is_file():
-        return path.suffix == ".safetensors" or _gguf.is_gguf(path)
-    return _hub_headers.is_name(name)
+        return path.suffix == ".safetensors" or gguf.is_gguf(path)
+    return hub_headers.is_name(name)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     if a.plot is not None:
         raise InputError(f"{a.file}: it has no layers that are compressed, of which --plot could draw the bits "
                          "(encode it first; wcodec-tui shows its weights)", file=a.file)  # fmt: skip
-    found = _hub_headers.of_repository(a.file) if _hub_headers.is_name(a.file) else of_path(a.file)
+    found = hub_headers.of_repository(a.file) if hub_headers.is_name(a.file) else of_path(a.file)
     shown = found.tensors
     if a.filter is not None:
         names = [tensor.name for tensor in shown]

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .. import _format as fmt
 from .. import _measure
-from .._errors import InputError, WcodecError
-from .._foreign import said
-from .._measure import _loading
-from .._models import _running as _models
+from .._core import format as fmt
+from .._core.errors import InputError, WcodecError
+from .._core.foreign import said
+from .._measure import loading
+from .._models import running
 from .._native import safe
 from .beginning import announce
 from .output import document, figures, prose, put, say, show_progress, tabulate
@@ -63,7 +63,7 @@ def bench(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
     memory = _measure.measure_vram(model)
     if a.json:
-        body = {"model": a.model, "baseline": a.baseline, "fused": _fuses(a, _models.device_of(model)),
+        body = {"model": a.model, "baseline": a.baseline, "fused": _fuses(a, running.device_of(model)),
                 **report.to_dict(), "memory": memory.to_dict()}  # fmt: skip
         put(document("bench", body))
         return 0
@@ -96,7 +96,7 @@ def _running(model: str) -> Iterator[None]:
 
 def _quiet_loading(quiet: bool) -> None:
     """transformers shows bars of its own: they are for people who watch, too. What it logs may quote a config."""
-    transformers = _models.require_transformers()
+    transformers = running.require_transformers()
     for handler in logging.getLogger("transformers").handlers:
         handler.addFilter(_safe_record)
     if not show_progress(quiet):
@@ -131,7 +131,7 @@ def _fuses(a: argparse.Namespace, device: Any) -> bool:
 
 def _load_baseline(a: argparse.Namespace, model: Any) -> Any:
     """The model to compare with: an original checkpoint as it is, or one with compressed layers."""
-    return _loading.baseline_of(
+    return loading.baseline_of(
         a.baseline, model, trust_remote_code=a.trust_remote_code, trusted=a.trust, fused=not a.no_fused
     )
 
@@ -141,10 +141,10 @@ def _tokenizer(a: argparse.Namespace, model: Any) -> Any:
     places = [a.tokenizer] if a.tokenizer else [None, getattr(a, "baseline", None)]
     for place in places[:-1]:
         try:
-            return _models.tokenizer_for(model, place, a.trust_remote_code)
+            return running.tokenizer_for(model, place, a.trust_remote_code)
         except InputError:
             continue
     try:
-        return _models.tokenizer_for(model, places[-1], a.trust_remote_code)
+        return running.tokenizer_for(model, places[-1], a.trust_remote_code)
     except InputError:
         raise InputError(f"no tokenizer was found for {a.model} (name its folder with --tokenizer)") from None

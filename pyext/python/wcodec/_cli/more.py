@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from .. import __version__
-from .._errors import InputError
+from .._core.errors import InputError
+from .._native import __version__
 from . import hints
 from .output import put, say
 from .parsing import Parser, commands, root

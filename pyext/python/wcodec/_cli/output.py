@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from .._errors import FileError, InputError, OutputExistsError, UnsupportedError
-from .._files import output
-from .._metadata import finite
+from .._core.errors import FileError, InputError, OutputExistsError, UnsupportedError
+from .._core.metadata import finite
+from .._core.paths import output
+from .._core.terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
 from .._native import safe, safe_lines
-from .._terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
 from .hints import advice_of
 
 SCHEMA_VERSION = 2

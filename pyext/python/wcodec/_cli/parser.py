@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from importlib import import_module
 
-from .. import __version__
-from .._colors import MEASURES
-from .._options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, PURPOSES, SCALES, SCHEMES
+from .._core.colors import MEASURES
+from .._core.options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, PURPOSES, SCALES, SCHEMES
+from .._native import __version__
 from . import more, running
 from .arguments import bits as _bits
 from .arguments import choices as _choices

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import _plan
-from .._files import files_of
-from .._options import PURPOSES
+from .._core.options import PURPOSES
+from .._core.paths import files_of
 from . import calibration
 from .models import _quiet_loading, _running
 from .next_step import encode_command, show_next

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._options import CODERS, PURPOSES
+from .._core.options import CODERS, PURPOSES
 from . import calibration
 from .arguments import choices, original, positive, rates
 

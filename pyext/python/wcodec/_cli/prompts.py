@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._errors import FormatError, InputError
-from .._foreign import said
+from .._core.errors import FormatError, InputError
+from .._core.foreign import said
 
 Message = dict[str, str]
 

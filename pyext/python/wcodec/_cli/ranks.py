@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .. import _format as fmt
+from .._core import format as fmt
 from .._native import safe
 from .arguments import bits, counts
 from .output import document, put, say
@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """``wcodec ranks``"""
-    from .._models._ranks import plan_ranks
+    from .._models.ranks import plan_ranks
 
     a = arguments
     chosen: dict[str, Any] = {"scheme": a.scheme, "bits": a.bits}

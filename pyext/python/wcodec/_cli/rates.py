@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _native
-from .._container import TensorEntry
-from .._errors import InputError
-from .._options import CODERS, decode_options
-from .._reports import RateSummary
+from .._core.errors import InputError
+from .._core.options import CODERS, decode_options
+from .._core.reports import RateSummary
+from .._file.container import TensorEntry
 from . import reference
 
 Array = npt.NDArray[Any]

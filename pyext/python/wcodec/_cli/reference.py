@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._errors import FileMissingError, FormatError
+from .._core.errors import FileMissingError, FormatError
 
 Array = npt.NDArray[Any]
 

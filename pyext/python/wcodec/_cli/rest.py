@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from .. import _format as fmt
-from .._container import Container
-from .._errors import WcodecError
-from .._foreign import read_json
-from .._models._folder import has_all
+from .._core import format as fmt
+from .._core.errors import WcodecError
+from .._core.foreign import read_json
+from .._core.roles import role_of
+from .._file.container import Container
+from .._models.folder import has_all
 from .._native import safe
-from .._roles import role_of
 
 # Roles of matrices that are named.
 _SHOWN = 5

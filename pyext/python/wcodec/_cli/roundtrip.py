@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _format as fmt
-from .. import _native, _quantized
+from .. import _native
 from .._api import files
-from .._container import Container, TensorEntry
-from .._errors import CorruptError, FormatError, InputError, UnsupportedError
-from .._files import output
+from .._core import format as fmt
+from .._core.errors import CorruptError, FormatError, InputError, UnsupportedError
+from .._core.options import DEFAULT_BLOCK, DEFAULT_LEVEL, PURPOSES, SCALES, SCHEMES, has_trellis
+from .._core.paths import output
+from .._file import quantized
+from .._file.container import Container, TensorEntry
 from .._native import safe
-from .._options import DEFAULT_BLOCK, DEFAULT_LEVEL, PURPOSES, SCALES, SCHEMES, has_trellis
 from . import rates, reference
 from .output import document, prose, put, show_progress, tabulate, tell
 
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_values(path: str, ways: list[_Way]) -> None:
     """Refuses a checkpoint of which other values are encoded than its file has: there is no reference of these."""
-    if all(way.scheme in ("lossless", "raw") for way in ways) or not _quantized.of_checkpoint(path).tensors:
+    if all(way.scheme in ("lossless", "raw") for way in ways) or not quantized.of_checkpoint(path).tensors:
         return
     raise UnsupportedError(
         f"{path}: its weights are quantized, and scheme {ways[0].scheme} encodes the values that they stand for, with "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._options import DTYPES, SCHEMES
+from .._core.options import DTYPES, SCHEMES
 from .arguments import bits, bits_or_list, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
 from .parsing import Parser
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._files import files_of
-from .._options import exactly
+from .._core.options import exactly
+from .._core.paths import files_of
 from .arguments import bits, original, positive
 from .next_step import encode_command, show_next
 from .output import document, figures, prose, put, save_plot, say, show_progress, tabulate
@@ -55,13 +55,14 @@ def _count(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """``wcodec sensitivity``"""
-    from .. import _plan, _torch
+    from .. import _plan
+    from .._gpu import torch as _torch
     from .models import _quiet_loading, _running
 
     a = arguments
     _torch.require()
     if a.save is not None:
-        from .._calibrate._file import check_place
+        from .._calibrate.file import check_place
 
         # Before the model runs for minutes.
         check_place(a.save, a.overwrite, [*files_of(a.model), *([] if a.text is None else [a.text])])

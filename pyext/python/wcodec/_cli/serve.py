@@ -13,9 +13,9 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from .._errors import InputError, UnsupportedError
-from .._models._folder import quantization_of
-from .._vllm._versions import BEYOND, FIRST, refused
+from .._core.errors import InputError, UnsupportedError
+from .._integrations.vllm.versions import BEYOND, FIRST, refused
+from .._models.folder import quantization_of
 from .output import tell
 
 # Packages that transformers' server imports, as its own check has them.

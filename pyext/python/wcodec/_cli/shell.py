@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .._errors import UnsupportedError
+from .._core.errors import UnsupportedError
 from .output import put
 
 SHELLS = ("bash", "zsh", "fish")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _format as fmt
 from .. import _measure
-from .._errors import InputError
+from .._core import format as fmt
+from .._core.errors import InputError
 from . import generate
 from .models import _load, _load_baseline, _running, _tokenizer
 from .next_step import encode_command, show_next

@@ -12,26 +12,27 @@ from typing import Any
 
 import torch
 
-from .. import _from_pretrained
 from .._api.models import calibrated
-from .._calibrate._encoding import compress_in_memory
-from .._container import Container, TensorEntry
-from .._errors import InputError
-from .._models import _load, _stored
-from .._models._checkpoint import Checkpoint, Stored
-from .._models._device_map import check_map, single, weigh
-from .._models._find import Candidate, find, groups, routed
-from .._models._hub import container_beside
-from .._models._names import Match, check, match
-from .._models._plain import Filling, as_ever
-from .._models._precision import keep_float32
-from .._models._replace import replace
-from .._models._ties import settle
-from .._options import patterns
+from .._calibrate.encoding import compress_in_memory
+from .._core.errors import InputError
+from .._core.options import patterns
+from .._file.container import Container, TensorEntry
+from .._models import load
+from .._models import stored as _stored
+from .._models.checkpoint import Checkpoint, Stored
+from .._models.device_map import check_map, single, weigh
+from .._models.find import Candidate, find, groups, routed
+from .._models.hub import container_beside
+from .._models.names import Match, check, match
+from .._models.plain import Filling, as_ever
+from .._models.precision import keep_float32
+from .._models.replace import replace
+from .._models.ties import settle
 from ..nn import CompressedLayer
-from ..nn._layer import computing_dtype
-from ..nn._placement import checked_settings, refuse_disk
-from ..nn._store import Store
+from ..nn._layers.layer import computing_dtype
+from ..nn._weights.placement import checked_settings, refuse_disk
+from ..nn._weights.store import Store
+from . import from_pretrained
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
 
@@ -42,7 +43,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if not files:
         raise InputError("there is no .wcodec file in the folder (save the model with wcodec.save_pretrained)")
     device, dtype = _place(model, options)
-    is_whole = files[0].suffix == _from_pretrained.ENDING
+    is_whole = files[0].suffix == from_pretrained.ENDING
     path = files[0] if is_whole else container_beside(files, config.file)
     with as_ever():
         container = Container.open(path)
@@ -53,7 +54,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         found = match(model, stored, stored.shape)
         settle(model, found, stored.same)
         _check_stored_shapes(model, found, stored, path)
-        candidates = _load.stored_candidates(model, found, container)
+        candidates = load.stored_candidates(model, found, container)
         plain = [] if rest is not None else _left_to_transformers(found, candidates, stored)
         _check_extra(model, found, stored.decoded, set(plain), path)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
@@ -66,7 +67,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     if rest is None:
         tensors = (*model.named_parameters(), *model.named_buffers())
         dtypes = {found.whole[name]: tensor.dtype for name, tensor in tensors if name in found.whole}
-        _from_pretrained.hand_on(model, _from_pretrained.Left(plain, stored, stored.shape, dtypes))
+        from_pretrained.hand_on(model, from_pretrained.Left(plain, stored, stored.shape, dtypes))
     _ignore(model, [key for key in rest or plain if key not in found.extra])
     _leave_the_rest(model)
 
@@ -141,7 +142,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         # Anything else that is missing or too much is for transformers to say, as it does of any checkpoint.
         chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
         _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
-        kept, weights = _load.layer_weights(model, checkpoint, names, chosen)
+        kept, weights = load.layer_weights(model, checkpoint, names, chosen)
         _stored.check_all_taken(checkpoint, weights)
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         refuse_disk(settings)
@@ -152,7 +153,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
             runs_on = device
         chosen_encoding = calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
         Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
-        _load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused, compress_in_memory)
+        load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused, compress_in_memory)
     taken = weights.keys_used | {n for c in kept for n in c.parameters}
     _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)

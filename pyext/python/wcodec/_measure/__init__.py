@@ -1,7 +1,10 @@
 """Seeing what compressed layers do: quality, speed, memory, and the key/value cache. torch is imported when used."""
 
-from ._advice import advice as advice
-from ._reports import (
+from .advice import advice as advice
+from .kv_cache import compare_kv_cache, generate, with_kv_cache
+from .memory import measure_vram
+from .quality import evaluate
+from .reports import (
     BenchReport,
     BenchRow,
     EvalReport,
@@ -16,9 +19,6 @@ from ._reports import (
     Speed,
     TimeSplit,
 )
-from .kv_cache import compare_kv_cache, generate, with_kv_cache
-from .memory import measure_vram
-from .quality import evaluate
 from .speed import bench
 
 __all__ = [

@@ -35,15 +35,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .. import _torch
-from .._errors import InputError, UnsupportedError
-from .._keywords import keywords, names_of
-from .._models import _running as _models
-from .._options import DTYPES, choice
-from . import _loading
-from ._clock import clocked
-from ._reports import Generation, KvCacheReport, KvCacheResult
+from .._core.errors import InputError, UnsupportedError
+from .._core.keywords import keywords, names_of
+from .._core.options import DTYPES, choice
+from .._gpu import torch as _torch
+from .._models import running
+from . import loading
+from .clock import clocked
 from .quality import kl_divergence
+from .reports import Generation, KvCacheReport, KvCacheResult
 
 if TYPE_CHECKING:
     import torch
@@ -58,9 +58,9 @@ def cache_dtype(dtype: Any) -> torch.dtype:
 
 
 def _typed_cache() -> Any:
-    _models.require_transformers()
+    running.require_transformers()
     try:
-        from . import _typed_cache as module
+        from . import typed_cache as module
     except ImportError as error:
         raise UnsupportedError(
             f"this transformers has not the cache and attention interfaces that are needed: {error} (upgrade it)"
@@ -91,14 +91,14 @@ def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention
         not ``sdpa``.
     """
     torch = _torch.require()
-    _models.check_model(model)
+    running.check_model(model)
     store = cache_dtype(dtype)
     choice("attention", attention, ATTENTIONS)
     config = getattr(model, "config", None)
     if config is None:
         raise InputError(f"{type(model).__name__} has no config (pass a model of transformers)")
     typed = _typed_cache()
-    computing = _models.dtype_of(model)
+    computing = running.dtype_of(model)
     widened = attention == "widest" and torch.promote_types(computing, store) != computing
     if not widened:
         yield typed.TypedCache(config, store, False)
@@ -124,16 +124,16 @@ def _prompt(model: Any, prompt: Any, tokenizer: Any) -> tuple[torch.Tensor, Any]
     """Token ids ``int64 [tokens]``, and the tokenizer if there is need of one. A ``str`` is text, never a path."""
     own = None
     if isinstance(prompt, str):
-        own = _models.tokenizer_for(model, tokenizer)
+        own = running.tokenizer_for(model, tokenizer)
         prompt = own(prompt)["input_ids"] or _beginning(model, own)
         if not prompt:
             raise InputError(
                 "the prompt is empty, and this model has no token that a text begins with (give it some text)"
             )
     elif tokenizer is not None:
-        own = _models.tokenizer_for(model, tokenizer)
-    ids = _models.token_ids(prompt, model)
-    _models.check_ids(ids, model)
+        own = running.tokenizer_for(model, tokenizer)
+    ids = running.token_ids(prompt, model)
+    running.check_ids(ids, model)
     return ids, own
 
 
@@ -169,12 +169,12 @@ def generate(
     :raises InputError: for options that ``generate`` does not have.
     """
     torch = _torch.require()
-    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
-    _loading.check_generation("generate", names_of(generate), model, options)
+    model = loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    loading.check_generation("generate", names_of(generate), model, options)
     if trust_remote_code and isinstance(prompt, str):
-        tokenizer = _models.tokenizer_for(model, tokenizer, trust_remote_code)
-    device = _models.device_of(model)
-    (max_new_tokens,) = _models.whole("max_new_tokens", max_new_tokens)
+        tokenizer = running.tokenizer_for(model, tokenizer, trust_remote_code)
+    device = running.device_of(model)
+    (max_new_tokens,) = running.whole("max_new_tokens", max_new_tokens)
     ids, own = _prompt(model, prompt, tokenizer)
     inputs = ids[None].to(device)
     arguments = {"do_sample": False, "attention_mask": torch.ones_like(inputs), **options}
@@ -182,17 +182,17 @@ def generate(
     if pad is None:
         # Never used for one prompt; without it transformers warns at every call.
         arguments.setdefault("pad_token_id", 0)
-    with _models.evaluating(model):
-        _models.synchronize(device)
+    with running.evaluating(model):
+        running.synchronize(device)
         clock = clocked(model, arguments)
         begin = time.perf_counter()
         if kv_cache_dtype is None:
             output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
         else:
             with with_kv_cache(model, kv_cache_dtype, attention=attention) as cache:
-                arguments[_models.cache_name(model)] = cache
+                arguments[running.cache_name(model)] = cache
                 output = model.generate(inputs, max_new_tokens=max_new_tokens, **arguments)
-        _models.synchronize(device)
+        running.synchronize(device)
         seconds = time.perf_counter() - begin
     tokens = [int(token) for token in output[0, ids.numel() :]]
     return Generation(
@@ -218,8 +218,8 @@ class _Decoding:
         with with_kv_cache(self._model, self._dtype, attention=self._attention) as fresh:
             if self._cache is None:
                 self._cache = fresh
-            named = {_models.cache_name(self._model): self._cache}
-            logits = _models.logits_of(self._model, ids[None], use_cache=True, **named)
+            named = {running.cache_name(self._model): self._cache}
+            logits = running.logits_of(self._model, ids[None], use_cache=True, **named)
         return logits[0, -1].float()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Decoding:
@@ -242,7 +242,7 @@ def compare_kv_cache(
     tokenizer: Any = None,
     *,
     attention: str = "widest",
-    progress: bool | _models.StepCallback = False,
+    progress: bool | running.StepCallback = False,
 ) -> KvCacheReport:
     """Measures what the dtype of the key/value cache changes, against a float32 cache of the same model.
 
@@ -258,10 +258,10 @@ def compare_kv_cache(
         attention in float32 with attention in the model's dtype; ``"model"`` compares storage alone.
     """
     torch = _torch.require()
-    _models.check_model(model)
-    (tokens,) = _models.whole("tokens", tokens)
+    running.check_model(model)
+    (tokens,) = running.whole("tokens", tokens)
     names = [str(cache_dtype(dtype)).removeprefix("torch.") for dtype in dtypes]
-    device = _models.device_of(model)
+    device = running.device_of(model)
     ids = _prompt(model, prompt, tokenizer)[0].to(device)
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if limit is not None and ids.numel() + tokens > limit:
@@ -278,7 +278,7 @@ def compare_kv_cache(
     divergences: list[list[float]] = [[] for _ in names]
     same_top = [0] * len(names)
     identical = [True] * len(names)
-    with _models.evaluating(model), _models.steps(progress, "comparing caches", "token") as advance:
+    with running.evaluating(model), running.steps(progress, "comparing caches", "token") as advance:
         fed = ids
         for done in range(tokens):
             expected = reference.step(fed)
@@ -318,7 +318,7 @@ def compare_kv_cache(
     return KvCacheReport(
         tokens=tokens,
         prompt_tokens=ids.numel(),
-        model_dtype=str(_models.dtype_of(model)).removeprefix("torch."),
+        model_dtype=str(running.dtype_of(model)).removeprefix("torch."),
         attention=attention,
         results=tuple(results),
     )

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .. import _devices, _torch
-from .._keywords import keywords
-from .._models import _running as _models
-from ._reports import LayerPlace, MemoryPart, MemoryReport
+from .._core.keywords import keywords
+from .._gpu import devices
+from .._gpu import torch as _torch
+from .._models import running
+from .reports import LayerPlace, MemoryPart, MemoryReport
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ def measure_vram(
     """
     torch = _torch.require()
     if model is not None:
-        _models.check_model(model)
+        running.check_model(model)
     place = _device(model, device)
     parts = tuple(_parts(model)) if model is not None else ()
     layers = tuple(_layers(model)) if model is not None else ()
@@ -72,11 +73,11 @@ def _device(model: Any, device: Any) -> torch.device:
     torch = _torch.require()
     if device is None:
         if model is not None:
-            device = _models.device_of(model)
+            device = running.device_of(model)
         else:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-    number = _devices.parse(device)
-    return torch.device("cpu") if number is None else _devices.torch_device(number)
+    number = devices.parse(device)
+    return torch.device("cpu") if number is None else devices.torch_device(number)
 
 
 def _parts(model: Any) -> Iterator[MemoryPart]:
@@ -125,7 +126,7 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
             if tensor.device.type != "meta" and once(_torch.identity(tensor)):
                 add(what, tensor.device, tensor.numel() * tensor.element_size())
     # Of no single model: all models on a GPU decode into the same memory.
-    there = sys.modules.get("wcodec.nn._workspace")
+    there = sys.modules.get("wcodec.nn._weights.workspace")
     for space in list(getattr(there, "_workspaces", {}).values()):
         add("decoded weights (shared scratch)", space.device, space.bytes)
     for (name, place), size in sizes.most_common():

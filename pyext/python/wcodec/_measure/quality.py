@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _torch
-from .._errors import InputError
-from .._keywords import keywords, renamed
-from .._models import _running as _models
-from . import _loading
-from ._reports import EvalReport
+from .._core.errors import InputError
+from .._core.keywords import keywords, renamed
+from .._gpu import torch as _torch
+from .._models import running
+from . import loading
+from .reports import EvalReport
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def evaluate(
     device: str | torch.device | None = None,
     dtype: Any = None,
     trust_remote_code: bool = False,
-    progress: bool | _models.StepCallback = False,
+    progress: bool | running.StepCallback = False,
 ) -> EvalReport:
     """Measures the quality of a causal language model on a text.
 
@@ -95,27 +95,27 @@ def evaluate(
     :raises InputError: if the text is too short, the vocabularies differ, or logits are not finite.
     """
     torch = _torch.require()
-    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     if baseline is not None:
-        baseline = _loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
+        baseline = loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
     if trust_remote_code and isinstance(text, str | os.PathLike):
-        tokenizer = _models.tokenizer_for(model, tokenizer, trust_remote_code)
+        tokenizer = running.tokenizer_for(model, tokenizer, trust_remote_code)
     window, stride = _sizes(window, stride, [m for m in (model, baseline) if m is not None])
-    ids = _models.token_ids(text, model, tokenizer)
+    ids = running.token_ids(text, model, tokenizer)
     if max_tokens is not None:
-        ids = ids[: _models.whole("max_tokens", max_tokens)[0]]
+        ids = ids[: running.whole("max_tokens", max_tokens)[0]]
     if ids.numel() < 2:
         raise InputError(f"perplexity needs at least 2 tokens, not {ids.numel()} (pass a longer text)")
-    _models.check_ids(ids, model)
+    running.check_ids(ids, model)
     targets = ids.numel() - 1
     losses = np.empty(targets, np.float32)
     others = np.empty(targets, np.float32) if baseline is not None else None
     divergences = np.empty(targets, np.float32) if baseline is not None else None
     agreeing = 0
     started = time.perf_counter()
-    place = _models.device_of(model)
+    place = running.device_of(model)
     models = (model,) if baseline is None else (model, baseline)
-    with _models.evaluating(*models), _models.steps(progress, "evaluating", "token") as advance:
+    with running.evaluating(*models), running.steps(progress, "evaluating", "token") as advance:
         for begin, end, first in windows(targets, window, stride):
             logits = _window(model, ids[begin:end], first - begin)
             reference = None if baseline is None else _window(baseline, ids[begin:end], first - begin)
@@ -171,7 +171,7 @@ def kl_divergence(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _window(model: Any, ids: torch.Tensor, first: int) -> torch.Tensor:
     """Logits ``[positions, vocabulary]`` of the positions from ``first`` on."""
-    logits = _models.logits_of(model, ids[None].to(_models.device_of(model)), use_cache=False)
+    logits = running.logits_of(model, ids[None].to(running.device_of(model)), use_cache=False)
     return logits[0, first:]
 
 
@@ -204,12 +204,12 @@ def _sizes(window: int | None, stride: int | None, models: list[Any]) -> tuple[i
     limit = min((n for n in limits if isinstance(n, int) and n > 0), default=None)
     if window is None:
         window = DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
-    (window,) = _models.whole("window", window)
+    (window,) = running.whole("window", window)
     if limit is not None and window > limit:
         raise InputError(f"window={window} is more than the model's {limit} positions (use at most {limit})")
     if stride is None:
         stride = max(1, window // 2)
-    (stride,) = _models.whole("stride", stride)
+    (stride,) = running.whole("stride", stride)
     if stride > window:
         raise InputError(
             f"stride={stride} is more than window={window}: tokens between windows would be left out "

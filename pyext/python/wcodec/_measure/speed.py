@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import _torch
-from .._errors import DeviceError, InputError
-from .._keywords import names_of
-from .._models import _running as _models
-from . import _loading, _profile
-from ._advice import advice
-from ._reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
+from .._core.errors import DeviceError, InputError
+from .._core.keywords import names_of
+from .._gpu import torch as _torch
+from .._models import running
+from . import loading
+from . import profile as _profile
+from .advice import advice
+from .reports import BenchReport, BenchRow, LayerTime, Span, Speed, TimeSplit
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ class Clock:
     def start(self) -> None:
         """Begins a run, when the device has nothing more to do."""
         self._marks = []
-        _models.synchronize(self._device)
+        running.synchronize(self._device)
         self._mark()
 
     def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
@@ -55,7 +56,7 @@ class Clock:
         """Seconds from the start to each mark."""
         first, *later = self._marks
         if self._device.type == "cuda":
-            _models.synchronize(self._device)
+            running.synchronize(self._device)
             return [first.elapsed_time(mark) / 1e3 for mark in later]
         return [mark - first for mark in later]
 
@@ -72,7 +73,7 @@ def bench(
     device: str | torch.device | None = None,
     dtype: Any = None,
     trust_remote_code: bool = False,
-    progress: bool | _models.StepCallback = False,
+    progress: bool | running.StepCallback = False,
     **options: Any,
 ) -> BenchReport:
     """Measures how fast a model reads prompts (prefill) and writes tokens (decode), with its own greedy ``generate``.
@@ -107,22 +108,22 @@ def bench(
     :raises DeviceError: if the GPU's memory does not suffice.
     """
     torch = _torch.require()
-    batches = tuple(dict.fromkeys(_models.whole("batch", batch)))
-    (prompt_tokens,) = _models.whole("prompt_tokens", prompt_tokens)
-    (new_tokens,) = _models.whole("new_tokens", new_tokens)
-    (repeats,) = _models.whole("repeats", repeats)
+    batches = tuple(dict.fromkeys(running.whole("batch", batch)))
+    (prompt_tokens,) = running.whole("prompt_tokens", prompt_tokens)
+    (new_tokens,) = running.whole("new_tokens", new_tokens)
+    (repeats,) = running.whole("repeats", repeats)
     if new_tokens < 2:
         raise InputError("new_tokens must be at least 2: the first one belongs to the prompt's time")
-    model = _loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
+    model = loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     models = {"model": model}
     if baseline is not None:
-        models["baseline"] = _loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
+        models["baseline"] = loading.baseline_of(baseline, model, trust_remote_code=trust_remote_code)
     for what, candidate in models.items():
-        _models.check_model(candidate, what)
+        running.check_model(candidate, what)
         needed = max(new_tokens, _profile.positions(new_tokens)) if profile else new_tokens
         _check_fits(candidate, what, prompt_tokens + needed)
-    _loading.check_generation("bench", names_of(bench), model, options)
-    devices = {what: _models.device_of(candidate) for what, candidate in models.items()}
+    loading.check_generation("bench", names_of(bench), model, options)
+    devices = {what: running.device_of(candidate) for what, candidate in models.items()}
     if len({str(device) for device in devices.values()}) > 1:
         places = " and ".join(f"the {what} on {device}" for what, device in devices.items())
         raise InputError(f"{places}: move both to one device, or their speeds say nothing about each other")
@@ -135,7 +136,7 @@ def bench(
     spans: list[Span] = []
     total = len(batches) * len(models) * (repeats + 1)
     done = 0
-    with _models.evaluating(*models.values()), _models.steps(progress, "measuring", "run") as advance:
+    with running.evaluating(*models.values()), running.steps(progress, "measuring", "run") as advance:
         for size in batches:
             prompt = torch.randint(vocabulary, (size, prompt_tokens), generator=generator).to(place)
             times: dict[str, list[tuple[float, float, int | None]]] = {what: [] for what in models}

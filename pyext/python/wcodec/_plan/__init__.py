@@ -1,12 +1,12 @@
 """What compression costs in quality: damage against bits, and plans that meet a size or a bound of damage."""
 
-from ._frontier import frontier
-from ._frontier_report import FrontierReport, FrontierRow
-from ._make import plan
-from ._plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
-from ._recipe import Recipe
-from ._sensitivity import sensitivity
-from ._sensitivity_report import LayerSensitivity, SensitivityReport
+from .frontier import frontier
+from .frontier_report import FrontierReport, FrontierRow
+from .make import plan
+from .plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
+from .recipe import Recipe
+from .sensitivity import sensitivity
+from .sensitivity_report import LayerSensitivity, SensitivityReport
 
 __all__ = [
     "Candidate",

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _format as fmt
-from .._colors import COLORS as MEANINGS
-from .._errors import InputError
-from .._options import count
-from .._roles import role_of
-from ._accessor import Plots
-from ._draw import COLORS, GREY, above, axes, caption, ink, quiet
+from .._core import format as fmt
+from .._core.colors import COLORS as MEANINGS
+from .._core.errors import InputError
+from .._core.options import count
+from .._core.roles import role_of
+from .accessor import Plots
+from .draw import COLORS, GREY, above, axes, caption, ink, quiet
 
 if TYPE_CHECKING:
-    from .._container import Container, TensorEntry
+    from .._file.container import Container, TensorEntry
 
 # More bars than this cannot be read in one picture: then tensors of the same place in their blocks share one.
 _BARS = 32

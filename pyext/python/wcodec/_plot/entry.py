@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _format as fmt
-from .._decodable import CONVERTIBLE
-from .._errors import InputError
-from .._options import count
-from ._accessor import Plots
-from ._draw import axes, caption, quiet
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._core.options import count
+from .._gpu.decodable import CONVERTIBLE
+from .accessor import Plots
 from .container import BINS, ContainerPlots, color_of
+from .draw import axes, caption, quiet
 
 if TYPE_CHECKING:
-    from .._container import TensorEntry
+    from .._file.container import TensorEntry
 
 # Values that are counted at a time, in float32.
 _AT_ONCE = 1 << 22

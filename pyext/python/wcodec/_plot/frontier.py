@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._colors import COLORS
-from .._errors import InputError
-from ._accessor import Plots
-from ._draw import GREY, axes, quiet
+from .._core.colors import COLORS
+from .._core.errors import InputError
+from .accessor import Plots
+from .draw import GREY, axes, quiet
 
 if TYPE_CHECKING:
     from .._plan import FrontierReport
-    from .._plan._frontier_report import FrontierRow
+    from .._plan.frontier_report import FrontierRow
 
 # A trellis has a full line, without it a dashed one.
 _RECIPES = {"weights alone": "rate", "Fisher steps": "rate, steps", "error feedback": "rate, calibrated"}

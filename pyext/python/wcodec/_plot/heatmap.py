@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _devices, _torch
-from .._colors import MEASURES, NEUTRAL, SCALES, TITLES, between, ink_on, is_flat, part_of
-from .._errors import InputError
-from .._options import choice
-from .._roles import Cell, Grid, grid_of, label
-from ._draw import axes, caption
+from .._core.colors import MEASURES, NEUTRAL, SCALES, TITLES, between, ink_on, is_flat, part_of
+from .._core.errors import InputError
+from .._core.options import choice
+from .._core.roles import Cell, Grid, grid_of, label
+from .._gpu import devices
+from .._gpu import torch as _torch
+from .draw import axes, caption
 
 if TYPE_CHECKING:
-    from .._container import Container
+    from .._file.container import Container
 
 # More layers than this leave no room for figures in cells.
 _WRITTEN = 14
@@ -198,7 +199,7 @@ def _figure(value: float) -> str:
 
 def _measure(container: Container, grid: Grid, device: Any, threads: int | None) -> None:
     """Decodes every tensor, and adds up the seconds of each cell."""
-    number = None if device is None else _devices.parse(device)
+    number = None if device is None else devices.parse(device)
     names = [name for cell in grid.cells() for name in cell.names]
     seconds = _on_cpu(container, names, threads) if number is None else _on_gpu(container, names, device)
     for cell in grid.cells():
@@ -224,7 +225,7 @@ def _on_cpu(container: Container, names: list[str], threads: int | None) -> dict
 
 def _on_gpu(container: Container, names: list[str], device: Any) -> dict[str, float]:
     """Launches alone, from compressed bytes in the GPU's memory."""
-    from .._gpu_decoder import GpuDecoder
+    from .._gpu.decoder import GpuDecoder
 
     torch = _torch.require()
     decoder = GpuDecoder(container, names, device)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._colors import COLORS as MEANINGS
-from .._colors import ink_on
-from .._errors import InputError
-from .._options import choice
-from .._roles import place_of
-from ._accessor import Plots
-from ._draw import COLORS, MIB, above, axes, caption, ink, quiet, stacks
+from .._core.colors import COLORS as MEANINGS
+from .._core.colors import ink_on
+from .._core.errors import InputError
+from .._core.options import choice
+from .._core.roles import place_of
+from .accessor import Plots
+from .draw import COLORS, MIB, above, axes, caption, ink, quiet, stacks
 
 if TYPE_CHECKING:
-    from .._measure._reports import BenchReport, BenchRow, EvalReport, KvCacheReport, LayerPlace, MemoryReport
+    from .._measure.reports import BenchReport, BenchRow, EvalReport, KvCacheReport, LayerPlace, MemoryReport
 
 # A KL of zero has no place on a logarithmic axis: it, and what is rounding of float32 only, is drawn here.
 _SMALLEST_KL = 1e-9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import _format as fmt
-from .._colors import COLORS as MEANINGS
-from ._accessor import Plots
-from ._draw import COLORS, MIB, axes, quiet, stacks
+from .._core import format as fmt
+from .._core.colors import COLORS as MEANINGS
+from .accessor import Plots
+from .draw import COLORS, MIB, axes, quiet, stacks
 
 if TYPE_CHECKING:
-    from .._models._report import ReplaceReport
+    from .._models.report import ReplaceReport
 
 
 class ReplacePlots(Plots):

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._colors import ATTENTION, BAD, GOOD, MEASURES, NEUTRAL
-from .._errors import InputError
-from .._options import choice
-from .._roles import figures_of, grid_of_figures, label, role_of
-from ._accessor import Plots
-from ._draw import COLORS, MIB, above, axes, caption, ink, quiet
+from .._core.colors import ATTENTION, BAD, GOOD, MEASURES, NEUTRAL
+from .._core.errors import InputError
+from .._core.options import choice
+from .._core.roles import figures_of, grid_of_figures, label, role_of
+from .accessor import Plots
+from .draw import COLORS, MIB, above, axes, caption, ink, quiet
 from .heatmap import draw, draw_kinds, of_grid
 
 if TYPE_CHECKING:
     from .._api.doctor import DoctorReport
-    from .._calibrate._statistics import Statistics, StatisticsReport
-    from .._models._ranks import RanksReport
+    from .._calibrate.statistics import Statistics, StatisticsReport
+    from .._core.reports import Comparison, CompressionReport, TensorInfo, VerifyReport
+    from .._models.ranks import RanksReport
     from .._plan import PlanReport
-    from .._reports import Comparison, CompressionReport, TensorInfo, VerifyReport
 
 # From what is well to what is worst.
 _VERDICTS = {"ok": GOOD, "unsupported": ATTENTION, "extra": ATTENTION, "missing": BAD, "differs": BAD, "damaged": BAD}

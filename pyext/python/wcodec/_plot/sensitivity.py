@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._colors import COLORS
-from .._errors import InputError
-from .._roles import grid_of_figures
-from ._accessor import Plots
-from ._draw import above, axes, caption, ink, quiet
+from .._core.colors import COLORS
+from .._core.errors import InputError
+from .._core.roles import grid_of_figures
+from .accessor import Plots
+from .draw import above, axes, caption, ink, quiet
 from .heatmap import draw
 
 if TYPE_CHECKING:

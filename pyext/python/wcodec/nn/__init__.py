@@ -24,9 +24,9 @@ uses; it keeps what it reads, so that the model may go before it. Run the model 
 keep its bytes on the device: layers that are streamed (residency ``host``, and some of ``auto``) cannot be captured.
 """
 
-from ._fuse import fuse_
-from ._layer import CompressedLayer
-from ._weight import CompressedWeight
+from ._fusion.fuse import fuse_
+from ._layers.layer import CompressedLayer
+from ._layers.weight import CompressedWeight
 from .embedding import CompressedEmbedding
 from .experts import CompressedExperts, ExpertStack
 from .linear import CompressedConv1D, CompressedLinear, CompressedSumLinear

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 
-from .._coding import FileOptions
-from .._encode import compress_in_memory
-from .._gpu_decoder import GpuDecoder
-from .._keywords import keywords
-from . import _ops, _plans
-from ._layer import CompressedLayer
-from ._plans import Plan, has_rows, slices, stacked
-from ._store import Store
-from ._workspace import is_capturing, workspace
+from .._core.coding import FileOptions
+from .._core.keywords import keywords
+from .._file.encode import compress_in_memory
+from .._gpu.decoder import GpuDecoder
+from ._layers import ops
+from ._layers.layer import CompressedLayer
+from ._weights import plans
+from ._weights.plans import Plan, has_rows, slices, stacked
+from ._weights.store import Store
+from ._weights.workspace import is_capturing, workspace
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -145,7 +146,7 @@ class CompressedEmbedding(CompressedLayer):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
         if torch.compiler.is_compiling():
-            rows = _ops.embedding(input, self._handle, self._width, self._dtype)
+            rows = ops.embedding(input, self._handle, self._width, self._dtype)
         else:
             rows = self._look_up(input)
         return rows if self._scaled_of is None else rows * self._scales[self._dtype]
@@ -197,7 +198,7 @@ class CompressedEmbedding(CompressedLayer):
         runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
         if rows is None:
             table = stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
-        elif sum(end - begin for begin, end in runs) * width * self._dtype.itemsize > _plans.SLICE_BYTES:
+        elif sum(end - begin for begin, end in runs) * width * self._dtype.itemsize > plans.SLICE_BYTES:
             return self._by_slices(ids)
         else:
             table = rows.decoder.decode_rows(self.tensor, runs, self._dtype)

@@ -12,19 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch.utils._pytree import tree_map
 
-from .. import _format as fmt
-from .._errors import InputError
-from .._gpu_decoder import ProductBatch
-from ._gradients import Layout, Through, any_wanted, back
-from ._layer import CompressedLayer, contents
-from ._plans import stacked
-from ._routed import Routed, routed
-from ._store import Store
-from ._workspace import exclusive
+from .._core import format as fmt
+from .._core.errors import InputError
+from .._gpu.decoder import ProductBatch
+from ._layers.gradients import Layout, Through, any_wanted, back
+from ._layers.layer import CompressedLayer, contents
+from ._layers.routed import Routed, routed
+from ._weights.plans import stacked
+from ._weights.store import Store
+from ._weights.workspace import exclusive
 
 _is_compiling = torch.compiler.is_compiling
 STACKS = ("gate_up_proj", "down_proj")
-# Of the forward of those that are known (`_pattern.expert_form`).
+# Of the forward of those that are known (`pattern.expert_form`).
 _ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
 
 # What each thread computes.
@@ -225,7 +225,7 @@ class CompressedExperts(CompressedLayer):
         which experts are decoded is known when it runs."""
         if _is_compiling():
             # Here, since with it torch's compiler is imported, which takes seconds. Whoever compiles has that.
-            from ._uncompiled import compute
+            from ._layers.uncompiled import compute
 
             return compute(self, args, kwargs)
         return self._compute(args, kwargs)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from .._coding import FileOptions
-from .._encode import compress_in_memory
-from .._keywords import keywords
-from . import _ops
-from ._forms import summed
-from ._gradients import Layout, Through, any_wanted, back
-from ._layer import CompressedLayer
-from ._plans import Product
-from ._served import here
-from ._store import Store
+from .._core.coding import FileOptions
+from .._core.keywords import keywords
+from .._file.encode import compress_in_memory
+from ._layers import ops
+from ._layers.forms import summed
+from ._layers.gradients import Layout, Through, any_wanted, back
+from ._layers.layer import CompressedLayer
+from ._layers.served import here
+from ._weights.plans import Product
+from ._weights.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -117,7 +117,7 @@ class CompressedLinear(CompressedLayer):
         if self._served and (serve := self._served.pop(here(), None)) is not None:
             return serve(input)
         if _is_compiling():
-            return _ops.linear(*self._checked(input), self._handle, self._here[1])
+            return ops.linear(*self._checked(input), self._handle, self._here[1])
         # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
         plan = self._plan

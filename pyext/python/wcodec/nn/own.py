@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from .. import _format as fmt
-from .._classes import derived
-from .._errors import InputError
-from . import _ops
-from ._gradients import Frozen
-from ._layer import CompressedLayer, FrozenMatrix, contents
-from ._plans import has_rows, stacked
-from ._store import Store
-from ._weight import CompressedWeight, Source
+from .._core import format as fmt
+from .._core.classes import derived
+from .._core.errors import InputError
+from ._layers import ops
+from ._layers.gradients import Frozen
+from ._layers.layer import CompressedLayer, FrozenMatrix, contents
+from ._layers.weight import CompressedWeight, Source
+from ._weights.plans import has_rows, stacked
+from ._weights.store import Store
 from .embedding import CompressedEmbedding
 from .experts import _computing, _here
 
@@ -92,7 +92,7 @@ class CompressedModule(CompressedLayer):
 
     def _read(self, key: str) -> torch.Tensor:
         if _is_compiling():
-            return _ops.weight(self._handle, self._keys.index(key), self._shapes[key], self._dtype)
+            return ops.weight(self._handle, self._keys.index(key), self._shapes[key], self._dtype)
         return CompressedWeight(_OfModule(self, key), self._shapes[key], self._dtype, self._device)
 
     def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
@@ -405,7 +405,7 @@ def _kind_of(kind: type[Any]) -> Any:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_compiling() and not self._wholes:
-            from ._uncompiled import compute
+            from ._layers.uncompiled import compute
 
             return compute(self, args, kwargs)
         if _is_compiling():

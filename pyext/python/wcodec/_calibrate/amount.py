@@ -1,0 +1,84 @@
+"""Defaults of calibration: how much text it looks at, and on which device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._core.errors import DeviceError, InputError
+from .._gpu import devices
+from .._models import running
+from . import text
+
+# Tokens on a GPU, and of small models everywhere: beyond it, statistics hardly change.
+MOST_TOKENS = 1 << 15
+# Fewer say too little of what inputs have in common.
+FEWEST_TOKENS = 1 << 11
+# Weights times tokens that a CPU of two cores has done in a minute or two.
+_CPU_WORK = 5.5e11
+# Windows at least, where their length is free: the beginnings of texts are much alike.
+_WINDOWS = 16
+_MOST_WINDOWS = 64
+_SHORTEST = 64
+# Memory of a GPU that a model takes while it is measured: so many times its weights, and some for activations.
+_TIMES, _BESIDES = 1.2, 1 << 30
+
+
+def default_tokens(weights: int, place: torch.device) -> int:
+    """Tokens that are looked at if nothing is said: 32,768, and on a CPU fewer for models that would take long.
+
+    >>> cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    >>> default_tokens(3_000_000, cpu), default_tokens(134_515_008, cpu), default_tokens(8 * 10**9, gpu)
+    (32768, 4088, 32768)
+    """
+    if place.type != "cpu":
+        return MOST_TOKENS
+    return int(min(max(_CPU_WORK / max(weights, 1), FEWEST_TOKENS), MOST_TOKENS))
+
+
+def windows_and_length(
+    model: Any, windows: int | None, length: int | None, tokens: int | None, place: torch.device
+) -> tuple[int, int]:
+    """Pieces of text, and tokens of each: as asked for, or so many that they are as many tokens as is usual."""
+    if windows is not None and tokens is not None:
+        raise InputError("windows and tokens exclude each other: both say how much text there is (leave one out)")
+    if windows is not None:
+        return running.whole("windows", windows)[0], text.length_for(model, length)
+    if tokens is not None:
+        (wanted,) = running.whole("tokens", tokens)
+        if wanted < 2:
+            raise InputError("tokens must be at least 2: a model predicts one from those before it (use some 4,000)")
+    else:
+        wanted = default_tokens(sum(p.numel() for p in model.parameters()), place)
+    most = text.length_for(model, length)
+    if length is None:
+        most = max(2, min(most, wanted, max(_SHORTEST, wanted // _WINDOWS)))
+    found = max(1, round(wanted / most))
+    return (found if tokens is not None else min(found, _MOST_WINDOWS)), most
+
+
+def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:
+    """The device of a calibration: as asked for, or a GPU where there is one that has room, and otherwise the CPU.
+
+    :param device: ``None`` and ``"auto"`` leave the choice.
+    :param needed: bytes of the weights that are to be there.
+    """
+    if device is not None and str(device) != "auto":
+        return devices.place(device)
+    try:
+        found = devices.place("cuda")
+    except (DeviceError, InputError):
+        return torch.device("cpu")
+    free = torch.cuda.mem_get_info(found)[0]
+    return found if free >= _TIMES * needed + _BESIDES else torch.device("cpu")
+
+
+def bytes_of(folder: Path) -> int:
+    """Bytes of the weights of a folder, or of a file."""
+    try:
+        files = folder.glob("*.safetensors") if folder.is_dir() else [folder]
+        return sum(file.stat().st_size for file in files)
+    except OSError:
+        return 0

@@ -1,0 +1,423 @@
+"""Collecting statistics: passes of tokens through the model, as many as memory makes necessary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from .._core import options as _options
+from .._core.errors import InputError
+from .._core.keywords import keywords, renamed
+from .._core.options import calibration, is_statistics_file
+from .._gpu import devices
+from .._gpu import torch as _torch
+from .._measure import loading
+from .._models import running
+from .._models.find import find
+from .._models.replace import _need_weights, nothing_to_compress
+from . import factor, hooks, moments
+from . import text as _text
+from .amount import windows_and_length
+from .moments import Packed
+from .plan import Input, plan
+from .records import SiteRecord, UnitRecord
+from .statistics import RARE_TOKENS, Statistics
+from .units import Layout, Product, layout
+
+DEFAULT_MEMORY = "16GB"
+# Logits of a batch in float32, of which there are a few copies while gradients are computed.
+_LOGITS_BYTES = 1 << 28
+_MOST_WINDOWS = 4
+# Tokens that show which layers share an input.
+_FIRST = 8
+# What configs say that does not change what a model computes.
+_NOT_HASHED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
+
+
+@keywords()
+def collect_statistics(
+    model: Any,
+    tokenizer: Any = None,
+    data: str | os.PathLike[str] | Sequence[int] | Iterable[Any] | torch.Tensor = "self",
+    *,
+    windows: int | None = None,
+    length: int | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    full: bool = True,
+    memory: int | str = DEFAULT_MEMORY,
+    trust_remote_code: bool = False,
+    progress: bool | running.StepCallback | None = False,
+) -> Statistics:
+    """Measures on a causal language model what its quantization needs to know: how much each matrix matters (Fisher
+    information), and second moments of inputs.
+
+    The model runs over some text: what it writes by itself, which needs no data and is as good as any, a file, or token
+    ids. Which matrices matter is known after one pass with gradients of the activations; parameters get none. Second
+    moments of inputs are summed up in the same pass, or, where they are larger than ``memory``, in further ones.
+
+    Example (needs transformers and a model)::
+
+        statistics = wcodec.collect_statistics(model)
+        print(statistics, statistics.report)
+        statistics.save("statistics.safetensors")
+
+    :param model: a ``...ForCausalLM`` of transformers, with all weights in memory and none of them compressed; or the
+        path of one's folder, or the name of a repository.
+    :param tokenizer: for text, where the model's own is not to be found.
+    :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
+        windows of its own, until there are enough.
+    :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens in 64 pieces, and on a
+        CPU fewer, down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two.
+    :param length: tokens of each; 512, or what the model can take, if left out, and less where there are fewer than
+        8,192 tokens.
+    :param tokens: instead of ``windows``, tokens of all pieces together, about.
+    :param seed: for what is drawn: text, and the predictions whose gradients are taken.
+    :param device: where the model runs, and the statistics are summed up; where it is, if left out. Otherwise it is
+        moved there, and back.
+    :param trust_remote_code: whether code that comes with a model of a path may be run.
+    :param full: ``False`` leaves second moments out: for steps only, which takes one pass and hardly any memory.
+    :param memory: what sums of second moments may take, and again what is kept of them, in bytes or as text. Inputs are
+        looked at in several passes where that is not enough, and in narrower blocks if all of them are too large.
+    :param progress: ``True`` for a bar, or a function that is called with (tokens done, tokens in all).
+    :raises InputError: if the model has no matrix to measure, data are too short or of another vocabulary, or
+        predictions are not finite.
+    """
+    if loading.is_place(model):
+        model = loading.original_of(model, device or "cpu", "auto", trust_remote_code)
+    running.check_model(model)
+    runs_on = running.device_of(model) if device is None else devices.place(device)
+    windows, length = windows_and_length(model, windows, length, tokens, runs_on)
+    budget = _options.size("memory", memory, 1) or 0
+    candidates, skipped = find(model, [], [], True)
+    _need_weights(candidates)
+    found = layout(model)
+    if not found.products:
+        raise nothing_to_compress(type(model).__name__, model, skipped)
+    with (
+        # Whatever mode the caller is in: gradients are taken here.
+        torch.inference_mode(False),
+        _placed(model, device) as place,
+        hooks.quiet(model),
+        running.steps(progress or False, "calibrating", "token") as tell,
+    ):
+        text = None
+        if not (isinstance(data, str) and data == "self"):
+            text = _text.windows_of(data, model, tokenizer, windows, length)
+        work = _Collector(model, found, place, full, _limited(budget, place), tell)
+        drawn = windows * (length - 1) if text is None else 0
+        work.total = drawn + (windows * length if text is None else sum(map(len, text)))
+        if text is None:
+            with torch.no_grad():
+                text = _text.sampled(model, windows, length, seed, place, work.advance)
+        work.run(text, seed)
+    return work.statistics(text, _source(data))
+
+
+# The name of the command.
+calibrate = renamed("calibrate", collect_statistics)
+
+
+def _source(data: Any) -> str:
+    if isinstance(data, str) and data == "self":
+        return "self"
+    return "text" if isinstance(data, (str, os.PathLike)) else "token ids"
+
+
+def _limited(memory: int, place: torch.device) -> int:
+    """The memory that sums may take: on a GPU not more than half of what is free, as the model needs some to run."""
+    if place.type != "cuda":
+        return memory
+    torch.cuda.empty_cache()
+    return max(1, min(memory, torch.cuda.mem_get_info(place)[0] // 2))
+
+
+@contextmanager
+def _placed(model: Any, device: torch.device | str | None) -> Iterator[torch.device]:
+    """The model on a device for a while."""
+    before = running.device_of(model)
+    place = before if device is None else devices.place(device)
+    if place == before:
+        yield place
+        return
+    try:
+        # Where its memory does not suffice, some of the model has come there already.
+        model.to(place)
+        yield place
+    finally:
+        model.to(before)
+
+
+class _Collector:
+    """The work in one model."""
+
+    def __init__(
+        self,
+        model: Any,
+        found: Layout,
+        place: torch.device,
+        full: bool,
+        memory: int,
+        tell: Callable[[int, int], object],
+    ) -> None:
+        self._model, self._found, self._place, self._full, self._memory = model, found, place, full, memory
+        self._tell, self._done, self.total = tell, 0, 1
+        self._modules = dict(model.named_modules())
+        # Whose sums a product's input is in: its own, or those of the first that has the same.
+        self._site = {product.name: product.name for product in found.products}
+        # Modules in the order in which they run, each with its place.
+        self._order: dict[str, int] = {}
+        self._once = True
+        self._sums: dict[str, moments.Sums] = {}
+        self._wanted: dict[str, Input] = {}
+        self._counted: dict[str, int] = {}
+        self._tokens = dict.fromkeys(self._site, 0)
+        self._sensitivity: dict[str, torch.Tensor] = {}
+        self._row_squares: dict[str, torch.Tensor] = {}
+        self._gradients = False
+        self._stop: str | None = None
+        self._sites: dict[str, SiteRecord] = {}
+        self._kept: dict[str, list[Packed]] = {}
+
+    def advance(self, tokens: int) -> None:
+        """Tells how far the work is."""
+        self._done += tokens
+        self._tell(self._done, self.total)
+
+    def run(self, text: list[torch.Tensor], seed: int) -> None:
+        """All passes."""
+        self._discover(text[0])
+        inputs = {p.name: p.units[0].cols for p in self._found.products if self._site[p.name] == p.name}
+        passes = plan([(name, inputs[name]) for name in self._in_order(inputs)], self._memory)[1] if self._full else []
+        self.total += max(0, len(passes) - 1) * sum(map(len, text))
+        generator = torch.Generator(self._place).manual_seed(seed)
+        for number, wanted in enumerate(passes or [[]]):
+            self._wanted = {one.name: one for one in wanted}
+            self._sums, self._counted = {}, dict.fromkeys(self._wanted, 0)
+            self._gradients = number == 0
+            self._stop = None if self._gradients or number + 1 == len(passes) else self._after(wanted)
+            with hooks.watching(self._model, self._found.products, self._seen), self._ending():
+                for batch in _batches(text, getattr(getattr(self._model, "config", None), "vocab_size", None)):
+                    self._pass(batch.to(self._place), generator)
+                    self.advance(batch.numel())
+            self._keep()
+
+    def _discover(self, ids: torch.Tensor) -> None:
+        """Which products share an input, and in which order modules run."""
+        # Inputs are kept until the end: memory that is used again would look like the same input.
+        known: dict[Any, tuple[str, torch.Tensor]] = {}
+
+        def seen(product: Product, x: torch.Tensor, output: torch.Tensor) -> None:
+            if product.module in self._order:
+                self._once = self._once and product.expert is not None
+            else:
+                self._order[product.module] = len(self._order)
+            if product.expert is None:
+                key = (_torch.identity(x), x._version)
+                self._site[product.name] = known.setdefault(key, (product.name, x))[0]
+
+        with torch.no_grad(), hooks.watching(self._model, self._found.products, seen):
+            running.logits_of(self._model, ids[None, :_FIRST].to(self._place), use_cache=False)
+
+    def _in_order(self, inputs: Iterable[str]) -> list[str]:
+        """Names of inputs in the order in which the model computes them."""
+        module = {product.name: product.module for product in self._found.products}
+        return sorted(inputs, key=lambda name: self._order.get(module[name], len(self._order)))
+
+    def _after(self, wanted: list[Input]) -> str | None:
+        """The module before which a pass can end that wants these inputs."""
+        names = {one.name for one in wanted}
+        places = [self._order[p.module] for p in self._found.products if p.name in names and p.module in self._order]
+        if not self._once or not places:
+            return None
+        return next((module for module, place in self._order.items() if place == max(places) + 1), None)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        def stop(*_: Any) -> None:
+            raise hooks.Enough
+
+        handle = self._modules[self._stop].register_forward_pre_hook(stop) if self._stop else None
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    def _pass(self, ids: torch.Tensor, generator: torch.Generator) -> None:
+        if not self._gradients:
+            try:
+                with torch.no_grad():
+                    running.logits_of(self._model, ids, use_cache=False)
+            except hooks.Enough:
+                pass
+            return
+        embedding = getattr(self._model, "get_input_embeddings", lambda: None)()
+        handle = None
+        if embedding is not None:
+            handle = embedding.register_forward_hook(lambda module, args, output: hooks.with_gradient(output))
+        try:
+            with torch.enable_grad():
+                logits = running.logits_of(self._model, ids, use_cache=False).flatten(0, -2).to(torch.float32)
+                with torch.no_grad():
+                    chances = torch.softmax(logits, -1)
+                    if not bool(torch.isfinite(chances).all()):
+                        raise InputError(
+                            "the model predicts what is not finite, so that nothing can be learned from it "
+                            "(use bfloat16 or float32)"
+                        )
+                    # The Fisher information asks for what the model itself expects, not for what the text has.
+                    drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
+                    del chances
+                torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
+        finally:
+            if handle is not None:
+                handle.remove()
+
+    def _seen(self, product: Product, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
+        """Called at each product of the model."""
+        site = self._site[product.name]
+        summing = site == product.name and site in self._wanted
+        if not summing and not self._gradients:
+            return None
+        flat = x.detach().reshape(-1, x.shape[-1]).to(torch.float32)
+        if summing:
+            one = self._wanted[site]
+            if site not in self._sums:
+                self._sums[site] = moments.Sums(one.cols, one.width, flat.device)
+            self._sums[site].add(flat)
+            self._counted[site] += len(flat)
+        if not self._gradients:
+            return None
+        self._tokens[product.name] += len(flat)
+        sizes = flat.square().sum(-1)
+        changed = None
+        if not output.requires_grad:
+            changed = output = hooks.with_gradient(output)
+        output.register_hook(lambda gradient: self._gradient(product, gradient, sizes))
+        return changed
+
+    def _gradient(self, product: Product, gradient: torch.Tensor, sizes: torch.Tensor) -> None:
+        squares = gradient.detach().reshape(-1, gradient.shape[-1]).to(torch.float32).square()
+        rows = self._squares_of_rows(product)
+        at = 0
+        for unit in product.units:
+            part = slice(at, at + unit.rows)
+            at += unit.rows
+            found = (squares[:, part] @ rows[part]).dot(sizes).to(torch.float64)
+            before = self._sensitivity.get(unit.name)
+            self._sensitivity[unit.name] = found if before is None else before.to(found.device) + found
+
+    def _squares_of_rows(self, product: Product) -> torch.Tensor:
+        """Mean squares of the weights of each output."""
+        found = self._row_squares.get(product.name)
+        if found is None:
+            module = self._modules[product.module]
+            weight = module.weight if product.expert is None else getattr(module, product.stack)[product.expert]
+            dim = 0 if product.units[0].transposed else 1
+            found = torch.linalg.vector_norm(weight.detach(), dim=dim, dtype=torch.float32).square() / weight.shape[dim]
+            self._row_squares[product.name] = found
+        return found
+
+    def _keep(self) -> None:
+        """Packs the sums of a pass."""
+        experts = {p.name for p in self._found.products if p.expert is not None}
+        for name, one in self._wanted.items():
+            tokens = self._counted[name]
+            sums = self._sums.pop(name, None)
+            if sums is None or tokens == 0 or (name in experts and tokens < RARE_TOKENS):
+                continue
+            blocks = sums.means(tokens)
+            for _, block in blocks:
+                if not bool(torch.isfinite(block.diagonal()).all()):
+                    raise InputError(
+                        f"the input of '{name}' is not finite, so that nothing can be learned from it "
+                        "(use bfloat16 or float32)",
+                        tensor=name,
+                    )
+            self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks))
+            self._kept[name] = [moments.pack(block) for _, block in blocks]
+
+    def statistics(self, text: list[torch.Tensor], source: str) -> Statistics:
+        """What was found."""
+        units: dict[str, UnitRecord] = {}
+        for product in self._found.products:
+            site: str | None = self._site[product.name]
+            site = site if site in self._sites else None
+            for unit in product.units:
+                before = units.get(unit.name)
+                tokens = self._tokens[product.name] + (0 if before is None else before.tokens)
+                sensitivity = float(self._sensitivity.get(unit.name, torch.zeros(())))
+                if not math.isfinite(sensitivity):
+                    raise InputError(
+                        f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
+                        "(use bfloat16 or float32)",
+                        tensor=unit.name,
+                    )
+                units[unit.name] = UnitRecord(
+                    *(unit.rows, unit.cols, unit.transposed, unit.kind, product.expert is not None),
+                    site if before is None else before.site,
+                    tokens,
+                    sensitivity,
+                )
+        return Statistics(
+            units,
+            self._sites,
+            self._kept,
+            self._found.names,
+            source=source,
+            tokens=sum(map(len, text)),
+            text_hash=_text.hash_of(text),
+            model_hash=_model_hash(self._model, units),
+        )
+
+
+def _batches(text: list[torch.Tensor], vocabulary: Any) -> Iterator[torch.Tensor]:
+    """Windows of one length side by side, as many as their logits allow."""
+    at = 0
+    while at < len(text):
+        length = len(text[at])
+        words = vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else 1
+        most = max(1, min(_MOST_WINDOWS, _LOGITS_BYTES // (4 * words * length)))
+        end = at + 1
+        while end < len(text) and end - at < most and len(text[end]) == length:
+            end += 1
+        yield torch.stack(text[at:end])
+        at = end
+
+
+def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
+    config: Any = getattr(model, "config", None)
+    said = config.to_dict() if hasattr(config, "to_dict") else {}
+    kept = {key: value for key, value in said.items() if key not in _NOT_HASHED}
+    shapes = {name: [unit.rows, unit.cols] for name, unit in units.items()}
+    text = json.dumps([type(model).__name__, kept, shapes], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = None, **options: Any) -> Statistics:
+    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
+    or on token ids.
+
+    :param model: a function that gives the model, which is called only where statistics are to be collected.
+    :param options: further ones of :func:`wcodec.collect_statistics`.
+    """
+    calibrate = calibration(calibrate)
+    if isinstance(calibrate, Statistics):
+        return calibrate
+    if is_statistics_file(calibrate):
+        return Statistics.load(calibrate)
+    return collect_statistics(model(), tokenizer, calibrate, **options)
+
+
+def is_given(calibrate: Any) -> bool:
+    """Whether statistics are there already, in memory or in a file."""
+    return isinstance(calibrate, Statistics) or is_statistics_file(calibrate)

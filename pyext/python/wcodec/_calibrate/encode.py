@@ -1,0 +1,340 @@
+"""Scheme ``rate`` by statistics: steps that meet a number of bits, and the levels of each matrix, for the encoder."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .. import _native
+from .._core import progress as _progress
+from .._core.dtypes import FLOATS
+from .._core.errors import InputError
+from .._core.metadata import CALIBRATION_KEY
+from .._core.options import encode_options, exactly, path_of, patterns, shown
+from .._core.progress import ProgressCallback
+from .._file.sources import tensor_source, torch_tensor
+from .._gpu import devices
+from .._models import running
+from .._models.checkpoint import Checkpoint, Lazy
+from .._models.original import original_model
+from . import amount, replay
+from .collect import is_given, statistics_of
+from .matrices import Matrices, Matrix
+from .quantize import quantize
+from .statistics import Statistics, forget_feedback
+
+if TYPE_CHECKING:
+    from .._native import _Chosen, _EncodeOptions
+
+# Rows of each matrix that bits are counted by.
+_SAMPLE_ROWS = 128
+# How near to the target is near enough, of it, and how often is tried.
+_CLOSE = 1e-3
+_TRIES = 6
+# Weights up to which all are counted in the end, and so often: where a table weighs, a sample says too little of it.
+_MOST_COUNTED = 1 << 24
+_CORRECTIONS = 2
+# log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
+_GAUSSIAN = 2.1
+
+
+class Chooser:
+    """Chooses levels for an encoder, by statistics and with steps that meet the bits that are asked for.
+
+    :param weights: tensors by their names in the file, read anew whenever they are needed.
+    :param feedback: ``False`` for steps only: levels are then the encoder's own.
+    :param options: as for :func:`wcodec.compress`, with scheme ``rate``.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Any],
+        statistics: Statistics,
+        options: Mapping[str, Any],
+        *,
+        feedback: bool = True,
+        device: torch.device | str | None = None,
+    ) -> None:
+        native = _checked(options)
+        way = native["way"]
+        if feedback and not statistics.full:
+            raise InputError(
+                "error feedback needs second moments, and these statistics are for steps only (pass feedback=False, or "
+                "collect them with full=True)"
+            )
+        self._weights, self._feedback = weights, feedback
+        # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
+        self._declared = tensor_source(weights)[0]
+        self._bits = 4.0 if way["bits"] is None else way["bits"]
+        self._trellis, self._tile = way["trellis"], native["tile"]
+        known = [n for n in weights if n in statistics.units or n in statistics.names]
+        if not known:
+            raise InputError("the statistics are of none of the tensors (collect them from this model)")
+        factors = statistics.factors()
+        self._known = frozenset(known)
+        # What GPT-2 stores with a row for each input.
+        turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
+        transpose = patterns("transpose", options.get("transpose") or ())
+        steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
+        extra = [p for p in map(exactly, turned) if p not in transpose]
+        self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
+        self._turned = frozenset(turned)
+        self._matrices = Matrices(weights, statistics, trellis=self._trellis, device=devices.place(device or "cpu"))
+        # By name, bits of each magnitude in a sample of the rows, which are as good for the whole.
+        self._prices: dict[str, torch.Tensor] = {}
+        self._constant = 1.0
+
+    def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
+        """What the native encoder takes besides the source: options with the steps that were found, and the function
+        that chooses a tensor's levels."""
+        self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
+        return self._native(self._constant), self.levels
+
+    def levels(self, name: str) -> _Chosen | None:
+        """The levels of a tensor; ``None`` where the encoder is to choose them."""
+        matrix = self._matrix(name)
+        if matrix is None:
+            return None
+        return self._chosen(matrix, self._constant, None)
+
+    def _native(self, constant: float) -> _EncodeOptions:
+        return encode_options(**{**self._options, "step": constant})
+
+    def _matrix(self, name: str) -> Matrix | None:
+        if not self._feedback or name not in self._known:
+            return None
+        matrix = self._matrices[name]
+        return None if matrix.feedback is None else matrix
+
+    def _tile_of(self, matrix: Matrix) -> int:
+        return _native.rate_tile(*matrix.weight.shape) if self._tile is None else self._tile
+
+    def _chosen(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
+        """The levels of a matrix, or of some of its rows, whose prices are remembered."""
+        tile = self._tile_of(matrix)
+        found = quantize(
+            matrix.weight,
+            matrix.feedback,
+            step=matrix.steps * constant,
+            tile=tile,
+            trellis=self._trellis,
+            rows=rows,
+            prices=self._prices.get(matrix.name),
+            name=matrix.name,
+        )
+        if rows is not None:
+            self._prices[matrix.name] = found.prices
+        scales = found.scales.to(torch.float32)
+        levels = found.levels
+        if not self._trellis:
+            # A scale of 0 is a row of zeros, whatever its levels; with a trellis these are a path still.
+            levels = torch.where(scales[:, None] > 0, levels, 0)
+        return (
+            np.ascontiguousarray(levels.cpu().numpy()).reshape(-1),
+            np.ascontiguousarray(scales.cpu().numpy()),
+            self._trellis,
+            tile,
+        )
+
+    def _search(self, advance: Callable[[int, int], object]) -> float:
+        """log2 of the step over a row's RMS with which the bits are met."""
+        power = _GAUSSIAN - self._bits - (1 if self._trellis else 0)
+        tried: list[tuple[float, float]] = []
+        for n in range(_TRIES):
+            advance(n, _TRIES)
+            bits = self._count(2.0**power, _SAMPLE_ROWS)
+            tried.append((power, bits))
+            if abs(bits - self._bits) <= _CLOSE * self._bits:
+                break
+            power = _next(tried, self._bits)
+        if sum(math.prod(shape) for _, _, shape, tied_to in self._declared if tied_to is None) <= _MOST_COUNTED:
+            tried = self._corrected(min(tried, key=lambda t: abs(t[1] - self._bits))[0])
+        advance(_TRIES, _TRIES)
+        best = min(tried, key=lambda t: abs(t[1] - self._bits))
+        if abs(best[1] - self._bits) > 0.005 * self._bits:
+            raise InputError(
+                f"{self._bits:g} bits per weight cannot be met: the nearest is {best[1]:.3f} (ask for other bits)"
+            )
+        return best[0]
+
+    def _corrected(self, power: float) -> list[tuple[float, float]]:
+        """Powers near this one, with the bits that all rows have."""
+        tried: list[tuple[float, float]] = []
+        for _ in range(1 + _CORRECTIONS):
+            bits = self._count(2.0**power, None)
+            tried.append((power, bits))
+            if abs(bits - self._bits) <= _CLOSE * self._bits:
+                break
+            power = _next(tried, self._bits)
+        return tried
+
+    def _count(self, constant: float, most: int | None) -> float:
+        """Bits per weight of all tensors of the scheme, as the encoder counts them.
+
+        :param most: rows of each tensor at most; all if there are none.
+        """
+        samples: dict[str, Any] = {}
+        rows: dict[str, torch.Tensor] = {}
+        share: dict[str, float] = {}
+        for name, dtype, shape, tied_to in self._declared:
+            if tied_to is not None:
+                # The same object, so that the encoder sees that it is to be stored once.
+                samples[name] = samples[tied_to]
+                if tied_to in rows:
+                    rows[name] = rows[tied_to]
+                continue
+            if len(shape) != 2 or dtype not in FLOATS or 0 in shape:
+                samples[name] = self._weights[name]
+                continue
+            axis = 1 if name in self._turned else 0
+            tensor, count = torch_tensor(name, self._weights[name]), shape[axis]
+            rows[name] = torch.linspace(0, count - 1, min(count, most or count)).round().long()
+            samples[name] = tensor.index_select(axis, rows[name].to(tensor.device)).contiguous()
+            share[name] = count / len(rows[name])
+
+        def levels(name: str) -> _Chosen | None:
+            matrix = self._matrix(name) if name in rows else None
+            return None if matrix is None else self._chosen(matrix, constant, rows[name])
+
+        bits = _native.rate_bits(tensor_source(samples), self._native(constant), share, levels)
+        if not bits:
+            raise InputError("there is no tensor to quantize (change include and exclude)")
+        return bits
+
+
+def _checked(options: Mapping[str, Any]) -> _EncodeOptions:
+    """Options of the encoder, if calibration goes with them."""
+    native = encode_options(**options)
+    way = native["way"]
+    if way["scheme"] != "rate":
+        raise InputError(
+            f"calibration goes with scheme='rate', not with scheme={shown(way['scheme'])} (give bits, or leave "
+            "calibrate out)"
+        )
+    if any(rule["scheme"] == "rate" for _, rule in native["rules"]):
+        raise InputError(
+            "calibration finds one number of bits for all tensors, and rules have bits of their own (leave bits "
+            "out of rules, or calibrate)"
+        )
+    if native["bits_per_tensor"]:
+        raise InputError("calibration shares bits among tensors (leave bits_per_tensor or calibrate out)")
+    return native
+
+
+def _next(tried: list[tuple[float, float]], wanted: float) -> float:
+    """Where the bits are likely to be those that are wanted: on the line through the nearest two points, or one bit for
+    each power of 2."""
+    nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))[:2]
+    (x, y), slope = nearest[0], -1.0
+    if len(nearest) == 2 and nearest[1][0] != x:
+        slope = (nearest[1][1] - y) / (nearest[1][0] - x)
+    slope = min(slope, -0.2) if math.isfinite(slope) else -1.0
+    return x + (wanted - y) / slope
+
+
+# Parts of the time that a calibrated encoding takes, about, on two cores.
+_SHARES = {"calibrating": 0.35, "finding steps": 0.2, "encoding": 0.45}
+
+
+def _stated(options: Mapping[str, Any], statistics: Statistics) -> dict[str, Any]:
+    """The metadata of what is written: those that were given, and what it was calibrated on."""
+    given = options.get("metadata")
+    if not isinstance(given, Mapping | None):
+        # Refused where options are checked.
+        return {}
+    said = {"version": 1, "tokens": statistics.tokens, "source": statistics.source, "text_sha256": statistics.text_hash}
+    return {"metadata": {**(given or {}), CALIBRATION_KEY: json.dumps(said)}}
+
+
+@contextmanager
+def prepared(
+    src: Any,
+    calibrate: Any,
+    options: Mapping[str, Any],
+    *,
+    feedback: bool = True,
+    model: Any = None,
+    device: torch.device | str | None = None,
+    tokens: int | None = None,
+    trust_remote_code: bool = False,
+    progress: bool | ProgressCallback = False,
+) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None], ProgressCallback | None]]:
+    """Options for the native encoder, the function that chooses levels, and one to tell how far it is, for a source and
+    what it is calibrated by. What was kept from one matrix to the next, some of it on a GPU, goes at the end.
+
+    :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
+    :param device: where that runs, and where levels are chosen: a GPU if left out and there is one.
+    :param tokens: how many are looked at, where statistics are to be collected.
+    :param progress: of everything, from the first token to the last tensor: a bar, or a callback that is called with
+        the stage or the tensor at work, and how many of the source's bytes correspond to the part that is done.
+    """
+    _checked(options)
+    folder = _folder_of(src)
+    place = _place_of(model, device, 0 if folder is None else amount.bytes_of(folder))
+    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Checkpoint(Path(path_of(src)))
+
+    def load() -> Any:
+        if model is not None:
+            return model
+        if folder is None:
+            raise InputError(
+                "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
+                "pass what it returns)"
+            )
+        return original_model(folder, place, "auto", trust_remote_code)[0]
+
+    given = is_given(calibrate)
+    shares = {name: share for name, share in _SHARES.items() if not given or name != "calibrating"}
+    size = _bytes_of(weights)
+    told: bool | Callable[[str, float], object] = progress is True
+    if callable(progress):
+        callback = progress
+        told = lambda what, part: callback(what, round(part * size), size)  # noqa: E731
+    with _progress.staged(told, "encode", shares) as stages:
+        collecting: dict[str, Any] = {}
+        if not given:
+            collecting = {"tokens": tokens, "progress": stages.of("calibrating")}
+        found = statistics_of(load, calibrate, **collecting)
+        stated = {**options, **_stated(options, found)}
+        chooser = Chooser(weights, found, stated, feedback=feedback, device=place)
+        encoding = stages.of("encoding")
+        try:
+            chosen = chooser.prepared(stages.of("finding steps"))
+            yield *chosen, (lambda tensor, done, total: encoding(done, total, tensor)) if progress else None
+        finally:
+            replay.forget()
+            forget_feedback(found)
+
+
+def _folder_of(src: Any) -> Path | None:
+    """The folder of the model that tensors are of, where that can be known."""
+    if isinstance(src, Lazy):
+        path = src.checkpoint.path
+    elif isinstance(src, Mapping):
+        return None
+    else:
+        path = Path(path_of(src))
+    return path if path.is_dir() else path.parent
+
+
+def _place_of(model: Any, device: torch.device | str | None, needed: int) -> torch.device:
+    """The device to compute on: as asked for, where the model is, or a GPU that has room for what is needed."""
+    if model is not None and device is None:
+        return running.device_of(model)
+    return amount.chosen_place(device, needed)
+
+
+def _bytes_of(weights: Mapping[str, Any]) -> int:
+    """Bytes of all tensors, tied ones once."""
+    total = 0
+    for _, dtype, shape, tied_to in tensor_source(weights)[0]:
+        bits = int("".join(c for c in dtype.partition("_")[0] if c.isdigit()) or 8)
+        total += 0 if tied_to is not None else math.prod(shape) * bits // 8
+    return total

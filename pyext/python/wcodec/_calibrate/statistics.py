@@ -1,0 +1,276 @@
+"""What was measured on a model: how much each matrix matters, and what its inputs look like."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from .._core import format as fmt
+from .._core.accessor import Accessor
+from .._core.errors import InputError
+from . import factor
+from .factor import one_thread
+from .file import description_of, load, save
+from .moments import Packed
+from .records import SiteRecord, UnitRecord
+from .shares import shares
+
+if TYPE_CHECKING:
+    from .._plot.reports import StatisticsPlots, StatisticsReportPlots
+
+# An expert that fewer tokens were routed to is quantized by its weights alone.
+RARE_TOKENS = 1000
+# Columns of a block that one thread factors within some hundredths of a second.
+_NARROW = 1024
+# The power of the Fisher information that steps follow. 1 would be best if the loss were a quadratic function, and is
+# 19 % worse for a mixture whose experts have few tokens each; 0.75 costs dense models 2 to 3 % of KL at 3 bits.
+FISHER_POWER = 0.75
+
+
+@dataclass(frozen=True)
+class StatisticsReport:
+    """What statistics are based on."""
+
+    tokens: dict[str, int]
+    """By tensor, the tokens that it was multiplied with."""
+    fallbacks: dict[str, str]
+    """Tensors that are quantized by their weights alone, and why."""
+    blocks: dict[str, int]
+    """Tensors whose inputs are so wide that their second moments are in blocks, and columns of a block."""
+
+    plot: ClassVar[Accessor[StatisticsReportPlots]] = Accessor(
+        "wcodec._plot.reports:StatisticsReportPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.tokens()``.",
+    )
+
+    def __str__(self) -> str:
+        lines = [f"statistics of {fmt.plural(len(self.tokens), 'tensor')}"]
+        lines += [f"  by weights alone: {name}: {why}" for name, why in self.fallbacks.items()]
+        lines += [f"  in blocks of {width} columns: {name}" for name, width in self.blocks.items()]
+        return "\n".join(lines)
+
+
+class Statistics:
+    """What :func:`wcodec.collect_statistics` found: kept, saved, and used again for other rates.
+
+    Tensors have the names that a saved checkpoint has for them; those of the model's own parameters are known too.
+    """
+
+    def __init__(
+        self,
+        units: dict[str, UnitRecord],
+        sites: dict[str, SiteRecord],
+        moments: dict[str, list[Packed]],
+        names: dict[str, tuple[str, ...]],
+        *,
+        source: str,
+        tokens: int,
+        text_hash: str,
+        model_hash: str,
+    ) -> None:
+        self.units, self.sites, self.names = units, sites, names
+        self.path: str | None = None
+        """The file that has them, once they were saved or loaded."""
+        self._moments = moments
+        self._last: tuple[tuple[str, bool, str], factor.Feedback] | None = None
+        self.source = source
+        """``self``, ``text`` or ``token ids``."""
+        self.tokens = tokens
+        """Tokens that were looked at."""
+        self.text_hash = text_hash
+        """SHA-256 of their ids."""
+        self.model_hash = model_hash
+        """SHA-256 of the model's config, and of names and shapes of the tensors that these statistics are about."""
+
+    plot: ClassVar[Accessor[StatisticsPlots]] = Accessor(
+        "wcodec._plot.reports:StatisticsPlots",
+        "Plots: ``statistics.plot()``, the same as ``statistics.plot.factors()`` and ``.tokens()``.",
+    )
+
+    @property
+    def full(self) -> bool:
+        """Whether there are second moments, which error feedback needs; otherwise there are steps only."""
+        return bool(self.sites)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the second moments; what else there is takes some hundred bytes for each tensor."""
+        return sum(block.nbytes for blocks in self._moments.values() for block in blocks)
+
+    @property
+    def report(self) -> StatisticsReport:
+        """Tokens of each tensor, and which of them fall back to weights alone."""
+        reasons = {name: self._why_not(unit) for name, unit in self.units.items()}
+        blocks = {
+            name: self.sites[unit.site].width
+            for name, unit in self.units.items()
+            if unit.site is not None and self.sites[unit.site].width < self.sites[unit.site].cols
+        }
+        return StatisticsReport(
+            {name: unit.tokens for name, unit in self.units.items()},
+            {name: why for name, why in reasons.items() if why is not None},
+            blocks,
+        )
+
+    def factors(self) -> dict[str, float]:
+        """By tensor, its step as a multiple of what all would have: larger where an error matters less.
+
+        The step of a row is this times the row's RMS times what the rate asks for. Their geometric mean over all
+        weights is 1. A tensor that is not among them, such as an embedding, has 1.
+        """
+        costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
+        own = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
+        known, some = self._by_kind(own), self._by_kind(costs)
+        # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
+        # known of all of them together is still something.
+        rare = {kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in some.items()}
+        found: dict[str, float] = {}
+        for name, unit in self.units.items():
+            cost = own.get(name, rare.get(unit.kind, 0.0))
+            if cost > 0:
+                found[name] = cost ** (-0.5 * FISHER_POWER)
+        if not found:
+            return {}
+        mean = _geometric_mean((value, self._size(name)) for name, value in found.items())
+        out = {name: found[name] / mean if name in found else 1.0 for name in self.units}
+        for name, parts in self.names.items():
+            out[name] = _geometric_mean((out[part], self._size(part)) for part in parts)
+        return out
+
+    def shares(self) -> dict[str, float]:
+        """By tensor, its part of the damage that quantization does, 0 to 1, the largest first: by the Fisher
+        information, if all tensors are off by the same part of their size, as they are at a plain number of bits.
+        :func:`wcodec.sensitivity` measures those that matter most."""
+        return shares(self)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes them to a safetensors file, for :meth:`load`."""
+        save(self, path, overwrite)
+        self.path = os.path.abspath(path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that was measured but the second moments themselves, which tells statistics apart."""
+        text = json.dumps(description_of(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Statistics:
+        """Reads what :meth:`save` wrote. Second moments stay in the file until they are needed.
+
+        :raises FormatError: if the file is another one, or contradicts itself.
+        """
+        found = Statistics(**load(path))
+        found.path = os.path.abspath(path)
+        return found
+
+    def _size(self, name: str) -> int:
+        unit = self.units[name]
+        return unit.rows * unit.cols
+
+    def _why_not(self, unit: UnitRecord) -> str | None:
+        """Why a tensor falls back to its weights alone, if it does."""
+        if unit.tokens == 0:
+            return "no token reached it"
+        if unit.expert and unit.tokens < RARE_TOKENS:
+            return f"only {unit.tokens} tokens were routed to it"
+        if not unit.sensitivity > 0:
+            return "nothing depends on its output"
+        return None
+
+    def _cost(self, unit: UnitRecord) -> float:
+        """What a squared error of the rows' own size costs, for each weight and token."""
+        cost = unit.sensitivity / (unit.rows * unit.cols * self.tokens)
+        if unit.site is not None:
+            cost *= self.sites[unit.site].left
+        return cost
+
+    def _by_kind(self, costs: dict[str, float]) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for name, cost in costs.items():
+            found.setdefault(self.units[name].kind, []).append(cost)
+        return found
+
+    def _facts(self) -> list[tuple[str, str]]:
+        report = self.report
+        facts = [
+            ("tensors", f"{len(self.units):,}"),
+            ("tokens", f"{self.tokens:,} ({self.source})"),
+            ("second moments", fmt.size(self.nbytes) if self.full else "none: steps only"),
+        ]
+        if report.fallbacks:
+            facts.append(("by weights alone", f"{len(report.fallbacks):,}"))
+        if report.blocks:
+            facts.append(("in blocks", f"{len(report.blocks):,}"))
+        return [*facts, ("text", self.text_hash[:16])]
+
+    def __repr__(self) -> str:
+        return f"Statistics({fmt.facts(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        return fmt.html_block("Statistics", self._facts())
+
+
+def moments_of(statistics: Statistics, site: str) -> list[Packed]:
+    """The blocks of an input's second moments, as they are kept."""
+    return statistics._moments[site]
+
+
+def feedback_for(
+    statistics: Statistics,
+    name: str,
+    *,
+    trellis: bool,
+    device: torch.device | str = "cpu",
+    shape: Iterable[int] | None = None,
+) -> factor.Feedback | None:
+    """What quantization of a tensor needs to know of its input; ``None`` where it has only its weights.
+
+    It takes two matrices of inputs x inputs, and a factorization: that of the last input is kept for the next call.
+
+    :param shape: outputs and inputs of the tensor, to be compared with those of the statistics.
+    :raises InputError: if they differ.
+    """
+    units = statistics.units
+    parts = [units[part] for part in statistics.names.get(name, (name,)) if part in units]
+    if not parts:
+        return None
+    rows, cols = sum(part.rows for part in parts), parts[0].cols
+    if shape is not None and tuple(shape) != (rows, cols):
+        raise InputError(
+            f"tensor '{name}': it has shape {list(shape)}, and the statistics are of {[rows, cols]} "
+            "(collect them from this model)",
+            tensor=name,
+        )
+    site = parts[0].site
+    if site is None or any(statistics._why_not(part) is not None for part in parts):
+        return None
+    # Matrices that share an input come one after the other.
+    key = (site, trellis, str(device))
+    last = statistics._last
+    if last is None or last[0] != key:
+        # Not two at once in memory.
+        last = statistics._last = None
+        width = statistics.sites[site].width
+        moments = moments_of(statistics, site)
+        with one_thread(torch.device(device), width <= _NARROW):
+            blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
+            last = statistics._last = (key, factor.feedback(blocks, own_order=trellis))
+    return last[1]
+
+
+def forget_feedback(statistics: Statistics) -> None:
+    """Gives the memory of the feedback back that :func:`feedback_for` keeps."""
+    statistics._last = None
+
+
+def _geometric_mean(values: Iterable[tuple[float, int]]) -> float:
+    pairs: list[tuple[float, Any]] = list(values)
+    return math.exp(sum(math.log(value) * count for value, count in pairs) / sum(count for _, count in pairs))

@@ -1,0 +1,145 @@
+"""The tokens that statistics are collected from: what the model itself writes, a text, or token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._core.errors import InputError
+from .._core.options import shown
+from .._models import running
+
+# Windows that are sampled side by side: their keys and values are in memory.
+_SIDE_BY_SIDE = 64
+_MOST_CACHED_BYTES = 1 << 32
+
+
+def length_for(model: Any, length: int | None) -> int:
+    """Tokens of a window: as asked, or what is usual and the model can take."""
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    limit = limit if isinstance(limit, int) and limit > 0 else None
+    if length is None:
+        return 512 if limit is None else min(512, limit)
+    (length,) = running.whole("length", length)
+    if limit is not None and length > limit:
+        raise InputError(f"length={length} is more than the model's {limit} positions (use at most {limit})")
+    return length
+
+
+def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int) -> list[torch.Tensor]:
+    """Windows ``int64 [tokens]`` of a text or of token ids, at most as many as asked for, spread over all of it."""
+    if isinstance(data, Mapping):
+        # What a tokenizer returns.
+        if "input_ids" not in data:
+            raise InputError("data have no 'input_ids' (pass what a tokenizer returns, or token ids)")
+        data = data["input_ids"]
+    if isinstance(data, str):
+        # A name that is misspelt is no text to learn from.
+        data = Path(data)
+    if isinstance(data, os.PathLike):
+        return _spread(running.token_ids(data, model, tokenizer), windows, length, model)
+    rows = _rows(data)
+    if rows is None:
+        return _spread(running.token_ids(data, model, tokenizer), windows, length, model)
+    found: list[torch.Tensor] = []
+    for row in rows:
+        ids = running.token_ids(row["input_ids"] if isinstance(row, Mapping) else row, model, tokenizer)
+        running.check_ids(ids, model)
+        found += [part for part in ids.split(length) if len(part) > 1]
+        if len(found) >= windows:
+            break
+    if not found:
+        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)")
+    return found[:windows]
+
+
+def _rows(data: Any) -> Iterable[Any] | None:
+    """The texts of a data set, each as token ids; none where it is one text."""
+    if isinstance(data, torch.Tensor):
+        return iter(data) if data.dim() == 2 else None
+    if hasattr(data, "ndim"):
+        return iter(data) if data.ndim == 2 else None
+    if not isinstance(data, Iterable):
+        raise InputError(
+            f"data must be 'self', a file of text or token ids, not {shown(data)} (see collect_statistics)"
+        )
+    items = iter(data)
+    first = next(items, None)
+    if first is None:
+        return iter([])
+    if isinstance(first, int) or getattr(first, "ndim", 1) == 0:
+        return None if isinstance(data, (list, tuple)) else iter([[first, *items]])
+
+    def all_of() -> Iterable[Any]:
+        yield first
+        yield from items
+
+    return all_of()
+
+
+def _spread(ids: torch.Tensor, windows: int, length: int, model: Any) -> list[torch.Tensor]:
+    if ids.numel() < 2:
+        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)")
+    running.check_ids(ids, model)
+    count = min(windows, max(1, ids.numel() // length))
+    length = min(length, ids.numel())
+    starts = torch.linspace(0, ids.numel() - length, count, dtype=torch.float64).long().tolist()
+    return [ids[begin : begin + length] for begin in starts]
+
+
+def sampled(
+    model: Any, windows: int, length: int, seed: int, device: torch.device, advance: Callable[[int], object]
+) -> list[torch.Tensor]:
+    """What the model writes by itself, token by token from its first one on, each drawn from its own predictions."""
+    config = getattr(model, "config", None)
+    start = getattr(config, "bos_token_id", None)
+    start = start if isinstance(start, int) and start >= 0 else 0
+    generator = torch.Generator(device).manual_seed(seed)
+    side = max(1, min(_SIDE_BY_SIDE, _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length)))
+    name = running.cache_name(model)
+    found: list[torch.Tensor] = []
+    while len(found) < windows:
+        count = min(side, windows - len(found))
+        ids = torch.full((count, 1), start, dtype=torch.int64, device=device)
+        cache: Any = None
+        while ids.shape[1] < length:
+            new = ids if cache is None else ids[:, -1:]
+            output = model(input_ids=new, use_cache=True, **{name: cache})
+            logits = getattr(output, "logits", None)
+            if logits is None:
+                raise InputError(
+                    f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)"
+                )
+            cache = getattr(output, name, None)
+            chances = torch.softmax(logits[:, -1].to(torch.float32), -1)
+            if not bool(torch.isfinite(chances).all()):
+                raise InputError(
+                    "the model predicts what is not finite, so that no text can be sampled (use bfloat16 or float32)"
+                )
+            ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
+            advance(count)
+        found += list(ids.cpu())
+    return found
+
+
+def _cache_bytes(config: Any) -> int:
+    """Bytes of keys and values of a token, about."""
+    layers = getattr(config, "num_hidden_layers", None) or 1
+    hidden = getattr(config, "hidden_size", None) or 1
+    heads = getattr(config, "num_attention_heads", None) or 1
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    return int(4 * layers * hidden * shared / heads)
+
+
+def hash_of(windows: list[torch.Tensor]) -> str:
+    """SHA-256 of the token ids of windows, with where each ends."""
+    found = hashlib.sha256()
+    for ids in windows:
+        found.update(len(ids).to_bytes(8, "little"))
+        found.update(ids.to(torch.int64).numpy().astype("<i8").tobytes())
+    return found.hexdigest()

@@ -1,0 +1,138 @@
+"""The exceptions of the package, sorted by who has to act."""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import Any
+
+from .._native import safe
+
+
+class WcodecError(Exception):
+    """Base of everything that wcodec raises on its own account.
+
+    The text names the place and says what to do, in one line that a terminal obeys nothing of. ``file``, ``tensor`` and
+    ``offset`` (bytes from the file's start) hold the place for programs, names as they are, each ``None`` where it is
+    unknown or does not apply.
+    """
+
+    file: str | None
+    tensor: str | None
+    offset: int | None
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        file: str | os.PathLike[str] | None = None,
+        tensor: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.file = None if file is None else os.fspath(file)
+        self.tensor = tensor
+        self.offset = offset
+
+    def __str__(self) -> str:
+        # KeyError and OSError, bases of some subclasses, would print the message their own way. It quotes what
+        # others wrote.
+        return safe(str(self.args[0])) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__), getattr(self, "errno", None))
+
+
+WCodecError = WcodecError
+"""Another name of :class:`WcodecError`, spelled as the other classes of the package."""
+
+
+class FormatError(WcodecError):
+    """The file is not a wcodec container (or checkpoint), or contradicts itself: get the right file."""
+
+
+class CorruptError(WcodecError):
+    """The file was a valid one and its bytes were damaged: restore it, or encode it again."""
+
+
+class UnsupportedError(WcodecError):
+    """The file is fine, but this version or installation cannot read it: upgrade, or install what is named."""
+
+
+class InputError(WcodecError, ValueError):
+    """The arguments or the tensors are wrong: change them."""
+
+
+class TensorNotFoundError(InputError, KeyError):
+    """The container has no tensor of this name. Also a ``KeyError``, as a mapping owes its users."""
+
+
+class DeviceError(WcodecError, RuntimeError):
+    """A GPU, its driver or one of its libraries is missing or refused: install what is named.
+
+    ``wcodec doctor`` tells more.
+    """
+
+
+class FileError(WcodecError, OSError):
+    """The operating system refused. Also an ``OSError`` with its ``errno``; the commonest have subclasses."""
+
+
+class FileMissingError(FileError, FileNotFoundError):
+    """A file or folder does not exist. Also a ``FileNotFoundError``."""
+
+
+class OutputExistsError(FileError, FileExistsError):
+    """The output exists and ``overwrite`` was not asked for. Also a ``FileExistsError``."""
+
+
+class FilePermissionError(FileError, PermissionError):
+    """A file or folder must not be read or written. Also a ``PermissionError``."""
+
+
+_KINDS: dict[str, type[WcodecError]] = {
+    "format": FormatError,
+    "corrupt": CorruptError,
+    "unsupported": UnsupportedError,
+    "input": InputError,
+    "device": DeviceError,
+    "io": FileError,
+}
+
+# Rust's names of the operating system's refusals, and errno values for those that Rust made up itself.
+_OS_KINDS: dict[str, tuple[type[FileError], int]] = {
+    "NotFound": (FileMissingError, _errno.ENOENT),
+    "AlreadyExists": (OutputExistsError, _errno.EEXIST),
+    "PermissionDenied": (FilePermissionError, _errno.EACCES),
+    "ReadOnlyFilesystem": (FilePermissionError, _errno.EROFS),
+    "StorageFull": (FileError, _errno.ENOSPC),
+    "IsADirectory": (FileError, _errno.EISDIR),
+    "NotADirectory": (FileError, _errno.ENOTDIR),
+}
+
+
+def from_native(
+    kind: str,
+    message: str,
+    file: str | os.PathLike[str] | None,
+    tensor: str | None,
+    offset: int | None,
+    errno: int | None,
+    os_kind: str | None,
+) -> WcodecError:
+    """The exception for an error of the native module, which calls this."""
+    cls = _KINDS.get(kind, WcodecError)
+    if cls is FileError:
+        cls, fallback = _OS_KINDS.get(os_kind or "", (FileError, None))
+        error = cls(message, file=file, tensor=tensor, offset=offset)
+        error.errno = fallback if errno is None else errno
+        return error
+    return cls(message, file=file, tensor=tensor, offset=offset)
+
+
+def _rebuild(cls: type[WcodecError], args: tuple[Any, ...], state: dict[str, Any], errno: int | None) -> WcodecError:
+    error = cls(*args)
+    error.__dict__.update(state)
+    if isinstance(error, OSError):
+        error.errno = errno
+    return error

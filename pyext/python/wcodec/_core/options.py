@@ -1,0 +1,373 @@
+"""Arguments of the public functions, checked and put into the form that the native module takes."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .._native import encoding_facts
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from .._native import _DecodeOptions, _EncodeOptions, _Way
+
+_FACTS = encoding_facts()
+SCHEMES = tuple(_FACTS["schemes"])
+SCALES = ("row", "tensor", "block")
+CODERS = tuple(_FACTS["coders"])
+TILED_CODERS = tuple(_FACTS["tiled_coders"])
+"""Those that work in tiles, which a trellis needs."""
+LAYOUTS = tuple(_FACTS["layouts"])
+PURPOSES = ("speed", "size")
+"""Purposes that bytes can be optimized for; the first is the default."""
+DTYPES = ("float32", "float16", "bfloat16")
+"""What models compute in, and what a cache can keep keys and values in."""
+AUTO = "auto"
+"""The size of a cache that takes as much as there is memory for."""
+DEFAULT_BLOCK = _FACTS["block"]
+DEFAULT_LEVEL = _FACTS["level"]
+_LONGEST_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """``repr`` of what was given, for a message: in short, and whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        # As that of a number with more digits than Python writes.
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no halves of characters, which no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def text_of(what: str, value: object) -> str:
+    """Text that a file can hold."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be text, not {shown(value)} (convert it with str)")
+    if not is_unicode(value):
+        raise InputError(f"{what} has characters that are no Unicode: {shown(value)} (leave out lone surrogates)")
+    return value
+
+
+def choice(what: str, value: str, choices: tuple[str, ...]) -> str:
+    """The value, if it is one of the choices."""
+    if value not in choices:
+        raise InputError(f"unknown {what} {shown(value)} (use {', '.join(choices[:-1])} or {choices[-1]})")
+    return value
+
+
+def count(what: str, value: int | None, minimum: int = 1, limit: int = 2**63) -> int | None:
+    """A whole number of at least ``minimum`` and below ``limit``, or ``None``."""
+    if value is None:
+        return None
+    number = as_whole(value)
+    if number is None or number < minimum:
+        raise InputError(f"{what} must be a whole number of at least {minimum}, not {shown(value)}")
+    if number >= limit:
+        raise InputError(f"{what} is too large: {shown(value)} (use a smaller number)")
+    return number
+
+
+def as_whole(value: Any) -> int | None:
+    """A whole number of any type, such as NumPy's; ``None`` for anything else, an array of one among it."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([KMGT])(i?))?(?:B|bytes)?\s*", re.IGNORECASE)
+
+
+def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
+    """Bytes, of a whole number or of text with a unit: ``KB`` and its like are powers of 1,000, ``KiB`` of 1,024.
+
+    >>> size("cache", "512MB"), size("cache", "1.5 GiB"), size("cache", 4096), size("cache", None)
+    (512000000, 1610612736, 4096, None)
+
+    :raises InputError: for anything else, and for less than ``minimum`` bytes.
+    """
+    if value is None:
+        return None
+    advice = "use bytes, or text such as '3GB' or '512MiB'"
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value)
+        # "3G" alone could mean either.
+        if found is None or (found[2] and not value.strip().lower().endswith("b")):
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
+        power = " KMGT".index(found[2].upper()) if found[2] else 0
+        whole, _, part = found[1].partition(".")
+        unit = (1024 if found[3] else 1000) ** power
+        # In whole numbers: floats would lose bytes of large sizes.
+        bytes_ = int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
+    else:
+        number = as_whole(value)
+        if number is None:
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
+        bytes_ = number
+    if bytes_ < minimum:
+        raise InputError(f"{what} must be at least {minimum} bytes, not {shown(value)} ({advice})")
+    return bytes_
+
+
+def patterns(what: str, value: str | Iterable[str]) -> list[str]:
+    """Glob patterns; a single string is one pattern, not a sequence of letters."""
+    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(p, str) and is_unicode(p) for p in found):
+        raise InputError(
+            f"{what} takes glob patterns, not {shown(value)} (pass text such as '*.mlp.*', or a list of texts)"
+        )
+    return found
+
+
+# What a pattern reads as something else than itself.
+_SPECIAL = frozenset("*?[]{}\\")
+
+
+def exactly(name: str) -> str:
+    """The glob pattern that matches this name only.
+
+    >>> exactly("layers.0.w"), exactly("w{0}")
+    ('layers.0.w', 'w[{]0[}]')
+    """
+    return "".join(f"[{c}]" if c in _SPECIAL else c for c in name)
+
+
+def path_of(value: str | os.PathLike[str]) -> str:
+    """A path as text."""
+    try:
+        path = os.fspath(value)
+    except TypeError:
+        raise InputError(f"a path must be text or a pathlib.Path, not {shown(value)} (give the file's name)") from None
+    if not isinstance(path, str):
+        raise InputError(f"a path must be text, not {shown(value)} (os.fsdecode makes text of it)")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise InputError(f"no file can have this name: {shown(path)} (leave out lone surrogates)") from None
+    return path
+
+
+# Under which a file of statistics describes them, and where it does.
+STATISTICS_KEY = "wcodec.statistics"
+_LONGEST_HEADER = 100_000_000
+_DESCRIPTION = 1 << 16
+
+
+def calibration(value: Any) -> Any:
+    """``calibrate`` as it is meant: ``True`` is the model's own text, and ``False`` no calibration.
+
+    >>> calibration(True), calibration(False), calibration(None), calibration("text.txt")
+    ('self', None, None, 'text.txt')
+    """
+    return ("self" if value else None) if isinstance(value, bool) else value
+
+
+def is_statistics_file(value: Any) -> bool:
+    """Whether ``calibrate`` names a file of statistics, and not a text to collect them on: by its ending, or by what
+    the file says of itself."""
+    if not isinstance(value, str | os.PathLike):
+        return False
+    return str(value).endswith(".safetensors") or has_statistics(value)
+
+
+def has_statistics(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says of itself that it has statistics."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            # The description comes first in the header, in quotes that are quoted.
+            return length < _LONGEST_HEADER and STATISTICS_KEY.encode() in file.read(min(length, _DESCRIPTION))
+    except (OSError, ValueError):
+        return False
+
+
+def coder_for(optimize: str, coder: str | None = None) -> str:
+    """The coder that is asked for, or the one that goes with a purpose.
+
+    >>> coder_for("speed"), coder_for("size"), coder_for("size", "zstd")
+    ('huffman', 'rans', 'zstd')
+    """
+    purpose = _purpose(optimize)
+    return choice("coder", _FACTS["purposes"][purpose][0] if coder is None else coder, CODERS)
+
+
+def has_trellis(optimize: str, coder: str | None = None) -> bool:
+    """Whether a purpose has levels of scheme ``rate`` chosen by a trellis, where nothing is said of that."""
+    return _FACTS["purposes"][_purpose(optimize)][1] and coder_for(optimize, coder) in TILED_CODERS
+
+
+def _purpose(optimize: str) -> str:
+    return choice("purpose", optimize, PURPOSES)
+
+
+def _way(
+    scheme: str | None,
+    scale: str,
+    block: int | None,
+    bits: float | None,
+    trellis: bool | None,
+    coder: str | None,
+    optimize: str,
+) -> _Way:
+    """How weights are encoded: scheme ``int8`` where nothing else is said, ``rate`` where bits are."""
+    if scheme is None:
+        scheme = "int8" if bits is None and trellis is None else "rate"
+    choice("scheme", _no_number(scheme), SCHEMES)
+    for name, value in (("bits", bits), ("trellis", trellis)):
+        if value is not None and scheme != "rate":
+            raise InputError(
+                f"{name}={shown(value)} only goes with scheme='rate', not with scheme={shown(scheme)} "
+                f"(leave {name} out, or change scheme)"
+            )
+    if scheme == "rate" and scale != "row":
+        raise InputError(f"scheme rate has scales by row, not scale={shown(scale)} (leave scale out)")
+    if block is not None and scale != "block":
+        raise InputError(
+            f"block={shown(block)} only goes with scale='block', not with scale={shown(scale)} "
+            "(leave block out, or change scale)"
+        )
+    size = count("block", block)
+    return {
+        "scheme": scheme,
+        "scale": choice("scale", scale, SCALES),
+        "block": DEFAULT_BLOCK if size is None else size,
+        "bits": None if bits is None else number("bits", bits),
+        "trellis": has_trellis(optimize, coder) if trellis is None else bool(trellis),
+        "coder": coder_for(optimize, coder),
+    }
+
+
+_BITS_AS_SCHEME = re.compile(r"\s*([1-8](?:\.[0-9]{1,9})?)[-_ ]?(?:b|bits?|bpw)?\s*", re.IGNORECASE)
+
+
+def _no_number(scheme: Any) -> Any:
+    """The scheme, if it is not meant to be the bits, which are another argument."""
+    found = None if isinstance(scheme, bool) else _BITS_AS_SCHEME.fullmatch(str(scheme))
+    if found is not None:
+        raise InputError(f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={found[1]})")
+    return scheme
+
+
+def number(what: str, value: Any) -> float:
+    """A finite number, of any type."""
+    try:
+        found = float(value) if not isinstance(value, str | bytes | bool) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise InputError(f"{what} must be a number, not {shown(value)} (pass a finite one)")
+    return found
+
+
+_RULE_KEYS = ("scheme", "scale", "block", "bits", "trellis", "coder")
+
+
+def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
+    """What to do with weights whose names match patterns; the first pattern counts that matches."""
+    if not isinstance(rules, Mapping | None):
+        raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
+    found = []
+    for pattern, way in (rules or {}).items():
+        options = {"scheme": way} if isinstance(way, str) else way
+        if not isinstance(options, Mapping) or not set(options) <= set(_RULE_KEYS):
+            raise InputError(
+                f"a rule must be a scheme or a dictionary of {', '.join(_RULE_KEYS)}, not {shown(way)} "
+                "(such as {'bits': 3.5} or 'lossless')"
+            )
+        defaults = {"scheme": None, "scale": "row", "block": None, "bits": None, "trellis": None, "coder": coder}
+        chosen = _way(**{**defaults, **options}, optimize=optimize)
+        found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], chosen))
+    return found
+
+
+def _steps(steps: Mapping[str, float] | None) -> dict[str, float]:
+    if not isinstance(steps, Mapping | None):
+        raise InputError(f"steps must map names of tensors to numbers, not be {shown(steps)} (pass a dictionary)")
+    return {text_of("a name in steps", name): number("a step", step) for name, step in (steps or {}).items()}
+
+
+def encode_options(
+    *,
+    scheme: str | None = None,
+    scale: str = "row",
+    block: int | None = None,
+    bits: float | None = None,
+    trellis: bool | None = None,
+    bits_per_tensor: bool = False,
+    rules: Mapping[str, Any] | None = None,
+    step: float | None = None,
+    steps: Mapping[str, float] | None = None,
+    optimize: str = "speed",
+    coder: str | None = None,
+    layout: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    frame: int | None = None,
+    tile: int | None = None,
+    table_bits: int | None = None,
+    include: str | Iterable[str] = (),
+    exclude: str | Iterable[str] = (),
+    skip: str | Iterable[str] = (),
+    transpose: str | Iterable[str] = (),
+    threads: int | None = None,
+    overwrite: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> _EncodeOptions:
+    """All options, with the defaults filled in: those that ``optimize`` says, where it is for them to say."""
+    purpose = _purpose(optimize)
+    if not isinstance(metadata, Mapping | None):
+        raise InputError(f"metadata must map text to text, not be {shown(metadata)} (pass a dictionary)")
+    added = dict(metadata or {})
+    for key, value in added.items():
+        text_of("a key of metadata", key)
+        text_of("metadata", value)
+    zstd_level = as_whole(level)
+    if zstd_level is None:
+        raise InputError(f"level must be a whole number, not {shown(level)}")
+    if abs(zstd_level) >= 2**31:
+        # The native module, which knows the levels, cannot be given it.
+        raise InputError(f"zstd is not used at level {shown(level)} (use 1 to 19)")
+    return {
+        "way": _way(scheme, scale, block, bits, trellis, coder, purpose),
+        "rules": _rules(rules, coder, purpose),
+        "step": None if step is None else number("step", step),
+        "steps": _steps(steps),
+        "bits_per_tensor": bool(bits_per_tensor),
+        "optimize": purpose,
+        "coder_of_few": coder_for(PURPOSES[1]) if coder is None and purpose == PURPOSES[0] else None,
+        "layout": None if layout is None else choice("layout", layout, LAYOUTS),
+        "level": zstd_level,
+        "frame": count("frame", frame),
+        "tile": count("tile", tile),
+        "table_bits": count("table_bits", table_bits, limit=2**32),
+        "include": patterns("include", include),
+        "exclude": patterns("exclude", exclude),
+        "skip": patterns("skip", skip),
+        "transpose": patterns("transpose", transpose),
+        "threads": count("threads", threads),
+        "overwrite": bool(overwrite),
+        "metadata": added,
+    }
+
+
+def decode_options(threads: int | None = None, isa: str | None = None, check: bool = True) -> _DecodeOptions:
+    """All options, with the defaults filled in."""
+    return {
+        "threads": count("threads", threads),
+        "isa": None if isa is None else text_of("isa", isa),
+        "verify": bool(check),
+    }

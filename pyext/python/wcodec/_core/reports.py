@@ -1,0 +1,525 @@
+"""What happened, and what is in a file: plain records that print well."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from . import format as fmt
+from .accessor import Accessor
+from .metadata import lines as plan_facts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .._native import Comparison as NativeComparison
+    from .._native import Facts
+    from .._plan import PlanReport
+    from .._plot.reports import ComparisonPlots, CompressionPlots, VerifyPlots
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A range of bytes in the file, and what it holds."""
+
+    role: str
+    offset: int
+    length: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class PlaneInfo:
+    """A plane of a tensor: an array that is stored by itself."""
+
+    bits: tuple[tuple[int, int], ...] | None
+    """The bits that it holds of each element (of each symbol, for scheme ``int8``), the most significant first: runs,
+    each as its lowest bit and its width. ``None`` where the scheme is one that this version does not know."""
+    coder: str
+    layout: str | None
+    """``byte``, ``pair``, ``quad`` or ``split``, for coders ``rans`` and ``huffman``."""
+    shift: int | None
+    """Uncoded low bits of layouts ``pair`` and ``quad``; uncoded bits of layout ``split``."""
+    filter: str
+    tile: int | None
+    """Width of a tile in columns, for coders ``rans`` and ``huffman``."""
+    frame: int | None
+    """Decoded bytes of a frame, for coder ``zstd``."""
+    chunks: int
+    """Chunks that can be decoded by themselves."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        return {**asdict(self), "bits": None if self.bits is None else [list(run) for run in self.bits]}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a container's index says about one tensor.
+
+    ``stored_bytes`` counts everything that the tensor takes: coded data, raw bits, scales, offsets and its table (a
+    shared one at its first user).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scheme: str
+    scale: str | None
+    """``row``, ``tensor`` or ``block N`` for scheme ``int8``."""
+    makes_symbols: bool
+    """Whether the scheme makes symbols, which become values, as ``int8`` does; if not, the elements are stored."""
+    planes: tuple[PlaneInfo, ...]
+    """What its elements, or the symbols that the scheme makes of them, are stored as."""
+    count: int
+    rows: int
+    cols: int
+    row_axis: int
+    cut: int
+    """Entries of the first dimension that are decoded together: rows can be had from any multiple of it on, up to
+    another one or the end. 0 where only the whole can be had, as of a tensor that is stored transposed."""
+    elements: int
+    original_bytes: int
+    stored_bytes: int
+    entropy: float | None
+    """Order-0 entropy of the symbols in bits per weight, where the file records it."""
+    error: float | None
+    """Root mean square of decoded - source over that of the source, for scheme ``rate``, where the file records it."""
+    segments: tuple[Segment, ...]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # There may be a hundred thousand tensors of which one fact is asked for: those of a container's index are
+            # fetched when the first one is.
+            source = self.__dict__.get("_source")
+            if source is not None and name in TensorInfo.__dataclass_fields__:
+                facts, place = source
+                if name == "segments":
+                    known = {name: tuple(Segment(*segment) for segment in facts.segments(place))}
+                elif name == "planes":
+                    known = {name: tuple(PlaneInfo(bits and tuple(bits), *rest) for bits, *rest in facts.planes(place))}
+                else:
+                    known = facts.record(place)
+                # What was said when it was made stays: the name of a tied tensor is its own.
+                self.__dict__.update({**known, **self.__dict__})
+            return object.__getattribute__(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def _at(cls, facts: Facts, place: int, **known: Any) -> Self:
+        """The tensor at a place of an index."""
+        info = object.__new__(cls)
+        info.__dict__.update(known, _source=(facts, place))
+        return info
+
+    @property
+    def coder(self) -> str:
+        """How its first plane is coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        return self.planes[0].coder if self.planes else ""
+
+    @property
+    def layout(self) -> str | None:
+        """The layout of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].layout if self.planes else None
+
+    @property
+    def shift(self) -> int | None:
+        """The shift of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].shift if self.planes else None
+
+    @property
+    def filter(self) -> str:
+        """The filter of its first plane: ``none``, ``left`` or ``up``."""
+        return self.planes[0].filter if self.planes else "none"
+
+    @property
+    def tile(self) -> int | None:
+        """The width of tiles of its first plane: see :class:`PlaneInfo`."""
+        return self.planes[0].tile if self.planes else None
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of all planes."""
+        return sum(plane.chunks for plane in self.planes)
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte; ``None`` where nothing is stored."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, everything counted; ``None`` for an empty tensor."""
+        return fmt.bits(self.stored_bytes, self.elements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        record = {f.name: getattr(self, f.name) for f in fields(TensorInfo)}
+        record["shape"] = list(self.shape)
+        record["planes"] = [p.to_dict() for p in self.planes]
+        record["segments"] = [asdict(s) for s in self.segments]
+        return {**record, "ratio": self.ratio, "bits_per_weight": self.bits_per_weight}
+
+    @classmethod
+    def _from_native(cls, record: dict[str, Any]) -> TensorInfo:
+        """Out of the native module's JSON; what a newer one adds is left out."""
+        known = {f.name for f in fields(TensorInfo)}
+        out = {k: v for k, v in record.items() if k in known}
+        out["scale"] = record["scales"]
+        out["shape"] = tuple(record["shape"])
+        planes = [{**p, "bits": None if p["bits"] is None else tuple(map(tuple, p["bits"]))} for p in record["planes"]]
+        out["planes"] = tuple(PlaneInfo(**p) for p in planes)
+        out["segments"] = tuple(Segment(s["role"], s["offset"], s["length"], s["hash"]) for s in record["segments"])
+        return TensorInfo(**out)
+
+
+TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
+TABLE_LEFT = 5
+# What a narrow terminal shows last.
+TABLE_DISPENSABLE = ("dtype", "original", "coder", "shape", "ratio", "scheme", "stored")
+
+
+def table_row(info: TensorInfo) -> tuple[str, ...]:
+    """One line of the tables of tensors."""
+    scheme = info.scheme if info.scale is None else f"{info.scheme}/{info.scale}"
+    coder = info.coder if info.layout is None else f"{info.coder}/{info.layout}"
+    if info.filter != "none":
+        coder += f"/{info.filter}"
+    return (
+        info.name,
+        fmt.shape(info.shape),
+        info.dtype,
+        scheme,
+        coder,
+        fmt.size(info.original_bytes),
+        fmt.size(info.stored_bytes),
+        fmt.number(info.ratio),
+        fmt.number(info.bits_per_weight),
+    )
+
+
+def tensor_table_html(tensors: Iterable[TensorInfo], count: int) -> str:
+    """The table of ``count`` tensors for notebooks; no more are looked at than are shown."""
+    return fmt.html_table(TABLE_HEADINGS, map(table_row, tensors), TABLE_LEFT, count=count)
+
+
+def error_of(tensors: Iterable[TensorInfo]) -> float | None:
+    """Root mean square of decoded - source over that of the source: the mean square over the tensors of which it is
+    known, each as it counts; ``None`` if there are none."""
+    known = [(t.error, t.elements) for t in tensors if t.error is not None]
+    weights = sum(n for _, n in known)
+    return (sum(e * e * n for e, n in known) / weights) ** 0.5 if weights else None
+
+
+@dataclass(frozen=True)
+class RateSummary:
+    """What the tensors of scheme ``rate`` take in a file."""
+
+    tensors: int
+    weights: int
+    stored_bytes: int
+    """Symbols, signs, scales, tables and offsets: everything but the index."""
+    bits_per_weight: float
+    error: float | None
+    """Root mean square of decoded - source over that of the source: the mean square over tensors, each as it counts;
+    ``None`` where it is not known of all of them."""
+
+    @classmethod
+    def _of(cls, tensors: Iterable[TensorInfo]) -> RateSummary | None:
+        found = [t for t in tensors if t.scheme == "rate"]
+        if not found:
+            return None
+        weights, stored = sum(t.elements for t in found), sum(t.stored_bytes for t in found)
+        error = None if any(t.error is None for t in found) else error_of(found)
+        return cls(len(found), weights, stored, 8 * stored / weights, error)
+
+    def __str__(self) -> str:
+        bits = fmt.number(self.bits_per_weight, 3)
+        return f"{bits} bits/weight over {fmt.plural(self.tensors, 'tensor')} of {fmt.plural(self.weights, 'weight')}"
+
+
+@dataclass(frozen=True, repr=False)
+class CompressionReport:
+    """What :func:`wcodec.compress` wrote.
+
+    ``original_bytes`` are the tensors' bytes in the source (tied ones once), ``stored_bytes`` the length of the file.
+    """
+
+    path: str | None
+    tensors: tuple[TensorInfo, ...]
+    aliases: dict[str, str]
+    original_bytes: int
+    stored_bytes: int
+    seconds: float
+    plan: PlanReport | None = None
+    """How bits were chosen, where a budget or a quality was asked for."""
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        return sum(t.elements for t in self.tensors)
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte (larger is better)."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, the whole file counted."""
+        return fmt.bits(self.stored_bytes, self.elements)
+
+    @property
+    def rate(self) -> RateSummary | None:
+        """What tensors of scheme ``rate`` take, those that count towards the bits that were asked for; none if there
+        are none."""
+        return RateSummary._of(self.tensors)
+
+    plot: ClassVar[Accessor[CompressionPlots]] = Accessor(
+        "wcodec._plot.reports:CompressionPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.heatmap()`` and ``.sizes()``.",
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        rate = self.rate
+        return {
+            "path": self.path,
+            "original_bytes": self.original_bytes,
+            "stored_bytes": self.stored_bytes,
+            "ratio": self.ratio,
+            "bits_per_weight": self.bits_per_weight,
+            "rate": None if rate is None else asdict(rate),
+            "seconds": self.seconds,
+            "plan": None if self.plan is None else self.plan.to_dict(),
+            "aliases": dict(self.aliases),
+            "tensors": [t.to_dict() for t in self.tensors],
+        }
+
+    def _facts(self) -> list[tuple[str, str]]:
+        schemes = Counter(t.scheme for t in self.tensors)
+        facts = [
+            ("tensors", ", ".join(f"{n:,} {s}" for s, n in schemes.items()) or "0"),
+            ("original", fmt.size(self.original_bytes)),
+            ("stored", fmt.size(self.stored_bytes)),
+            ("ratio", fmt.number(self.ratio)),
+            ("bits/weight", fmt.number(self.bits_per_weight)),
+            ("seconds", fmt.number(self.seconds, 2)),
+        ]
+        if self.aliases:
+            facts.insert(1, ("tied", str(len(self.aliases))))
+        if rate := self.rate:
+            facts.append(("scheme rate", str(rate)))
+        if self.plan is not None:
+            facts += plan_facts(self.plan.metadata())
+        return facts if self.path is None else [("file", self.path), *facts]
+
+    def __repr__(self) -> str:
+        return f"CompressionReport({fmt.facts(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        table = tensor_table_html(self.tensors, len(self.tensors))
+        return fmt.html_block("CompressionReport", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
+
+    @classmethod
+    def _from_native(cls, path: str | None, text: str) -> CompressionReport:
+        record = json.loads(text)
+        tensors = tuple(TensorInfo._from_native(t) for t in record.pop("tensors"))
+        return cls(path=path, tensors=tensors, **record)
+
+
+@dataclass(frozen=True)
+class VerifiedTensor:
+    """The verdict on one tensor."""
+
+    name: str
+    status: str
+    """``ok``, ``damaged``, ``unsupported`` (by this version), ``differs`` (from the original, or between a GPU and the
+    CPU), ``missing`` (from the file) or ``extra`` (not in the original)."""
+    detail: str
+    max_error: float | None
+    """Largest difference from the original, where one was given."""
+    rms_error: float | None
+
+
+@dataclass(frozen=True, repr=False)
+class VerifyReport:
+    """What :func:`wcodec.verify` found. True in a condition if everything is in order."""
+
+    path: str | None
+    against: str | None
+    ok: bool
+    damage: str | None
+    """Damage that concerns no tensor, such as bytes in padding."""
+    tensors: tuple[VerifiedTensor, ...]
+    device: str = "cpu"
+    """The GPU whose results were compared with the CPU's, or ``cpu``."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def problems(self) -> tuple[VerifiedTensor, ...]:
+        """The tensors that are not ``ok``."""
+        return tuple(t for t in self.tensors if t.status != "ok")
+
+    plot: ClassVar[Accessor[VerifyPlots]] = Accessor(
+        "wcodec._plot.reports:VerifyPlots",
+        "Plots: ``report.plot()``, the same as ``report.plot.status()`` and, against an original, ``.error()``.",
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        return asdict(self)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        counts = Counter(t.status for t in self.tensors)
+        facts = [("verdict", "ok" if self.ok else "NOT ok")]
+        facts += [("file", self.path)] if self.path else []
+        facts += [("against", self.against)] if self.against else []
+        facts += [("device", self.device)] if self.device != "cpu" else []
+        facts.append(("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"))
+        return [*facts, ("damage", self.damage)] if self.damage else facts
+
+    def __repr__(self) -> str:
+        return f"VerifyReport({fmt.facts(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        problems = self.problems
+        rows = ((t.name, t.status, t.detail) for t in problems)
+        table = fmt.html_table(("tensor", "status", "detail"), rows, 3, count=len(problems)) if problems else ""
+        return fmt.html_block(
+            "VerifyReport", self._facts(), table, fmt.plural(len(problems), "problem"), problem=not self.ok
+        )
+
+    @classmethod
+    def _from_native(cls, path: str | None, against: str | None, text: str) -> VerifyReport:
+        record = json.loads(text)
+        names = [f.name for f in fields(VerifiedTensor)]
+        tensors = tuple(VerifiedTensor(**{n: t[n] for n in names}) for t in record["tensors"])
+        return cls(path, against, record["ok"], record["damage"], tensors)
+
+    def _with_gpu(self, device: str, found: list[dict[str, str]]) -> VerifyReport:
+        """The report, with what a GPU makes of the tensors."""
+        wrong = {t["name"]: t for t in found if t["status"] != "ok"}
+
+        def judged(tensor: VerifiedTensor) -> VerifiedTensor:
+            verdict = wrong.get(tensor.name)
+            if verdict is None:
+                return tensor
+            detail = f"{tensor.detail}; {verdict['detail']}" if tensor.detail else verdict["detail"]
+            return replace(tensor, status=verdict["status"], detail=detail)
+
+        return replace(self, ok=self.ok and not wrong, tensors=tuple(map(judged, self.tensors)), device=device)
+
+
+@dataclass(frozen=True)
+class ComparedTensor:
+    """One tensor in two containers."""
+
+    name: str
+    status: str
+    """``same``, ``differs``, ``only_a`` or ``only_b``."""
+    a: TensorInfo | None
+    b: TensorInfo | None
+    detail: str
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """What :func:`wcodec.compare` found. True in a condition if both decode to the same."""
+
+    same: bool
+    tensors: tuple[ComparedTensor, ...]
+
+    def __bool__(self) -> bool:
+        return self.same
+
+    plot: ClassVar[Accessor[ComparisonPlots]] = Accessor(
+        "wcodec._plot.reports:ComparisonPlots",
+        "Plots: ``comparison.plot()``, the same as ``comparison.plot.status()`` and ``.sizes()``.",
+    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the command's JSON."""
+        rows = [
+            {
+                "name": t.name,
+                "status": t.status,
+                "detail": t.detail,
+                "a": t.a and t.a.to_dict(),
+                "b": t.b and t.b.to_dict(),
+            }
+            for t in self.tensors
+        ]
+        return {"same": self.same, "tensors": rows}
+
+    def _sides(self) -> tuple[list[TensorInfo | None], list[TensorInfo | None]]:
+        return [t.a for t in self.tensors], [t.b for t in self.tensors]
+
+    def _facts(self) -> list[tuple[str, str]]:
+        counts = Counter(t.status for t in self.tensors)
+        stored = [sum(side.stored_bytes for side in sides if side) for sides in self._sides()]
+        return [
+            ("verdict", "same" if self.same else "different"),
+            ("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"),
+            ("stored", " and ".join(map(fmt.size, stored))),
+        ]
+
+    def __repr__(self) -> str:
+        return f"Comparison({fmt.facts(self._facts())})"
+
+    def _repr_html_(self) -> str:
+        # What differs comes first.
+        rows = map(comparison_row, sorted(self.tensors, key=lambda t: t.status == "same"))
+        table = fmt.html_table(COMPARISON_HEADINGS, rows, 2, count=len(self.tensors))
+        return fmt.html_block(
+            "Comparison", self._facts(), table, fmt.plural(len(self.tensors), "tensor"), problem=not self.same
+        )
+
+    @classmethod
+    def _from_native(cls, native: NativeComparison, facts: tuple[Facts, Facts]) -> Comparison:
+        tensors = []
+        for name, status, detail, *places in native.rows():
+            a, b = (None if p is None else TensorInfo._at(f, p) for f, p in zip(facts, places, strict=True))
+            tensors.append(ComparedTensor(name, status, a, b, detail))
+        return cls(native.same(), tuple(tensors))
+
+
+COMPARISON_HEADINGS = ("tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b")
+
+
+def comparison_row(tensor: ComparedTensor) -> tuple[str, ...]:
+    """One line of the table of a comparison."""
+    sides = (tensor.a, tensor.b)
+    stored = ["-" if s is None else fmt.size(s.stored_bytes) for s in sides]
+    bits = ["-" if s is None else fmt.number(s.bits_per_weight) for s in sides]
+    return (tensor.name, tensor.status, *stored, *bits)
+
+
+@dataclass(frozen=True)
+class LayerStats:
+    """Figures of one layer that :class:`wcodec.Encoder` or :class:`wcodec.Decoder` worked on."""
+
+    rows: int
+    cols: int
+    original_bytes: int
+    stored_bytes: int
+    format: str
+    seconds: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Original bytes per stored byte (larger is better)."""
+        return fmt.ratio(self.original_bytes, self.stored_bytes)
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Stored bits per weight, everything counted."""
+        return fmt.bits(self.stored_bytes, self.rows * self.cols)

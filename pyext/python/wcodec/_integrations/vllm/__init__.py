@@ -1,0 +1,38 @@
+"""A plug-in of vLLM: ``vllm serve FOLDER`` and ``vllm.LLM(FOLDER)`` run folders with compressed weights.
+
+vLLM finds :func:`register` by the entry point of the group ``vllm.general_plugins``, and calls it in each of its
+processes. What is made of it lies in layers: names of the folder's tensors (``weights``), tensors without data that an
+engine's loaders cut and put together (``deferred``), what a rank keeps of that (``rank``), layers and operators
+(``parts``, ``experts``, ``ops``). These know nothing of vLLM; what does is in ``config``, ``methods``, ``loader``
+and ``arguments``.
+"""
+
+from __future__ import annotations
+
+from ..._core.errors import UnsupportedError
+
+
+def register() -> None:
+    """Makes the quantization method ``wcodec`` known to vLLM. Calling it again does nothing.
+
+    :raises UnsupportedError: if vLLM is not installed. Another version than those that this is for is refused when a
+        compressed model is loaded: others run as before.
+    """
+    try:
+        import vllm
+    except ImportError:
+        raise UnsupportedError(
+            "vLLM is not installed, which this is a plug-in of (pip install 'vllm>=0.32,<0.34')"
+        ) from None
+    from .versions import refused, register_refusal
+
+    version = str(getattr(vllm, "__version__", "unknown"))
+    problem = refused(version)
+    if problem is None:
+        from . import arguments, config, loader
+
+        config.register()
+        loader.register()
+        arguments.install()
+        return
+    register_refusal(problem)

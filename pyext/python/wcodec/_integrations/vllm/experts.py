@@ -1,0 +1,108 @@
+"""A rank's experts of one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from ...nn._layers.layer import CompressedLayer
+from ...nn._weights.plans import stacked
+from ...nn._weights.store import Store
+from ...nn._weights.workspace import exclusive, is_capturing
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+"""What is between the two matrices of an expert, of ``[tokens, gate and up]``."""
+
+
+class RankExperts(CompressedLayer):
+    """Experts that are computed one by one: only those that tokens are routed to are decoded, each with its matrices
+    together. While a CUDA graph is captured nobody knows which these are: then all are decoded, and those that a token
+    is not routed to have no share in it.
+
+    :param names: for each expert, the tensors of its first matrix, one below the other, and those of its second.
+    :param activation: what is between the two.
+    :param places: where an expert of the model is among these, -1 for those of other ranks; left out if all are here.
+    """
+
+    cut = False
+
+    def __init__(
+        self,
+        store: Store,
+        names: list[tuple[tuple[str, ...], tuple[str, ...]]],
+        activation: Activation,
+        places: torch.Tensor | None,
+        *,
+        shares_first: bool = False,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._names = names
+        self._activation = activation
+        self._places = places
+        self._shares_first = shares_first
+        first = names[0][0][0]
+        super().__init__(store, first, store.entry(first).shape, dtype, device)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of all tensors of all experts."""
+        return tuple(name for expert in self._names for matrix in expert for name in matrix)
+
+    def mix(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The sum, for each token, of what its experts make of it, by their shares.
+
+        :param x: ``[tokens, width]``.
+        :param shares: ``[tokens, experts for each]``.
+        :param ids: numbers of experts, of the same shape.
+        """
+        if self._places is not None:
+            # Engines pad with -1, which is no expert.
+            ids = torch.where(ids < 0, -1, self._places.to(ids.device)[ids.long().clamp_min(0)])
+        with exclusive(self._store, self._device):
+            if self._kind == "cuda" and is_capturing():
+                return self._all(x, shares, ids)
+            return self._routed(x, shares, ids)
+
+    def _routed(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        for number in torch.unique(ids).tolist():
+            if number < 0:
+                continue
+            tokens, which = torch.where(ids == number)
+            share = shares[tokens, which, None]
+            out.index_add_(0, tokens, self._expert(number, x[tokens], share).to(out.dtype))
+        return out
+
+    def _all(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        for number in range(len(self._names)):
+            share = torch.where(ids == number, shares, 0).sum(-1, keepdim=True)
+            made = self._expert(number, x, share).to(out.dtype)
+            # What an expert makes of tokens that are not its own may be anything, and 0 times infinity is no number.
+            out += torch.where((ids == number).any(-1, keepdim=True), made, 0)
+        return out
+
+    def _expert(self, number: int, x: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+        first, second = self._matrices(number)
+        if self._shares_first:
+            x, share = (x * share).to(x.dtype), torch.ones_like(share)
+        return F.linear(self._activation(F.linear(x, first)), second) * share
+
+    def _matrices(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Valid until another weight is decoded."""
+        first, second = self._names[number]
+        names = (*first, *second)
+        plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
+        if all(plan is plans[0][0] for plan, _ in plans):
+            found = plans[0][0].apply_all(lambda weights: weights)
+            weights = [found[place] for _, place in plans]
+        else:
+            # Matrices that are too large to be decoded together come one by one, in tensors of their own.
+            weights = [self._store.decoded(name, self._device, self._dtype) for name in names]
+        return stacked(weights[: len(first)]), stacked(weights[len(first) :])
+
+    def _form(self) -> str:
+        return f"{len(self._names)} experts"

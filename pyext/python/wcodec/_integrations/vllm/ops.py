@@ -1,0 +1,90 @@
+"""A rank's layers as operators of torch, so that a compiler sees one node where a layer decodes and computes.
+
+An operator cannot take a layer, so it takes the layer's *marker*, a tensor of one element that is found again by its
+address. A number or a name would be a constant of the compiled program: engines keep programs in files, and use that of
+one layer for others that are alike.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from ..._core.errors import InputError
+
+_layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def marker(layer: Any, dtype: torch.dtype, device: torch.device) -> torch.nn.Parameter:
+    """A marker for a layer, which must keep it: the tensor that stands where its weight would be."""
+    made = torch.nn.Parameter(torch.zeros(1, dtype=dtype, device=device), requires_grad=False)
+    _layers[made.data_ptr()] = layer
+    return made
+
+
+def layer_of(marked: torch.Tensor) -> Any:
+    """The layer of a marker."""
+    found = _layers.get(marked.data_ptr())
+    if found is None:
+        raise InputError(
+            "a compressed layer's weight was moved by the engine (do without its offloading; residency='host' in the "
+            "folder's config.json keeps compressed weights in the host's memory)"
+        )
+    return found
+
+
+def _linear(x: torch.Tensor, marked: torch.Tensor, bias: torch.Tensor | None, out_features: int) -> torch.Tensor:
+    found: torch.Tensor = layer_of(marked).product(x, bias)
+    return found
+
+
+def _linear_fake(x: torch.Tensor, marked: torch.Tensor, bias: torch.Tensor | None, out_features: int) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], out_features))
+
+
+def _embedding(ids: torch.Tensor, marked: torch.Tensor, width: int) -> torch.Tensor:
+    found: torch.Tensor = layer_of(marked).look_up(ids)
+    return found
+
+
+def _embedding_fake(ids: torch.Tensor, marked: torch.Tensor, width: int) -> torch.Tensor:
+    return marked.new_empty((*ids.shape, width))
+
+
+def _experts(x: torch.Tensor, marked: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = layer_of(marked).mix(x, shares, ids)
+    return found
+
+
+def _experts_fake(x: torch.Tensor, marked: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+linear = torch.library.custom_op(
+    "wcodec::rank_linear",
+    _linear,
+    mutates_args=(),
+    schema="(Tensor x, Tensor marked, Tensor? bias, int out_features) -> Tensor",
+)
+"""``linear(x, marked, bias, out_features)``: what the layer of that marker makes of ``x``."""
+linear.register_fake(_linear_fake)
+
+embedding = torch.library.custom_op(
+    "wcodec::rank_embedding",
+    _embedding,
+    mutates_args=(),
+    schema="(Tensor ids, Tensor marked, int width) -> Tensor",
+)
+"""``embedding(ids, marked, width)``: the rows that the layer of that marker has for ``ids``."""
+embedding.register_fake(_embedding_fake)
+
+experts = torch.library.custom_op(
+    "wcodec::rank_experts",
+    _experts,
+    mutates_args=(),
+    schema="(Tensor x, Tensor marked, Tensor shares, Tensor ids) -> Tensor",
+)
+"""``experts(x, marked, shares, ids)``: the sum of what the experts ``ids`` make of each token, by their shares."""
+experts.register_fake(_experts_fake)

@@ -1,0 +1,59 @@
+"""Models of checkpoints that are quantized already, as values: whatever transformers needs to run them as they are, a
+GPU or another package, is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
+
+
+def is_quantized(config: Any) -> bool:
+    """Whether a config says that the weights are quantized, by this package or another."""
+    parts = (config, config.get_text_config() if hasattr(config, "get_text_config") else config)
+    found = (getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config"))
+    records = [record if isinstance(record, dict) else vars(record) for record in found if record]
+    return any(record.get("quant_method") != "wcodec" for record in records)
+
+
+def dequantized_model(
+    config: Any,
+    folder: Path,
+    dtype: Any,
+    trust_remote_code: bool = False,
+    weights: Callable[[Any], Checkpoint] | None = None,
+) -> Any:
+    """The model of a folder, on the CPU.
+
+    :param dtype: what it computes in; ``"auto"`` for what the config says.
+    :param weights: what gives the weights of a model of that config, where they are not in the folder.
+    :raises UnsupportedError: if its weights are of a method that is not dequantized.
+    """
+    from . import load
+    from .checkpoint import Checkpoint
+    from .names import check, match
+    from .plain import as_ever, check_written, set_parameters
+    from .ties import settle
+
+    checkpoint = None if weights else Checkpoint(folder)
+    compute = load.computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
+    with as_ever():
+        model = load.skeleton(config, compute, trust_remote_code)
+        if checkpoint is None:
+            assert weights is not None
+            checkpoint = weights(model)
+        found = match(model, checkpoint, checkpoint.shape)
+        settle(model, found, checkpoint.same)
+        check(model, found, checkpoint.shape, str(checkpoint.path))
+        set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
+        check_written(model, str(folder))
+        load._finish(model, folder)
+    return model.eval()
+
+
+__all__ = ["dequantized_model", "is_quantized"]

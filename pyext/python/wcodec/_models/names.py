@@ -1,0 +1,253 @@
+"""Which tensor of a file belongs to which parameter of a model, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .._core.errors import InputError
+from .._core.foreign import by_transformers, said
+from .find import may_be_missing
+from .rules import Conversion, Read, Rules
+from .ties import Same, shared_names, tie
+
+_SHOWN = 5
+# Of an expert: as Python writes it, and none of thousands of digits.
+_NUMBER = "0|[1-9][0-9]{0,8}"
+# Old checkpoints carry these along, and models compute them by themselves.
+_IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.masked_bias)$")
+# An expert of a stack, as compress_ names it.
+_OF_STACK = re.compile(rf"(.*)\.({_NUMBER})", re.DOTALL)
+
+ShapeOf = Callable[[str], tuple[int, ...]]
+
+
+@dataclass
+class Match:
+    """Names in a file for each parameter of a model.
+
+    A parameter is one tensor; or a stack of experts, each of which is one or several tensors, one below the other; or
+    made of tensors by a conversion of transformers.
+    """
+
+    whole: dict[str, str]
+    experts: dict[str, dict[int, tuple[str, ...]]]
+    made: dict[str, tuple[Conversion, str]] = field(default_factory=dict)
+    """By parameter, the conversion, and the name of what it makes."""
+    made_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    extra: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    """Tensors that the model's class has no use for, by its own word."""
+
+    def has(self, parameter: str) -> bool:
+        """Whether there is something for a parameter."""
+        return parameter in self.whole or parameter in self.experts or parameter in self.made
+
+    def stack(self, parameter: str) -> list[tuple[str, ...]]:
+        """Names for each expert of a stack, in order."""
+        found = self.experts[parameter]
+        return [found[i] for i in sorted(found)]
+
+    def keys(self, parameter: str) -> tuple[str, ...]:
+        """All tensors that a parameter is read from."""
+        if parameter in self.whole:
+            return (self.whole[parameter],)
+        if parameter in self.experts:
+            return tuple(name for names in self.stack(parameter) for name in names)
+        return self.made[parameter][0].keys
+
+    def alias(self, parameter: str, other: str) -> None:
+        """Makes a parameter what another one is."""
+        tables: tuple[dict[str, Any], ...] = (self.whole, self.experts, self.made, self.made_shapes)
+        for table in tables:
+            table.pop(parameter, None)
+            if other in table:
+                table[parameter] = table[other]
+
+    def equal(self, parameter: str, other: str, same: Same) -> bool:
+        """Whether two parameters have the same values, by what says so of two tensors."""
+        one, two = self.keys(parameter), self.keys(other)
+        if one == two:
+            return True
+        return parameter in self.whole and other in self.whole and same(one[0], two[0])
+
+    def value(self, parameter: str, read: Read) -> torch.Tensor:
+        """A parameter's values, read from the file."""
+        if parameter in self.whole:
+            return read(self.whole[parameter])
+        if parameter in self.made:
+            conversion, name = self.made[parameter]
+            return conversion.value(name, read)
+        experts = ([read(n) for n in names] for names in self.stack(parameter))
+        return torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
+
+
+def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None = None) -> Match:
+    """Names in a file for the parameters of a model without weights, by the rules of transformers.
+
+    :param shape_of: the shape of a tensor of the file. Without it, tensors that transformers converts are extra.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    known: dict[str, Any] = {**parameters, **_persistent(model)}
+    found = Match({}, {})
+    names = list(keys)
+    with by_transformers(type(model).__name__, "cannot name its weights"):
+        rules = Rules(model, known)
+        names = rules.in_order(names)
+    stacks = {key: stack for key in names if (stack := _expert_of(key, known, parameters))}
+    # A file that was written from the model has its names, and no rule is for these.
+    plain = all(key in known or key in stacks for key in names)
+    conversions: dict[str, Conversion] = {}
+    for key in names:
+        if key in stacks:
+            of, expert = stacks[key]
+            found.experts.setdefault(of, {})[expert] = (key,)
+            continue
+        name, rule = (key, None)
+        if not plain:
+            with by_transformers(type(model).__name__, "cannot name its weights"):
+                name, rule = rules.place_of(key)
+        if name not in known:
+            ignored = _is_ignored(model, name) or _is_ignored(model, key)
+            (found.ignored if ignored else found.extra).append(key)
+        elif rule is None:
+            found.whole[name] = key
+        else:
+            converter, pattern = rule
+            conversion = conversions.setdefault(name, Conversion(converter, name, model))
+            conversion.add(key, pattern)
+    for name, conversion in conversions.items():
+        _convert(name, conversion, known, found, shape_of)
+    for name, source in _one_object(parameters).items():
+        for one, other in ((name, source), (source, name)):
+            if not found.has(one) and found.has(other):
+                found.alias(one, other)
+    return found
+
+
+def _persistent(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that files have."""
+    found = {}
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                found[f"{path}.{name}" if path else name] = buffer
+    return found
+
+
+def _expert_of(key: str, known: dict[str, Any], parameters: dict[str, Any]) -> tuple[str, int] | None:
+    """The stack that a tensor is a matrix of by its name, and its place in it."""
+    if key in known:
+        return None
+    stack = _OF_STACK.fullmatch(key)
+    if stack and stack[1] in parameters and parameters[stack[1]].dim() == 3:
+        return stack[1], int(stack[2])
+    return None
+
+
+def _one_object(parameters: dict[str, Any]) -> dict[str, str]:
+    """Names of parameters that are one object, and the first name of each."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(parameter), name) for name, parameter in parameters.items()}
+    return {name: source for name, source in names.items() if name != source}
+
+
+def _convert(name: str, conversion: Conversion, known: dict[str, Any], found: Match, shape_of: ShapeOf | None) -> None:
+    """Notes what a conversion makes."""
+    if known[name].dim() == 3 and (experts := _merged(conversion)) is not None:
+        found.experts[name] = experts
+        return
+    shapes: dict[str, tuple[int, ...]] = {}
+    if shape_of is not None:
+        try:
+            shapes = conversion.shapes(shape_of)
+        except Exception as error:
+            raise InputError(
+                f"transformers cannot make '{name}' of {_some(list(conversion.keys))}: {said(error)} "
+                "(use the config that belongs to the weights)",
+                tensor=conversion.keys[0],
+            ) from None
+    if not shapes or any(target not in known for target in shapes):
+        found.extra.extend(conversion.keys)
+        return
+    for target, shape in shapes.items():
+        found.made[target] = (conversion, target)
+        found.made_shapes[target] = shape
+
+
+def _merged(conversion: Conversion) -> dict[int, tuple[str, ...]] | None:
+    """The tensors of each expert, where a conversion does no more than to stack experts whose parts lie one below the
+    other: such a stack can be kept as the matrices that it is made of."""
+    kinds = list(zip(conversion.operations, conversion.dims, strict=True))
+    if kinds not in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)]):
+        return None
+    order = {pattern: place for place, pattern in enumerate(conversion.patterns)}
+    parts: dict[int, dict[int, str]] = {}
+    for key, pattern in conversion.sources():
+        numbers = re.findall(rf"\.({_NUMBER})(?=\.)", key)
+        if not numbers:
+            return None
+        parts.setdefault(int(numbers[-1]), {})[order[pattern]] = key
+    return {i: tuple(p[k] for k in sorted(p)) for i, p in parts.items()}
+
+
+def _is_ignored(model: Any, name: str) -> bool:
+    """Whether a tensor that a model has no place for is one that its class expects to be there."""
+    if _IGNORED.search(name) or any(name == buffer for buffer, _ in model.named_buffers()):
+        return True
+    patterns = list(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ())
+    buffers = {buffer.rpartition(".")[2] for buffer, _ in model.named_buffers()}
+    if "position_ids" in buffers:
+        patterns.append(r"(^|\.)position_ids$")
+    if "inv_freq" in buffers:
+        patterns.append(r"rotary_emb\.inv_freq")
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def check(model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | None) -> None:
+    """Raises what is missing, extra, or of another shape."""
+    missing: list[str] = []
+    other: list[str] = []
+    for name, parameter in model.named_parameters():
+        shape = tuple(parameter.shape)
+        if name in found.whole or name in found.made:
+            there = found.made_shapes[name] if name in found.made else shape_of(found.whole[name])
+            if there != shape:
+                other.append(f"{name} is {list(there)}, not {list(shape)}")
+        elif name in found.experts:
+            experts = found.experts[name]
+            missing += [f"{name} (expert {i})" for i in range(shape[0]) if i not in experts]
+            for i, names in sorted(experts.items()):
+                shapes = [shape_of(n) for n in names]
+                rows = sum(s[0] for s in shapes if s)
+                if any((rows, *s[1:]) != shape[1:] for s in shapes) or i >= shape[0]:
+                    other.append(f"{name} (expert {i}) is {[rows, *shapes[0][1:]]}, not {list(shape[1:])}")
+        elif not may_be_missing(model, name):
+            missing.append(name)
+    for name, buffer in model.named_buffers():
+        shape = tuple(buffer.shape)
+        if name in found.whole and shape_of(found.whole[name]) != shape:
+            other.append(f"{name} is {list(shape_of(found.whole[name]))}, not {list(shape)}")
+    told = [
+        f"{what} {_some(names)}"
+        for what, names in (("missing:", missing), ("extra:", found.extra), ("of another shape:", other))
+        if names
+    ]
+    if told:
+        raise InputError(
+            f"{'' if file is None else f'{file}: '}the weights are not those of this {type(model).__name__} (open the "
+            f"right file, or use the config that belongs to it): {'; '.join(told)}",
+            file=file,
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+__all__ = ["Match", "check", "match", "shared_names", "tie"]

@@ -1,0 +1,211 @@
+"""Parameters of a model that stay ordinary ones: reading them, and making sure that none is left without values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+
+from .._core.errors import InputError
+from .find import may_be_missing
+from .names import Match
+from .rules import Read
+from .ties import tied_pairs
+
+_SHOWN = 5
+
+
+def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -> None:
+    """Reads what has no values yet, one tensor at a time, in the dtype that each parameter has; tied parameters stay
+    tied. What a class makes by itself, and no file has, is made as transformers makes it."""
+    made: dict[int, torch.nn.Parameter] = {}
+    left: list[str] = []
+    for name, parameter in list(model.named_parameters(remove_duplicate=False)):
+        if parameter.device.type != "meta":
+            continue
+        if id(parameter) not in made:
+            if found.has(name):
+                value = found.value(name, read).to(device=device, dtype=parameter.dtype)
+            else:
+                value = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+                left.append(name)
+            made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
+        put(model, name, made[id(parameter)])
+    for name, buffer in list(model.named_buffers()):
+        if name in found.whole:
+            # A copy: some buffers are written to while a model runs.
+            value = read(found.whole[name]).to(device=device, dtype=buffer.dtype, copy=True)
+        elif buffer.device.type == "meta" and not name.endswith("_marker"):
+            # One that follows from parameters, which had no values when it was made.
+            value = torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
+            left.append(name)
+        else:
+            continue
+        path, _, leaf = name.rpartition(".")
+        model.get_submodule(path)._buffers[leaf] = value
+    if left:
+        buffers = dict(model.named_buffers())
+        wrong = [name for name in left if name not in buffers and not may_be_missing(model, name)]
+        if wrong or not hasattr(model, "initialize_weights"):
+            raise unwritten(model, wrong or left, None)
+        _initialize(model, left)
+
+
+def put(model: Any, name: str, parameter: torch.nn.Parameter) -> None:
+    """Makes a parameter of a model another one."""
+    path, _, leaf = name.rpartition(".")
+    model.get_submodule(path)._parameters[leaf] = parameter
+
+
+def make_buffers(model: Any) -> None:
+    """Has a model's class make its buffers anew, as transformers does when it has loaded one: in float32, and not in
+    the dtype that the model was built in."""
+    # Code of others may know nothing of marks, and write to parameters, too.
+    if type(model).__module__.partition(".")[0] == "transformers":
+        _initialize(model, {name for name, _ in model.named_buffers(remove_duplicate=False)})
+
+
+def _initialize(model: Any, names: Collection[str]) -> None:
+    """Has a model's class make some of its tensors, and no others."""
+    if not hasattr(model, "initialize_weights"):
+        return
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, tensor in tensors:
+        # transformers' mark on tensors that have their values.
+        tensor._is_hf_initialized = name not in names
+        model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
+    model.initialize_weights()
+    for _, tensor in tensors:
+        tensor._is_hf_initialized = True
+
+
+def unwritten(model: Any, names: Iterable[str], file: str | None) -> InputError:
+    """The error where parameters are in no file of a model."""
+    listed = sorted(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return InputError(
+        f"nothing has values for {', '.join(listed[:_SHOWN])}{more} of this {type(model).__name__} "
+        "(restore the files of the model, or save it again)",
+        file=file,
+    )
+
+
+class Filling:
+    """Gives a model that transformers loads what transformers does not find by itself: it is called where transformers
+    ties weights, when all files were read and nothing was made of them yet.
+
+    :param found: the tensors of each parameter.
+    :param read: reads one.
+    :param complete: whether a parameter may not be left without values.
+    """
+
+    def __init__(self, model: Any, found: Match, read: Read, complete: bool, file: str | None) -> None:
+        self._model, self._found, self._read = model, found, read
+        self._complete, self._file = complete, file
+        # Of this model alone, until it was called.
+        model.tie_weights = self._tie_weights
+
+    def _tie_weights(self, missing_keys: set[str] | None = None, **options: Any) -> Any:
+        model = self._model
+        del model.__dict__["tie_weights"]
+        tie: Callable[..., Any] = model.tie_weights
+        if missing_keys is None:
+            return tie(**options)
+        with as_ever():
+            self._fill(missing_keys)
+        tie(missing_keys=missing_keys, **options)
+        if self._complete:
+            parameters = dict(model.named_parameters(remove_duplicate=False))
+            left = [name for name in missing_keys if name in parameters and not may_be_missing(model, name)]
+            if left:
+                raise unwritten(model, left, self._file)
+        return None
+
+    def _fill(self, missing: set[str]) -> None:
+        model, found = self._model, self._found
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        made: dict[Any, torch.nn.Parameter] = {}
+        tied = dict(tied_pairs(model))
+        for name in sorted(missing):
+            # A parameter that is the same tensor as another one is for transformers to tie, once that has its values.
+            if not found.has(name):
+                continue
+            if name in tied and found.has(tied[name]) and _origin(found, name) == _origin(found, tied[name]):
+                continue
+            if name in parameters:
+                parameter = parameters[name]
+                key = _origin(found, name)
+                if (key, parameter.dtype) not in made:
+                    made[key, parameter.dtype] = _as(parameter, found.value(name, self._read))
+                put(model, name, made[key, parameter.dtype])
+            elif name in buffers:
+                buffers[name].copy_(self._read(found.whole[name]))
+            else:
+                continue
+            missing.discard(name)
+        missing.update(self._tied_and_there(missing))
+
+    def _tied_and_there(self, missing: set[str]) -> list[str]:
+        """Parameters that are tied to others though both were read: the first versions of transformers 5 untie them,
+        but for those that are told as missing."""
+        model, found = self._model, self._found
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        is_there = {
+            name
+            for name, parameter in parameters.items()
+            if name not in missing and found.has(name) and parameter.device.type != "meta"
+        }
+        return [target for target, source in tied_pairs(model) if target in is_there and source in is_there]
+
+
+def _origin(found: Match, name: str) -> tuple[tuple[str, ...], str]:
+    """The tensors that a parameter is read from, and its name among those that transformers makes of them."""
+    return found.keys(name), found.made[name][1] if name in found.made else ""
+
+
+def _as(parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.nn.Parameter:
+    """A parameter with these values, of the place and dtype of another one; ranks that share it have their part."""
+    device = "cpu" if parameter.device.type == "meta" else parameter.device
+    value = value.to(device=device, dtype=parameter.dtype)
+    if hasattr(parameter, "placements"):
+        from torch.distributed.tensor import distribute_tensor
+
+        value = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    out = torch.nn.Parameter(value, requires_grad=False)
+    out._is_hf_initialized = True
+    return out
+
+
+def check_written(model: Any, file: str | None) -> None:
+    """Raises parameters that are without data after a load, unless accelerate keeps their values elsewhere."""
+    left = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.device.type == "meta" and not _is_offloaded(model, name)
+    ]
+    if left:
+        raise unwritten(model, left, file)
+
+
+def _is_offloaded(model: Any, name: str) -> bool:
+    parts = name.split(".")[:-1]
+    owners = (model.get_submodule(".".join(parts[:count])) for count in range(len(parts) + 1))
+    return any(hasattr(owner, "_hf_hook") for owner in owners)
+
+
+def as_ever() -> Any:
+    """Without what whoever calls has set for new tensors: another device, another dtype, inference mode.
+
+    transformers builds models under some of them; tensors of inference mode could never be trained beside.
+    """
+    from contextlib import ExitStack
+
+    stack = ExitStack()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    stack.callback(torch.set_default_dtype, before)
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.device("cpu"))
+    return stack

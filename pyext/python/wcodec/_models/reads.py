@@ -1,0 +1,68 @@
+"""Readers of the tensors that a layer of a model is compressed from, out of an ordinary checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from .checkpoint import Checkpoint, Part
+from .find import Candidate
+
+if TYPE_CHECKING:
+    from .names import Match
+
+
+def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> dict[str, Part]:
+    """What a layer is compressed from, by the names in the model: its weight, or each expert's matrices."""
+    out: dict[str, Part] = {}
+    for name, parameter in candidate.parameters.items():
+        if candidate.kind != "experts":
+            out[name] = whole(name, found, checkpoint)
+        else:
+            out.update((f"{name}.{i}", part) for i, part in enumerate(_matrices(name, parameter, found, checkpoint)))
+    return out
+
+
+def whole(name: str, found: Match, checkpoint: Checkpoint) -> Part:
+    """A whole parameter of a model."""
+    joined = name in found.whole
+    return Part(partial(found.value, name, checkpoint.__getitem__), found.keys(name), joined=joined)
+
+
+def tensor(key: str, checkpoint: Checkpoint) -> Part:
+    """A tensor of the checkpoint as it is."""
+    return Part(partial(checkpoint.__getitem__, key), (key,))
+
+
+def _matrices(name: str, parameter: torch.Tensor, found: Match, checkpoint: Checkpoint) -> list[Part]:
+    """The matrices of a stack."""
+    count = int(parameter.shape[0])
+    if name in found.whole:
+        key = found.whole[name]
+        return [Part(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
+    if name in found.experts:
+        stack = found.experts[name]
+        return [Part(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
+    held = _Held(partial(found.value, name, checkpoint.__getitem__), count)
+    return [Part(partial(held.matrix, i), found.keys(name), joined=False) for i in range(count)]
+
+
+class _Held:
+    """A stack that can only be had as a whole, and whose matrices are taken one by one: it is kept until the last."""
+
+    def __init__(self, read: Callable[[], torch.Tensor], count: int) -> None:
+        self._read, self._count = read, count
+        self._stack: torch.Tensor | None = None
+
+    def matrix(self, index: int) -> torch.Tensor:
+        """One of them."""
+        if self._stack is None:
+            self._stack = self._read()
+        matrix = self._stack[index]
+        if index == self._count - 1:
+            # The others' memory goes with it.
+            matrix, self._stack = matrix.clone(), None
+        return matrix.contiguous()

@@ -1,0 +1,232 @@
+"""What measuring needs of a model: its device, its logits, its tokenizer, and text as token ids."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._core import progress as _progress
+from .._core.errors import FormatError, InputError, UnsupportedError
+from .._core.foreign import by_transformers
+from .._core.paths import regular
+from .._gpu import torch as _torch
+
+if TYPE_CHECKING:
+    import torch
+
+StepCallback = Callable[[int, int], object]
+"""Called as ``callback(done, total)`` with steps done and steps in all."""
+
+# A path is short and has one line. Longer text is never looked up in the file system.
+_LONGEST_PATH = 1024
+# So much of a total that is a guess is done at most before the end.
+_NEARLY = 0.95
+
+
+def require_transformers() -> Any:
+    """transformers, or an error that says how to get it."""
+    _torch.require()
+    try:
+        import transformers
+    except ImportError:
+        raise UnsupportedError("transformers is not installed (pip install transformers)") from None
+    return transformers
+
+
+def device_of(model: Any) -> torch.device:
+    """Where a model takes its input: the device of its first parameter or buffer that has one."""
+    torch = _torch.require()
+    for tensors in (model.parameters, model.buffers):
+        for tensor in tensors():
+            if tensor.device.type != "meta":
+                return tensor.device
+    device = getattr(model, "device", None)
+    return torch.device("cpu" if device is None else device)
+
+
+def dtype_of(model: Any) -> torch.dtype:
+    """The dtype that a model computes in: what it says itself, otherwise that of its first float parameter."""
+    torch = _torch.require()
+    said = getattr(model, "dtype", None)
+    if isinstance(said, torch.dtype) and said.is_floating_point:
+        return said
+    for tensor in model.parameters():
+        if tensor.is_floating_point():
+            return tensor.dtype
+    return torch.get_default_dtype()
+
+
+def synchronize(device: torch.device) -> None:
+    """Waits for a GPU; nothing to wait for on the CPU."""
+    if device.type == "cuda":
+        _torch.require().cuda.synchronize(device)
+
+
+def check_model(model: Any, what: str = "model") -> None:
+    """Refuses what is no causal language model of torch."""
+    torch = _torch.require()
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"{what} must be a torch.nn.Module, not {type(model).__name__} (load it first)")
+
+
+def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The logits ``[batch, tokens, vocabulary]`` of a forward pass, in the model's dtype."""
+    output = model(input_ids=ids, **options)
+    logits = output if _torch.is_tensor(output) else getattr(output, "logits", None)
+    if logits is None:
+        raise InputError(f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)")
+    found: torch.Tensor = logits
+    return found
+
+
+def cache_name(model: Any) -> str:
+    """What the model calls its cache, as an argument and in its output: ``cache`` from transformers 5.24 on,
+    ``past_key_values`` before and in code of others."""
+    base = getattr(model, "get_base_model", None)  # of PEFT, whose own forward takes anything
+    forward = (base() if callable(base) else model).forward
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+
+
+@contextmanager
+def evaluating(*models: Any) -> Iterator[None]:
+    """Models in evaluation mode, without gradients; what was in training mode goes back to it."""
+    torch = _torch.require()
+    training = [module for model in models for module in model.modules() if module.training]
+    for model in models:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def tokenizer_for(model: Any, tokenizer: Any = None, trust_remote_code: bool = False) -> Any:
+    """The tokenizer given, or the one that belongs to the model; one that is code is refused unless it is trusted."""
+    if tokenizer is not None and not isinstance(tokenizer, (str, os.PathLike)):
+        return tokenizer
+    own = getattr(model, "tokenizer", None)
+    if tokenizer is None and own is not None:
+        return own
+    config = getattr(model, "config", None)
+    place = tokenizer or getattr(model, "name_or_path", None) or getattr(config, "_name_or_path", None)
+    if not place:
+        raise InputError("this model does not say where its tokenizer is (pass tokenizer=..., or token ids)")
+    transformers = require_transformers()
+    try:
+        with by_transformers(os.fspath(place), "has no tokenizer for it"):
+            return transformers.AutoTokenizer.from_pretrained(os.fspath(place), trust_remote_code=trust_remote_code)
+    except FormatError as error:
+        raise InputError(
+            f"no tokenizer was found at {os.fspath(place)!r} (pass tokenizer=..., or token ids): {error}"
+        ) from None
+
+
+def _file_of(text: Any) -> Path | None:
+    """The file that is meant, if a path is."""
+    if isinstance(text, os.PathLike):
+        return regular(Path(text))
+    if isinstance(text, str) and 0 < len(text) < _LONGEST_PATH and "\n" not in text and "\0" not in text:
+        try:
+            # The name of a pipe or of a device is no text to measure on, either.
+            return regular(Path(text)) if os.path.exists(text) and not os.path.isdir(text) else None
+        except OSError:
+            return None
+    return None
+
+
+def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
+    """Token ids ``int64 [tokens]`` on the CPU, of text, of a file's text, or as they are."""
+    torch = _torch.require()
+    path = _file_of(text)
+    if path is not None:
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not UTF-8 text (convert it, or pass token ids)") from None
+    if isinstance(text, str):
+        # One call over the whole text, with the special tokens that the tokenizer itself would add.
+        found = tokenizer_for(model, tokenizer)(text, verbose=False)["input_ids"]
+    else:
+        found = text
+    try:
+        ids = torch.as_tensor(found)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"text must be a str, a path or token ids, not {type(text).__name__} (pass one text at a time)"
+        ) from None
+    if ids.numel() == 0:
+        raise InputError(f"{path or 'text'}: the text has no tokens (pass a text of some hundred words)")
+    if ids.ndim == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise InputError(
+            f"token ids must be integers in one dimension, not {ids.dtype} of shape {list(ids.shape)} "
+            "(one text at a time)"
+        )
+    return ids.to("cpu", torch.int64)
+
+
+def check_ids(ids: torch.Tensor, model: Any, what: str = "model") -> None:
+    """Refuses ids that are not in the model's vocabulary, which a GPU would answer with an assertion."""
+    config = getattr(model, "config", None)
+    size = getattr(config, "vocab_size", None)
+    if ids.numel() and (int(ids.min()) < 0 or (size is not None and int(ids.max()) >= size)):
+        raise InputError(
+            f"token ids from {int(ids.min())} to {int(ids.max())} do not fit the {what}'s vocabulary of {size} "
+            "(use the model's own tokenizer)"
+        )
+
+
+def whole(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
+    """One or several whole numbers above 0."""
+    found = (values,) if isinstance(values, int) else tuple(values)
+    if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
+        raise InputError(f"{what} must be whole numbers of at least 1, not {values!r}")
+    return found
+
+
+@contextmanager
+def steps(progress: bool | StepCallback, title: str, unit: str) -> Iterator[StepCallback]:
+    """What to call with steps done, for a user's ``progress`` argument."""
+    if callable(progress):
+        yield progress
+        return
+    tqdm = _progress._tqdm() if progress else None
+    if tqdm is None:
+        yield lambda done, total: None
+        return
+    bar = tqdm(desc=title, unit=unit, delay=_progress._DELAY_SECONDS, leave=False)
+
+    def update(done: int, total: int) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    try:
+        yield update
+    finally:
+        bar.close()
+
+
+class WindowCount:
+    """Windows done, which it is called with, and in all.
+
+    Before a search nobody knows how many it takes. Its total is then a guess that stays ahead of what is done, so that
+    a bar does not stand at its end while work goes on.
+
+    :param guess: whether the total is one.
+    """
+
+    def __init__(self, tell: StepCallback, total: int, *, guess: bool) -> None:
+        self._tell, self._done, self.total, self._guess = tell, 0, total, guess
+
+    def __call__(self, windows: int) -> None:
+        self._done += windows
+        if self._guess and self._done >= self.total * _NEARLY:
+            self.total = max(self.total, int(self._done / _NEARLY) + 1)
+        self._tell(self._done, max(self._done, self.total))

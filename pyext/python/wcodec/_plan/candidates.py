@@ -1,0 +1,112 @@
+"""Candidates of a plan: how steps of tensors differ. Which of them is best, a measurement says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .._core.options import exactly
+from .loading import Factors, has_feedback
+from .recipe import FEEDBACK, STEPS_ONLY, Recipe
+from .trials import Trial, Trials, role_of
+
+MEASURED = "measured roles"
+# The power of what was measured that steps follow: 1 would be best if damage were a quadratic function and nothing
+# were measured wrongly.
+_POWER = 0.75
+# Steps over those of others at least and at most. A role that would need finer ones is kept as it is, if it is small.
+_LEAST, _MOST = 1 / 8, 4.0
+_SMALL = 0.002
+_SMALLEST_KL = 1e-9
+_OF_KEYS = (".k_proj.", ".v_proj.")
+
+
+@dataclass(frozen=True)
+class RoleDamage:
+    """What the tensors of one role do alone."""
+
+    role: str
+    weights: int
+    kl: float
+
+    @property
+    def cost(self) -> float:
+        """Of a weight."""
+        return max(self.kl, _SMALLEST_KL) / self.weights
+
+
+def damages(trials: Trials, trial: Trial) -> list[RoleDamage]:
+    """The damage of each role alone, on a few windows."""
+    weights: dict[str, int] = {}
+    for tensor in trial.tensors:
+        if tensor.scheme == "rate":
+            role = role_of(tensor.name)
+            weights[role] = weights.get(role, 0) + tensor.elements
+    found = []
+    for role, count in weights.items():
+        score = trials.measure(trial, trials.few, role)
+        if score is not None:
+            found.append(RoleDamage(role, count, score.kl))
+    return found
+
+
+def by_roles(first: Trial, found: list[RoleDamage], config: Any) -> Recipe:
+    """Steps by what each role did alone, at the steps of the first trial: as the squares of steps are to damage."""
+    factors = {d.role: d.cost ** (-0.5 * _POWER) for d in found}
+    mean = _geometric_mean({d.role: (factors[d.role], d.weights) for d in found})
+    total = sum(d.weights for d in found)
+    rules = dict(first.recipe.rules or {})
+    for damage in found:
+        factor = factors[damage.role] / mean
+        if factor < _LEAST and damage.weights < _SMALL * total:
+            # A router, perhaps: it takes next to nothing.
+            rules.update((exactly(t.name), "lossless") for t in first.tensors if role_of(t.name) == damage.role)
+        factors[damage.role] = min(max(factor, _LEAST), _MOST)
+    names = [t.name for t in first.tensors if t.scheme == "rate"]
+    before = {**of_architecture(config, names), **(first.recipe.steps or {})}
+    steps = {name: before.get(name, 1.0) * factors.get(role_of(name), 1.0) for name in names}
+    return replace(first.recipe, name=MEASURED, steps=steps, rules=rules or None)
+
+
+def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors, feedback: bool) -> list[Recipe]:
+    """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone.
+    And the same with error feedback."""
+    known = statistics.factors()
+    names = [t.name for t in first.tensors if t.scheme == "rate"]
+    steps = {name: known[name] for name in names if name in known}
+    inside = {role_of(name) for name in steps}
+    others = [d for d in found if d.role not in inside]
+    rest = [d for d in found if d.role in inside]
+    if others and rest:
+        cost = sum(d.kl for d in rest) / sum(d.weights for d in rest)
+        for damage in others:
+            factor = (damage.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
+            clamped = min(max(factor, _LEAST), _MOST)
+            steps.update((name, clamped) for name in names if role_of(name) == damage.role)
+    recipes = [replace(first.recipe, name=STEPS_ONLY, steps=steps)]
+    if feedback and has_feedback(statistics):
+        recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))
+    return recipes
+
+
+def _geometric_mean(values: Mapping[str, tuple[float, int]]) -> float:
+    total = sum(count for _, count in values.values())
+    return math.exp(sum(math.log(value) * count for value, count in values.values()) / max(total, 1))
+
+
+def of_architecture(config: Any, names: Iterable[str]) -> dict[str, float]:
+    """Finer steps for keys and values that several heads of queries share, as the encoder has them for a folder, whose
+    ``config.json`` it sees.
+
+    >>> from types import SimpleNamespace
+    >>> config = SimpleNamespace(num_attention_heads=8, num_key_value_heads=2)
+    >>> of_architecture(config, ["a.q_proj.weight", "a.k_proj.weight"])
+    {'a.k_proj.weight': 0.5}
+    """
+    found = config.get_text_config() if hasattr(config, "get_text_config") else config
+    queries, keys = (getattr(found, key, None) for key in ("num_attention_heads", "num_key_value_heads"))
+    if not isinstance(queries, int) or not isinstance(keys, int) or not 0 < keys < queries:
+        return {}
+    return {name: math.sqrt(keys / queries) for name in names if any(role in name for role in _OF_KEYS)}

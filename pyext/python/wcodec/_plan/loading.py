@@ -1,0 +1,62 @@
+"""What a plan is made from: tensors of a model, and statistics of a calibration, from wherever they are."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .._core.errors import InputError
+from .._core.options import calibration, is_statistics_file, shown
+
+
+class Factors(Protocol):
+    """What :class:`Statistics` of a calibration can say of steps."""
+
+    def factors(self) -> dict[str, float]:
+        """By the name of a tensor, its step as a multiple of that of others."""
+        ...
+
+
+def tensors_of(model: Any) -> dict[str, Any]:
+    """The tensors of a model in memory: stacks of experts one by one, tied ones once."""
+    from .._models.find import find
+
+    stacks = {n for c in find(model, [], [], True)[0] if c.kind == "experts" for n in c.parameters}
+    out: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        if name in stacks:
+            out.update((f"{name}.{i}", parameter.detach()[i]) for i in range(parameter.shape[0]))
+        else:
+            out[name] = parameter.detach()
+    return out
+
+
+def is_given(calibrate: Any) -> bool:
+    """Whether statistics are there already, in memory or in a file."""
+    return callable(getattr(calibrate, "factors", None)) or is_statistics_file(calibrate)
+
+
+def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **options: Any) -> Factors | None:
+    """Statistics of a calibration, if there is one: those that are given, in a file, or to be collected from a model.
+
+    :param options: further ones of :func:`wcodec.collect_statistics`.
+    """
+    calibrate = calibration(calibrate)
+    if calibrate is None or callable(getattr(calibrate, "factors", None)):
+        found: Factors | None = calibrate
+        return found
+    from .._calibrate.collect import statistics_of
+
+    def measured() -> Any:
+        if model is None:
+            raise InputError(
+                f"statistics must be there already, or a model that is measured, not {shown(calibrate)} "
+                "(pass what collect_statistics found, a .safetensors file of it, or a text to measure on)"
+            )
+        return model
+
+    return statistics_of(measured, calibrate, tokenizer, **options)
+
+
+def has_feedback(statistics: Factors | None) -> bool:
+    """Whether there are second moments, which error feedback needs."""
+    return bool(getattr(statistics, "full", False))

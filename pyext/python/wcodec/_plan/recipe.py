@@ -1,0 +1,57 @@
+"""Recipes: how the weights of a model are encoded, as a small object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .._core.options import PURPOSES, coder_for
+
+WEIGHTS_ALONE = "weights alone"
+STEPS_ONLY = "Fisher steps"
+FEEDBACK = "error feedback"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the weights of a model are encoded: options of :func:`wcodec.compress` under a name.
+
+    >>> from wcodec import Recipe
+    >>> Recipe("weights alone", bits=3.5, trellis=True).options()
+    {'coder': 'huffman', 'bits': 3.5, 'trellis': True}
+    """
+
+    name: str
+    scheme: str | None = None
+    bits: float | None = None
+    trellis: bool | None = None
+    coder: str = coder_for(PURPOSES[0])
+    steps: Mapping[str, float] | None = field(default=None, repr=False)
+    """By the name of a tensor, its step as a multiple of that of others."""
+    statistics: Any = field(default=None, repr=False)
+    """Of a calibration, for error feedback."""
+    rules: Mapping[str, Any] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Arguments of :func:`wcodec.compress`; those that say nothing are left out."""
+        found = {
+            "scheme": self.scheme,
+            "coder": self.coder,
+            "bits": self.bits,
+            "trellis": self.trellis,
+            "steps": None if self.steps is None else dict(self.steps),
+            "calibrate": self.statistics,
+            "rules": None if self.rules is None else dict(self.rules),
+        }
+        return {key: value for key, value in found.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: of steps and statistics only whether there are any."""
+        known = {key: value for key, value in self.options().items() if key != "calibrate"}
+        return {
+            **known,
+            "name": self.name,
+            "steps": self.steps is not None,
+            "statistics": self.statistics is not None,
+        }

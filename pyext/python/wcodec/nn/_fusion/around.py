@@ -1,0 +1,263 @@
+"""Launches that multiply with several weights at once, and do what is around the products in blocks like Llama's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ... import _native
+from ..._core import dtypes as _dtypes
+from ..._core.errors import DeviceError
+from .._weights.fused import Fused
+from .._weights.workspace import is_capturing, memory
+
+if TYPE_CHECKING:
+    from ..linear import CompressedLinear
+
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_SPARE = 4
+_ROWS = 16
+
+
+class Norm(NamedTuple):
+    """An RMSNorm as launches do it: vectors ``h * gain * scale`` are multiplied with, and results with
+    ``1 / (scale * rms(h))``."""
+
+    gain: torch.Tensor
+    """The norm's own weight, whatever becomes of it."""
+    scale: float
+    """A power of two."""
+    epsilon: float
+
+    def scaled(self, h: torch.Tensor) -> torch.Tensor:
+        """What the products take of ``h``, rounded once."""
+        if self.scale == 1:
+            return h * self.gain
+        return (h.float() * self.gain.float() * self.scale).to(h.dtype)
+
+
+_State = tuple["Launch | None", "list[tuple[CompressedLinear, Any]]", tuple[int, ...]]
+
+
+class Launch:
+    """The products with the weights of some layers, which read the same vectors, in one launch (or as many as there are
+    kernels that the weights need).
+
+    :param gated: they are gates and values in turn, and the results are ``silu(gate) * value``.
+    """
+
+    def __init__(self, parts: Sequence[Fused], biases: Sequence[torch.Tensor | None], gated: bool = False) -> None:
+        first = parts[0]
+        # Their memory is what the launches add.
+        self._biases = [None if bias is None else bias.detach() for bias in biases]
+        factors: list[tuple[str, tuple[int, int] | None, int, int]] = [
+            (part.name, None, 0 if bias is None else bias.data_ptr(), 0)
+            for part, bias in zip(parts, self._biases, strict=True)
+        ]  # fmt: skip
+        native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)
+        self._multiply = native.multiply
+        self._multiply_around = native.multiply_around
+        self._native = native
+        self._chain = first.chain
+        # For what is streamed: launches say when they were used, so that what comes behind them is fetched.
+        self._link = self._chain.link(native)
+        self._in = first.features[1]
+        # Elements of the input up to which there are few enough tokens.
+        self.limit = min(part.tokens for part in parts) * self._in
+        self._total = sum(part.features[0] for part in parts[:: 2 if gated else 1])
+        self._index: int = first.decoder.device.index
+        self._meeting = Meeting(self._total, first.decoder.device) if gated else None
+
+    def all(self, x: torch.Tensor) -> torch.Tensor:
+        """The products with contiguous ``x``, of one layer behind those of the other."""
+        x = x.contiguous()
+        count = x.numel() // self._in
+        y = x.new_empty(self._total * count)
+        stream = _current_stream(self._index)
+        self._keep(stream, ())
+        self._multiply(x.data_ptr(), self._in, count, y.data_ptr(), stream)
+        self._used()
+        return y
+
+    def _used(self) -> None:
+        if self._link is not None:
+            self._chain.used(self._link)
+
+    def _keep(self, stream: int, more: tuple[torch.Tensor, ...]) -> None:
+        """A graph that is captured has addresses of these, and lives as long as it likes."""
+        if is_capturing():
+            _native.gpu_keep(self._index, stream, (self._biases, more))
+
+    def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """The products with ``RMSNorm(h)``, of one layer behind those of the other; or gates with values.
+
+        :param scaled: ``norm.scaled(h)``.
+        """
+        h, scaled = h.contiguous(), scaled.contiguous()
+        count = h.numel() // self._in
+        y = h.new_empty(self._total * count)
+        stash = arrivals = 0
+        stream = _current_stream(self._index)
+        if self._meeting is not None:
+            room = torch.empty(2 * y.numel(), dtype=torch.float32, device=h.device)
+            words = self._meeting.words(stream)
+            self._keep(stream, (words, norm.gain))
+            stash, arrivals = room.data_ptr(), words.data_ptr()
+        else:
+            self._keep(stream, (norm.gain,))
+        around = (h.data_ptr(), norm.epsilon, 1 / norm.scale, 0, 0, 0, 1.0, stash, arrivals)
+        try:
+            self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+        except BaseException:
+            # Of several launches some may have counted themselves in.
+            if self._meeting is not None:
+                self._meeting.forget(stream)
+            raise
+        self._used()
+        return y
+
+    def added(
+        self, x: torch.Tensor, residual: torch.Tensor, norm: Norm | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``residual`` and the product of the one layer with ``x``; and what ``norm`` wants of that, if any."""
+        x, residual = x.contiguous(), residual.contiguous()
+        count = x.numel() // self._in
+        y = torch.empty_like(residual)
+        stream = _current_stream(self._index)
+        self._keep(stream, () if norm is None else (norm.gain,))
+        scaled = None if norm is None else torch.empty_like(residual)
+        more: tuple[int, int, float] = (0, 0, 1.0)
+        if norm is not None and scaled is not None:
+            more = (scaled.data_ptr(), norm.gain.data_ptr(), norm.scale)
+        around = (0, 0.0, 1.0, residual.data_ptr(), *more, 0, 0)
+        self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+        self._used()
+        return y, scaled
+
+
+class Meeting:
+    """Words in which blocks of threads find out who of two comes second, 0 between launches. Those that may run at the
+    same time need their own: of different streams and threads, and of graphs, which are replayed in any.
+
+    They are no memory of torch's, which would be of the pool that is in use, and of a graph (:func:`memory`).
+    """
+
+    def __init__(self, results: int, device: torch.device) -> None:
+        self._count = -(-results // _ROWS)
+        self._device = device
+        self._lock = threading.Lock()
+        self._own: dict[tuple[int, int], torch.Tensor] = {}
+        self._spare: list[torch.Tensor] = []
+        if not is_capturing():
+            # For graphs: what is made during a capture is made 0 at each replay, which is a little more work.
+            self._spare = [self._zeros() for _ in range(_SPARE)]
+            torch.cuda.current_stream(device).synchronize()
+
+    def _zeros(self) -> torch.Tensor:
+        with torch.inference_mode():
+            return memory(self._device, 4 * self._count).view(torch.int32).zero_()
+
+    def words(self, stream: int) -> torch.Tensor:
+        """Those of a launch into that stream, which is the current one."""
+        if is_capturing():
+            with self._lock:
+                return self._spare.pop() if self._spare else self._zeros()
+        key = stream, threading.get_ident()
+        found = self._own.get(key)
+        if found is None:
+            # Made in the stream, they are 0 before what comes behind them there.
+            found = self._own[key] = self._zeros()
+        return found
+
+    def forget(self, stream: int) -> None:
+        """Lets go of words that may not be 0."""
+        self._own.pop((stream, threading.get_ident()), None)
+
+
+def launches(
+    layers: Sequence[CompressedLinear], gated: bool = False
+) -> tuple[Launch, list[tuple[CompressedLinear, Any]]] | None:
+    """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the plan that this
+    holds for."""
+    if any(layer._part is not None for layer in layers):
+        # Of a rank's part others hold the rest, and the bias.
+        return None
+    seen: list[tuple[CompressedLinear, Any]] = []
+    parts: list[Fused] = []
+    for layer in layers:
+        plan = layer._plan or layer._prepared(layer._dtype)
+        seen.append((layer, plan))
+        part = plan[0].fused(plan[1])
+        bias = layer._parameters["bias"]
+        if part is None or (bias is not None and not _fits(bias, layer)):
+            return None
+        parts.append(part)
+    first = parts[0]
+    alike = all(p.decoder is first.decoder and p.dtype is first.dtype for p in parts)
+    if not alike or any(p.features[1] != first.features[1] for p in parts):
+        return None
+    try:
+        return Launch(parts, [layer._parameters["bias"] for layer in layers], gated), seen
+    except DeviceError:
+        # Tiles so wide that a block of threads has no room for them and for all else.
+        return None
+
+
+def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
+    """Whether launches can read a bias where it lies."""
+    alike = bias.dtype is layer._dtype and bias.device == layer._device
+    return alike and bias.shape == layer._here[1:] and bias.is_contiguous()
+
+
+class Ready:
+    """A launch for some layers, made when it is wanted first, and again where they have changed."""
+
+    def __init__(self, layers: Sequence[CompressedLinear], gated: bool = False) -> None:
+        self.layers = tuple(layers)
+        self._gated = gated
+        # The launch, the layers with the plans that it is for, and the addresses of their biases: one thing, since
+        # other threads look at it meanwhile.
+        self._state: _State | None = None
+
+    def found(self, elements: int) -> bool:
+        """Whether there was a launch for an input of so many elements when it was wanted last."""
+        launch = None if self._state is None else self._state[0]
+        return launch is not None and elements <= launch.limit
+
+    def get(self) -> Launch | None:
+        """The launch for the layers as they are now; nothing if there is none."""
+        state = self._state
+        if state is not None and _as_they_were(state) and state[2] == self._addresses():
+            return state[0]
+        return self._prepare()
+
+    def has_plans(self) -> bool:
+        """Whether there was a launch for the layers, of dtype and on device as they are now; biases are no matter."""
+        state = self._state
+        return state is not None and state[0] is not None and _as_they_were(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Launches are of this machine's memory.
+        return {**self.__dict__, "_state": None}
+
+    def _addresses(self) -> tuple[int, ...]:
+        biases = [layer._parameters["bias"] for layer in self.layers]
+        return tuple(0 if bias is None else bias.data_ptr() for bias in biases)
+
+    def _prepare(self) -> Launch | None:
+        biases = self._addresses()
+        made = launches(self.layers, self._gated)
+        found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
+        self._state = found, seen, biases
+        return found
+
+
+def _as_they_were(state: _State) -> bool:
+    """Whether each layer has the plan that the launch is for."""
+    for layer, plan in state[1]:
+        if layer._plan is not plan:
+            return False
+    return True

@@ -1,0 +1,94 @@
+"""Has models multiply straight from compressed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ..._core.keywords import keywords
+from ..experts import CompressedExperts
+from ..linear import CompressedLinear
+from . import blocks as _blocks
+from . import groups as _groups
+
+
+@keywords()
+def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
+    """Does as :func:`wcodec.compress_`, :func:`wcodec.load_model` and transformers' ``from_pretrained`` do unless they
+    are given ``fused=False``; ``fuse_(model, False)`` undoes it. On a CPU it changes nothing. It lets the compressed
+    linear layers and experts of a model multiply up to 16 tokens straight from their compressed weights, on a GPU: one
+    launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel multiplies with
+    (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was measured to be
+    faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last token, so that the first
+    one after another use waits a little.
+
+    It is fastest with what ``optimize="speed"`` chooses. For sixteen tokens of ``int8`` layout ``pair`` is faster.
+
+    A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
+    exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
+    is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are. A token alone may give other
+    last bits than beside others, as with torch.
+
+    Experts that do what Mixtral's do take two launches for all that tokens are routed to, up to 16 of them in all
+    (tokens times experts of each), and only these are decoded. Sums over a token's experts are f32.
+
+    :param fused: False goes back to decoding, with everything that is said here.
+    :param groups: layers to which a module gives the same tensor, such as q, k and v, or gate and up, share a launch.
+        Which these are is read from the code of the module's ``forward``. Results are the same bits as without.
+    :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
+        times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
+        is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
+        its size in bfloat16 and 3e-3 in float16). For more tokens its weights are decoded; then each RMSNorm is one
+        kernel of torch's (where it has one), q, k and v are one product, and what is only the block's is changed in
+        place. Taken are blocks whose code does what Llama's does, with norms and layers to which nobody has added
+        hooks, and while no gradients are recorded; all else is computed as it was, and so are blocks with weights that
+        no kernel multiplies with, such as lossless ones.
+    :returns: how many linear layers and modules of experts there are that this is for.
+
+    >>> import torch, wcodec.nn
+    >>> model = torch.nn.Sequential(wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 64)))
+    >>> wcodec.nn.fuse_(model)
+    1
+    """
+    layers = [m for m in model.modules() if isinstance(m, (CompressedLinear, CompressedExperts))]
+    for layer in layers:
+        layer._store.fuse(fused)
+    arrange(model, groups=fused and groups, blocks=fused and blocks)
+    return len(layers)
+
+
+def arrange(model: torch.nn.Module, *, groups: bool = True, blocks: bool = True) -> None:
+    """Has modules whose layers can share launches run them so, wherever they are on a GPU, and all others as they were.
+
+    :param groups: as for :func:`fuse_`, as is ``blocks``.
+    """
+    modules = list(model.modules())
+    for module in modules:
+        _groups.restore(module)
+    if groups:
+        for module in modules:
+            if found := _groups.find(module):
+                _groups.change(module, _groups.together, _wcodec_groups=found)
+                _prepare(found)
+    if blocks:
+        for module in modules:
+            if block := _blocks.find(module):
+                _groups.change(module, _blocks.run, _wcodec_block=block)
+                _prepare([block])
+        _blocks.chain(modules)
+
+
+def fuses(model: torch.nn.Module) -> bool:
+    """Whether some layers of a model multiply a few tokens with compressed weights, where they are on a GPU."""
+    return any(isinstance(m, (CompressedLinear, CompressedExperts)) and m._store.fuses for m in model.modules())
+
+
+def _prepare(found: Iterable[_groups.Group | _blocks.Block]) -> None:
+    """Makes the launches of layers that are on a GPU, for ``torch.compile``, which has none made on its way."""
+    for one in found:
+        if all(layer.device.type in _groups.KINDS for layer in one.layers):
+            one.prepare()
+
+
+__all__ = ["arrange", "fuse_", "fuses"]

@@ -1,0 +1,401 @@
+"""What all layers with compressed weights have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from ..._core import format as fmt
+from ..._core.errors import InputError
+from ..._file.container import TensorEntry
+from .._weights.plans import Plan
+from .._weights.store import Store
+from . import ops
+from .gradients import Frozen, Layout, back
+from .served import Serve
+from .weight import CompressedWeight
+
+# The key of a layer's compressed weight in a state dict, behind the layer's name.
+STATE_KEY = "wcodec"
+_is_compiling = torch.compiler.is_compiling
+
+
+class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
+    """A layer whose weight is compressed. For its kinds see :class:`CompressedLinear` and :class:`CompressedEmbedding`.
+
+    A state dict holds the weight as the bytes of a ``.wcodec`` container, in a tensor of uint8 named ``wcodec``; where
+    the layer has the same weight already, loading it changes nothing; another one it has to itself, outside of its
+    model's ``vram_budget`` and ``cache``. ``to``, ``half`` and their like change the dtype that the layer computes in,
+    and the device that decodes; never what is stored.
+    """
+
+    # Whether the weight is looked up by rows.
+    looked_up: ClassVar[bool] = False
+    # Whether it is decoded with others of its block, ahead of its turn.
+    planned: ClassVar[bool] = True
+    # Whether the weight's dimension 0 is that of the outputs, so that a large one can be cut into slices of it.
+    cut: ClassVar[bool] = True
+    # Set while transformers loads a model: what it finds in a state dict it wants to read from its own files.
+    _bare = False
+    # transformers leaves alone what says so, where it draws weights at random.
+    _is_hf_initialized = True
+    # Where ranks share each layer, transformers hands over this rank's tensors, and takes its part of the result.
+    _hf_quantized_needs_local_tp: ClassVar[bool] = True
+    # Which of how many ranks the layer's weight is a part for, if it is one.
+    _part: tuple[int, int] | None = None
+
+    def __init__(self, store: Store, tensor: str, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
+        # Not those of other classes that a layer may be of.
+        torch.nn.Module.__init__(self)
+        self.tensor = tensor
+        self._store = store
+        self._plan: tuple[Plan, int] | None = None
+        # Of each thread, what gives the layer's next result instead of the layer.
+        self._served: dict[int, Serve] = {}
+        # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
+        marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
+        self.register_buffer("_marker", marker, persistent=False)
+        self._handle = ops.register(self, marker.device)
+        self._settle()
+        self._expect(store.entry(tensor), shape)
+        store.register(self)
+
+    # What it is
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that the layer needs, in its container."""
+        return (self.tensor,)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Names of the parameters that are compressed, in the module."""
+        return ("weight",)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of these parameters."""
+        return {"weight": self.entry.shape}
+
+    @property
+    def device(self) -> torch.device:
+        """The device that decodes and computes."""
+        return self._device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the weight is decoded to."""
+        return self._dtype
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight: a :class:`CompressedWeight`, which is decoded when its values are used, anew for each read."""
+        if _is_compiling():
+            return ops.weight(self._handle, 0, self.entry.shape, self._dtype)
+        return CompressedWeight(_OfLayer(self), self.entry.shape, self._dtype, self._device)
+
+    def _own_weight(self, dtype: torch.dtype | None = None, place: int = 0) -> torch.Tensor:
+        """The decoded weight, in a tensor of its own.
+
+        :param place: which of several.
+        """
+        return self._store.decoded(self.tensor, self._device, dtype or self._dtype)
+
+    @property
+    def entry(self) -> TensorEntry:
+        """What the container says about the weight."""
+        return self._store.entry(self.tensor)
+
+    @property
+    def scheme(self) -> str:
+        """How the weight became bytes: ``int8`` or ``raw``."""
+        return self.entry.scheme
+
+    @property
+    def coder(self) -> str:
+        """How the bytes are coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        return self.entry.coder
+
+    @property
+    def residency(self) -> str:
+        """Where the compressed bytes are while the layer is on a GPU: ``device``, ``host`` or ``disk``; ``auto`` until
+        that is settled, when the first of them is decoded."""
+        return "device" if self.looked_up else self._store.residency_of(self.tensors, self._device)
+
+    @property
+    def cached(self) -> bool:
+        """Whether the weight is one of those that stay decoded (``cache`` of :func:`wcodec.compress_`); settled when
+        the first weight is decoded on the layer's device."""
+        return self._store.is_cached(self.tensors, self._device)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the weight takes in the container, everything counted."""
+        return self.entry.stored_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[0]
+
+    @property
+    def original_bytes(self) -> int:
+        """Bytes of the weight before it was compressed."""
+        return self.entry.original_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[1]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the weight is."""
+        return sum(math.prod(self._store.entry(name).shape) for name in self.tensors)
+
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """The rank and how many there are, where ranks share the layer (tensor parallelism) and ``weight`` is this
+        rank's part of it; none otherwise."""
+        return self._part
+
+    def extra_repr(self) -> str:
+        entry = self.entry
+        scale = "" if entry.scale is None else f"/{entry.scale}"
+        ratio = fmt.number(fmt.ratio(self.original_bytes, self.stored_bytes))
+        return (
+            f"{self._form()}{self._rank_form()}, dtype={self._dtype}, scheme={entry.scheme}{scale}, "
+            f"coder={entry.coder}, stored={fmt.size(self.stored_bytes)}, ratio={ratio}"
+            f"{', cached' if self.cached else ''}"
+        )
+
+    def _form(self) -> str:
+        raise NotImplementedError
+
+    def _rank_form(self) -> str:
+        return "" if self._part is None else f", rank {self._part[0]} of {self._part[1]}"
+
+    def _expect(self, entry: TensorEntry, shape: tuple[int, ...]) -> None:
+        if entry.shape != shape:
+            raise InputError(
+                f"tensor '{entry.name}': it has shape {list(entry.shape)}, and the layer {list(shape)} "
+                "(open the container of this model)",
+                tensor=entry.name,
+            )
+
+    # Running
+
+    def _prepared(self, dtype: torch.dtype) -> tuple[Plan, int]:
+        """The plan for that dtype; the layer keeps the one of its own."""
+        # Another thread may have the store forget its plans, and this one must not keep one of them.
+        with self._store.lock:
+            found = self._store.plan(self.tensor, self._device, dtype, self.cut)
+            if dtype == self._dtype:
+                self._plan = found
+            return found
+
+    def _rows_of(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """Rows of the weight, if they can be decoded without the others."""
+        return None
+
+    def _refuse(self, what: str, advice: str) -> InputError:
+        return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Refused for this layer alone, whose weight cannot be trained; ``requires_grad_`` of a model is for all
+        parameters that there are, such as a layer's ``bias``.
+
+        :raises InputError: if gradients are wanted.
+        """
+        if requires_grad:
+            raise self._refuse(
+                "compressed weights cannot be trained",
+                "train adapters beside them, such as peft's LoRA, or wcodec.decompress_ the layer first",
+            )
+        return super().requires_grad_(False)
+
+    def _source(self) -> Any:
+        return self._store
+
+    def _replaced(self) -> InputError:
+        return self._refuse(
+            "its weight was replaced between the forward and the backward pass", "load weights before or after both"
+        )
+
+    def _settle(self) -> None:
+        marker = self._marker
+        self._dtype: torch.dtype = marker.dtype
+        self._device: torch.device = marker.device
+        self._kind: str = marker.device.type
+        self._handle = ops.moved(self._handle, marker.device)
+        self._plan = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before, dtype = self._device, self._dtype
+        super()._apply(fn, recurse)
+        if self._marker.device.type not in ("cpu", "cuda", "meta"):
+            where = self._marker.device
+            super()._apply(lambda t: t.to(before), recurse)
+            raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'")
+        computing_dtype(self._marker.dtype)
+        self._settle()
+        if (self._device, self._dtype) != (before, dtype):
+            self._store.moved(before, self._device)
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            self._take(value)
+        else:
+            super().__setattr__(name, value)
+
+    def _take(self, value: Any) -> None:
+        """Takes a weight that somebody sets: tying sets the one that is there already.
+
+        :raises InputError: for any other.
+        """
+        if isinstance(value, CompressedWeight) and not value._owned and value._source.same_as(self):
+            return
+        raise self._refuse(
+            "its weight is compressed and cannot be replaced",
+            "wcodec.decompress_ the layer first, or keep it as it is with compress_(exclude=...)",
+        )
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise self._refuse(
+            "torch.nn.DataParallel copies layers for each batch, and this one is compressed",
+            "run one process for each GPU, as torch.nn.parallel.DistributedDataParallel does, or load the model with "
+            "device_map",
+        )
+
+    # Copies and files
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state["_plan"] = None
+        state["_served"] = {}
+        state.pop("_handle", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._handle = ops.register(self, self._marker.device)
+        self._settle()
+        self._store.register(self)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._bare:
+            return
+        data = self._store.bytes_of(self.tensors)
+        destination[prefix + STATE_KEY] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + STATE_KEY
+        others = {k: v for k, v in state_dict.items() if k != key}
+        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        data = state_dict.get(key)
+        if data is None:
+            if strict:
+                missing_keys.append(key)
+            return
+        try:
+            # A layer with other weights has a store of its own: no budget and no cache are divided among such.
+            residency = "host" if self._store.residency in ("host", "disk") else "device"
+            cache = None if self._store.settings["cache"] is None else 0
+            store = Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency, cache=cache)
+            store.fuses = self._store.fuses
+            self._replace(store)
+        except Exception as error:
+            error_msgs.append(f"{key}: {error}")
+
+    def _replace(self, store: Store) -> None:
+        """Takes the weight of another container, unless it is the same: then layers stay decoded together."""
+        scales = set(store.catalogue.scaled.scales_of(store.container))
+        stored = [entry for entry in store.container.stored if entry.name not in scales]
+        if len(stored) != 1:
+            raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
+        mine = self.entry
+        self._expect(stored[0], mine.shape)
+        if _all_contents(store, stored[0]) == _all_contents(self._store, mine):
+            return
+        self._store, self.tensor, self._plan = store, stored[0].name, None
+        store.register(self)
+
+
+class _OfLayer:
+    """The values of a :class:`CompressedWeight` of a layer; as the layer was when it was read."""
+
+    def __init__(self, layer: CompressedLayer) -> None:
+        self._layer, self._store, self._tensor = layer, layer._store, layer.tensor
+        self._device, self._dtype = layer._device, layer._dtype
+
+    def same_as(self, layer: CompressedLayer) -> bool:
+        """Whether this is the weight of that layer, too."""
+        return self._store is layer._store and self._store.entry(self._tensor).name == layer.entry.name
+
+    def value(self) -> torch.Tensor:
+        return self._store.decoded(self._tensor, self._device, self._dtype)
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
+        layer = self._layer
+        if layer._store is not self._store or (layer._device, layer._dtype) != (self._device, self._dtype):
+            return None
+        return layer._rows_of(ids)
+
+    def part(self, index: int) -> CompressedWeight | None:
+        return None
+
+    def cut(self, count: int) -> None:
+        return None
+
+    def frozen(self) -> Frozen:
+        return FrozenMatrix(self._layer, self.value)
+
+    @property
+    def layer(self) -> CompressedLayer:
+        return self._layer
+
+
+class FrozenMatrix:
+    """A compressed matrix that something multiplies with, where gradients pass through: it is decoded for the product,
+    and again for the gradient."""
+
+    def __init__(self, layer: CompressedLayer, value: Callable[[], torch.Tensor]) -> None:
+        self._layer, self._value = layer, value
+
+    def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.linear(
+            x, self._value().to(x.dtype) if torch.is_autocast_enabled(x.device.type) else self._value(), bias
+        )
+
+    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+        return back(grad, self._value().to(grad.dtype).t(), layout)
+
+    def _source(self) -> Any:
+        return self._layer._source()
+
+    def _replaced(self) -> InputError:
+        return self._layer._replaced()
+
+
+def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
+    """As :func:`contents`, with the scales beside it."""
+    return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
+
+
+def contents(entry: TensorEntry) -> tuple[Any, ...]:
+    """Equal for tensors that are stored alike."""
+    facts = (entry.dtype, entry.shape, entry.scheme, entry.scale, entry.coder, entry.layout, entry.shift, entry.tile)
+    return (*facts, *((s.role, s.length, s.hash) for s in entry.segments))
+
+
+def computing_dtype(dtype: Any) -> torch.dtype:
+    """A dtype that layers compute in."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found not in (torch.float32, torch.float16, torch.bfloat16):
+        raise InputError(f"compressed layers compute in float32, float16 or bfloat16, not in {dtype} (use one of them)")
+    return found

@@ -1,0 +1,114 @@
+"""The order in which a GPU's batches are used, so that what is streamed is on its way before it is wanted."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .plans import Plan
+
+
+class Link:
+    """A batch, and the one that was used behind it in the last pass of few tokens."""
+
+    __slots__ = ("__weakref__", "after", "batch")
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+        self.after: weakref.ref[Link] | None = None
+
+
+class Chain:
+    """The order in which the batches of a device are used, so that those in host memory are fetched ahead.
+
+    It is the order in which the plans are made: that of the model, or of first use. Fetching ahead is a guess, and what
+    was not fetched is fetched when it is decoded. Plans that nobody has any more, as those of layers that have changed
+    their dtype, are not in it.
+
+    In passes of few tokens, where most layers are not decoded but multiplied with, one by one or several together, it
+    is the order of the pass before.
+
+    :param depth: how many batches are fetched ahead.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self._links: weakref.WeakKeyDictionary[Plan, list[Link]] = weakref.WeakKeyDictionary()
+        # Made of these when it is wanted and empty: all links, and where each plan's begin.
+        self._line: list[Link] = []
+        self._at: weakref.WeakKeyDictionary[Plan, int] = weakref.WeakKeyDictionary()
+        # What each thread used last, in a pass of few tokens: several may go through the model at a time.
+        self._here = threading.local()
+
+    def replace(self, plan: Plan, batches: list[Any]) -> None:
+        """Notes a plan's batches, at its old place or at the end."""
+        if not self.depth:
+            return
+        if plan not in self._links:
+            weakref.finalize(plan, _clear, weakref.ref(self)).atexit = False
+        self._links[plan] = [Link(b) for b in batches if b.slots]
+        self._line = []
+
+    def link(self, batch: Any) -> Link | None:
+        """For a batch that :meth:`used` is told of by its user; nothing where it need not be fetched."""
+        return Link(batch) if self.depth and batch.slots() else None
+
+    def follow(self, plan: Plan, few: bool = False) -> None:
+        """The whole plan was launched: what comes next is fetched.
+
+        :param few: in a pass of few tokens.
+        """
+        links = self._links[plan] if self.depth else ()
+        if not links:
+            return
+        if few:
+            for link in links[:-1]:
+                self._note(link)
+            self.used(links[-1])
+        else:
+            self._fetch(plan, len(links) - 1)
+
+    def follow_part(self, plan: Plan, part: int, few: bool = False) -> None:
+        """One batch of the plan was launched."""
+        links = self._links[plan] if self.depth else ()
+        if links and few:
+            self.used(links[part])
+        elif links:
+            self._fetch(plan, part)
+
+    def used(self, link: Link) -> None:
+        """A batch was launched in a pass of few tokens: what came behind it in the one before is fetched."""
+        self._note(link)
+        ahead = link
+        for _ in range(self.depth):
+            found = None if ahead.after is None else ahead.after()
+            if found is None or found is link:
+                return
+            found.batch.prefetch()
+            ahead = found
+
+    def _note(self, link: Link) -> None:
+        before = getattr(self._here, "last", None)
+        last = None if before is None else before()
+        if last is not None and last is not link:
+            last.after = weakref.ref(link)
+        self._here.last = weakref.ref(link)
+
+    def _fetch(self, plan: Plan, part: int) -> None:
+        line = self._line
+        if not line:
+            for owner, own in list(self._links.items()):
+                self._at[owner] = len(line)
+                line.extend(own)
+        last, total = self._at[plan] + part, len(line)
+        for ahead in range(1, min(self.depth, total - 1) + 1):
+            line[(last + ahead) % total].batch.prefetch()
+
+
+def _clear(chain: weakref.ref[Chain]) -> None:
+    found = chain()
+    if found is not None:
+        # Others may be reading the old one.
+        found._line = []

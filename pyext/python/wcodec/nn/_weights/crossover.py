@@ -1,0 +1,56 @@
+"""Up to how many tokens a GPU is faster with products straight from compressed weights than with decoding and cuBLAS:
+what was measured (``crossover.json``, which ``pyext/benches/crossover.py --write`` makes).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..._gpu.decoder import ProductBatch
+
+_TABLE = Path(__file__).with_name("crossover.json")
+
+
+def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
+    """The largest number of tokens for which a matrix of so many weights is multiplied with as it is stored; not more
+    than one launch takes. Where the compressed bytes are is no matter, so that results are the same bits anywhere.
+
+    Of the sizes that were measured on GPUs of this compute capability the nearest counts. Of GPUs where nothing was, it
+    is what one launch takes.
+    """
+    coder, *how = coder.split("/")
+    kind = " ".join([scheme.split("/")[0], coder, *(["quad"] if "quad" in how else [])])
+    return _found(torch.cuda.get_device_capability(device), kind, weights)
+
+
+@functools.lru_cache(maxsize=1024)
+def _found(capability: tuple[int, int], kind: str, weights: int) -> int:
+    rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(kind)
+    if not rows:
+        return ProductBatch.MOST
+    # By their ratio, as sizes are.
+    size = min(map(int, rows), key=lambda n: max(n, weights) / max(1, min(n, weights)))
+    return min(ProductBatch.MOST, int(rows[str(size)]))
+
+
+@functools.lru_cache(maxsize=1)
+def _read() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_TABLE.read_text())["capabilities"]
+    return found
+
+
+def write(report: dict[str, Any]) -> None:
+    """Puts what the benchmark measured on a GPU into the table."""
+    table = json.loads(_TABLE.read_text())
+    rows: dict[str, dict[str, int]] = {}
+    for one in report["measured"]:
+        own = rows.setdefault(f"{one['scheme']} {one['coder']}", {})
+        size = str(one["rows"] * one["columns"])
+        own[size] = min(one["tokens"], own.get(size, one["tokens"]))
+    table["capabilities"][report["capability"]] = {"device": report["device"], "tokens": rows}
+    _TABLE.write_text(json.dumps(table, indent=1) + "\n")

@@ -1,0 +1,102 @@
+"""Products of a few tokens straight from compressed weights, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..._core.errors import DeviceError
+from ..._gpu.decoder import Decoder, ProductBatch
+from . import crossover
+
+if TYPE_CHECKING:
+    from .chain import Chain, Link
+    from .store import Store
+
+# Faster than the public way, which runs for every layer and token; a torch without CUDA may not have it.
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Fused:
+    """What one linear layer does for few tokens: a launch that decodes and multiplies, so that the weight is written
+    nowhere.
+
+    :param chain: the order in which what is streamed is used.
+    :param tokens: how many are few, :attr:`ProductBatch.MOST` at most.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        chain: Chain,
+        tokens: int = ProductBatch.MOST,
+    ) -> None:
+        self.decoder, self.name, self.dtype, self.chain = decoder, name, dtype, chain
+        self._out, self._in = shape
+        self._index = decoder.device.index
+        self.tokens = tokens
+        # Elements of the input up to which there are few enough tokens.
+        self.limit = tokens * self._in
+        # Address of the bias: a parameter that goes to another dtype or device is the same object.
+        self._bias = 0
+        self._multiply: Callable[[int, int, int, int, int], None] | None = None
+        self._link: Link | None = None
+
+    @property
+    def features(self) -> tuple[int, int]:
+        """Results and elements of an input vector."""
+        return self._out, self._in
+
+    @property
+    def batch(self) -> ProductBatch:
+        """The launches, for the bias of the last call."""
+        return self._batch
+
+    def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """The product, or nothing where the input is not one that kernels take; then torch says why."""
+        if x.get_device() != self._index or x.dtype is not self.dtype or x.shape[-1] != self._in:
+            return None
+        multiply = self._multiply
+        if multiply is None or (0 if bias is None else bias.data_ptr()) != self._bias:
+            multiply = self.prepare(bias)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        y = x.new_empty((*x.shape[:-1], self._out))
+        multiply(x.data_ptr(), self._in, x.numel() // self._in, y.data_ptr(), _current_stream(self._index))
+        if self._link is not None:
+            self.chain.used(self._link)
+        return y
+
+    def prepare(self, bias: torch.Tensor | None) -> Callable[[int, int, int, int, int], None]:
+        """Makes the launches with that bias, which the next call has."""
+        # Detached, it keeps the memory that the address is of.
+        kept = None if bias is None else bias.detach()
+        self._batch = self.decoder.products([(self.name, kept)], self.dtype)
+        self._bias = 0 if kept is None else kept.data_ptr()
+        self._link = self.chain.link(self._batch._native)
+        self._multiply = self._batch._native.multiply
+        return self._multiply
+
+
+def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, chain: Chain) -> Fused | None:
+    """The layer's products, if kernels multiply with its weight as it is stored."""
+    entry = store.entry(name)
+    shape = entry.shape
+    if not store.fuses or dtype not in (torch.float16, torch.bfloat16) or len(shape) != 2 or not shape[1]:
+        return None
+    if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
+        return None
+    tokens = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
+    found = Fused(decoder, name, shape, dtype, chain, tokens)
+    try:
+        # Kernels are loaded now, and not when a graph is captured.
+        found.prepare(None)
+    except DeviceError:
+        # Tiles so wide that a block of threads has no room for them.
+        return None
+    return found

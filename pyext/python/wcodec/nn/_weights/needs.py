@@ -1,0 +1,176 @@
+"""What the layers on a device need there, in bytes, and the placement that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ... import _native
+from ..._gpu import decoder
+from .catalogue import Catalogue
+from .placement import (
+    Placement,
+    Settings,
+    Takes,
+    Unit,
+    choose_cached,
+    choose_on_disk,
+    choose_streamed,
+    refuse_budget,
+    ring_bytes,
+)
+from .plans import ALIGN, decoded_bytes, is_sliced, slices
+
+
+class Needs:
+    """Tensors, dtypes and units of the layers that are on a device now."""
+
+    def __init__(self, catalogue: Catalogue, device: torch.device, layers: Sequence[Any]) -> None:
+        self._catalogue, self._device = catalogue, device
+        self._names = catalogue.together(name for layer in layers for name in layer.tensors)
+        self.dtypes = self._dtypes(layers)
+        self.units = self._units(layers)
+
+    def placement(
+        self,
+        settings: Settings,
+        cache: int,
+        budget: Callable[[], tuple[int, int, str]],
+        ram: Callable[[], tuple[int | None, str]],
+    ) -> Placement:
+        """What is streamed to the device, and from where, and what stays decoded there.
+
+        :param cache: bytes of the device that may be taken by weights that stay decoded.
+        :param budget: as :meth:`Budget.of`; asked where it decides.
+        :param ram: as :meth:`Budget.of_host`; likewise.
+        """
+        gpu = self._device.type == "cuda"
+        residency = settings["residency"]
+        names = frozenset(name for unit in self.units for name in unit.names)
+        # What is not decoded again need not be streamed: that is where `auto` gains most.
+        where = "cpu" if not gpu else "host" if residency == "auto" else residency
+        cached = choose_cached(self.units, cache, where)
+        chosen = set(cached)
+        rest = [unit for unit in self.units if unit not in chosen]
+        streamed: list[Unit] = []
+        if gpu and residency in ("host", "disk"):
+            streamed = [unit for unit in rest if not unit.looked_up]
+        elif gpu and residency == "auto":
+            streamed = choose_streamed(rest, cached, self.takes(), *budget())
+        disk: list[Unit] = []
+        from_host = streamed if gpu else [unit for unit in rest if not unit.looked_up]
+        if residency == "disk":
+            disk = from_host
+        elif residency == "auto" and from_host:
+            disk = self._on_disk(from_host, *ram())
+        entry = self._catalogue.entry
+        return Placement(
+            names,
+            frozenset(name for unit in streamed for name in unit.names),
+            frozenset(name for unit in disk for name in unit.names),
+            {n: decoded_bytes(entry(n), self.dtypes[n]) for unit in cached for n in unit.names},
+        )
+
+    def _on_disk(self, units: list[Unit], budget: int | None, what: str) -> list[Unit]:
+        """Those of the units that the host has no memory for."""
+        if budget is None:
+            return []
+        takes = self.takes_of_host()
+        if self._catalogue.container.path is not None:
+            return choose_on_disk(units, takes, budget, what)
+        # Their bytes are in memory anyway; for a GPU they are pinned there once more.
+        if self._device.type == "cuda" and what == "ram_budget" and (least := takes(units, [])) > budget:
+            refuse_budget(what, budget, least, "allow more, or load the model from a file, which it can be read from")
+        return []
+
+    def takes_of_host(self) -> Takes:
+        """What the units take of the host's memory, pinned for a GPU, where some stay there and others are read from
+        disk."""
+        if self._device.type != "cuda":
+            return lambda there, disk: sum(u.held for u in there) + ring_bytes(max((u.held for u in disk), default=0))
+        names = [name for unit in self.units for name in unit.names]
+        sizes = _native.DeviceSizes(self._catalogue.container._open, names)
+        places = {name: i for i, name in enumerate(names)}
+
+        def takes(there: Sequence[Unit], disk: Sequence[Unit]) -> int:
+            ring = ring_bytes(max((unit.held for unit in (*there, *disk)), default=0))
+            held, read = ([places[name] for unit in some for name in unit.names] for some in (there, disk))
+            return sizes.pinned(held, read, decoder.gpu_options(ring=ring))
+
+        return takes
+
+    def takes(self) -> Takes:
+        """What decoders of the units hold on the GPU."""
+        names = [name for unit in self.units for name in unit.names]
+        sizes = _native.DeviceSizes(self._catalogue.container._open, names)
+        places = {name: i for i, name in enumerate(names)}
+        index = self._device.index
+
+        def takes(resident: Sequence[Unit], streamed: Sequence[Unit]) -> int:
+            total = 0
+            for chosen, on_host in ((resident, False), (streamed, True)):
+                if chosen:
+                    ring = ring_bytes(max(unit.held for unit in chosen)) if on_host else None
+                    which = [places[name] for unit in chosen for name in unit.names]
+                    total += sizes.total(which, on_host, index, decoder.gpu_options(ring=ring))
+            return total
+
+        return takes
+
+    def _dtypes(self, layers: Sequence[Any]) -> dict[str, torch.dtype]:
+        """The dtype that each stored tensor is decoded to, the widest of those wanted."""
+        ordered = sorted(layers, key=lambda layer: layer.dtype.itemsize)
+        found = dict.fromkeys(self._names, ordered[-1].dtype if ordered else torch.float32)
+        for layer in ordered:
+            found.update((self._catalogue.entry(name).name, layer.dtype) for name in layer.tensors)
+        return found
+
+    def _units(self, layers: Sequence[Any]) -> list[Unit]:
+        """What the layers need, in the order of the model, each stored tensor once."""
+        entry = self._catalogue.entry
+        # What is looked up stays on the device: rows of an embedding are needed at once, and at random.
+        looked_up = {entry(n).name for layer in layers if layer.looked_up for n in layer.tensors}
+        # As a head is that is tied to an embedding.
+        self._multiplied = {entry(n).name for layer in layers if not layer.looked_up for n in layer.tensors}
+        wanted = self._names
+        held = self._catalogue.held(wanted)
+        left = dict.fromkeys(wanted)
+        units = []
+        single = ((name,) for name in wanted if name in looked_up)
+        for group in (*single, *self._catalogue.groups, *((n,) for n in wanted)):
+            stored_names = tuple(n for n in dict.fromkeys(entry(name).name for name in group) if n in left)
+            if stored_names:
+                for name in stored_names:
+                    del left[name]
+                units.append(self._unit(stored_names, held, not looked_up.isdisjoint(stored_names)))
+        return units
+
+    def _unit(self, names: tuple[str, ...], held: Mapping[str, int], looked_up: bool) -> Unit:
+        entries = [self._catalogue.entry(name) for name in names]
+        together, at_once = 0, [0]
+        for entry in entries:
+            dtype = self.dtypes[entry.name]
+            if is_sliced(entry, dtype):
+                rows = next(slices(entry, dtype))[1]
+                at_once.append(rows * entry.shape[1] * dtype.itemsize)
+            else:
+                together += -(-decoded_bytes(entry, dtype) // ALIGN) * ALIGN
+        return Unit(
+            names,
+            stored=sum(entry.stored_bytes for entry in entries),
+            held=sum(held[entry.name] for entry in entries),
+            decoded=sum(decoded_bytes(entry, self.dtypes[entry.name]) for entry in entries),
+            scratch=max(together, *at_once),
+            use=max(self._catalogue.routed.get(name, 1.0) for name in names),
+            looked_up=looked_up,
+            multiplied=not self._multiplied.isdisjoint(names),
+        )
+
+
+def ring_of(catalogue: Catalogue, names: Iterable[str]) -> int:
+    """Bytes of the ring that these stored tensors pass through."""
+    left = catalogue.held(list(names))
+    blocks = [sum(left.pop(catalogue.entry(n).name, 0) for n in group) for group in catalogue.groups]
+    return ring_bytes(max(*blocks, *left.values(), 0))

@@ -1,0 +1,132 @@
+"""What a store keeps for one device: decoders, plans for each dtype, weights that stay decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..._gpu import decoder as _gpu_decoder
+from ..._gpu import host
+from .budget import host_memory
+from .cached import CachedPlan, Shelf
+from .catalogue import Catalogue
+from .chain import Chain
+from .needs import ring_of
+from .placement import Placement
+from .plans import CpuPlan, Plan, SlicedPlan, is_sliced
+from .plans_gpu import GpuPlan, GpuSlicedPlan
+from .reading import ReadChain
+
+if TYPE_CHECKING:
+    from .store import Store
+
+# Batches that are copied to the device ahead of the one that computes; of those that are read from disk more, so that
+# disks always have something to do.
+_AHEAD = 2
+_AHEAD_OF_DISK = 4
+
+
+class OnDevice:
+    """Whoever changes it has the store's lock. It does not know the store: then a model that is gone would keep memory
+    of a GPU until Python looks for circles."""
+
+    def __init__(self, catalogue: Catalogue, device: torch.device) -> None:
+        self._catalogue, self._device = catalogue, device
+        # None until it is settled. Replaced as a whole, so that threads need no lock to read it.
+        self.placement: Placement | None = None
+        self.plans: dict[tuple[str, torch.dtype], Plan] = {}
+        self.decoders: list[Any] = []
+        self.chain = Chain(_AHEAD)
+        self.reading = ReadChain(catalogue.container)
+        self._shelves: dict[tuple[str, ...], Shelf] = {}
+        # Whether the file is read ahead for the CPU.
+        self.reads_ahead = False
+        # Whether plans of all layers that are read so were made.
+        self.foreseen = False
+
+    def new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
+        """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.
+
+        :param cut: as in :meth:`Store.plan`.
+        :param cached: what stays decoded, each with its decoded bytes.
+        """
+        found = self._new_plan(store, name, dtype, cut, cached)
+        self.plans.update(((n, dtype), found) for n in found.names)
+        return found
+
+    def _new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
+        entry, device = self._catalogue.entry, self._device
+        gpu = device.type == "cuda"
+        large = is_sliced(entry(name), dtype)
+        if large and cut and name not in cached:
+            return GpuSlicedPlan(store, name, device, dtype) if gpu else SlicedPlan(store, name, dtype, self.reading)
+        members = (name,) if large else self._catalogue.group_of(name)
+        stored = dict.fromkeys(entry(n).name for n in members)
+        whole = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
+        whole = tuple(n for n in whole if (n in cached) == (name in cached))
+        if name in cached:
+            shelf = self._shelves.setdefault(whole, Shelf(sum(cached[n] for n in whole)))
+            return CachedPlan(store, whole, device, dtype, shelf, cut)
+        return GpuPlan(store, whole, device, dtype) if gpu else CpuPlan(store, whole, dtype, self.reading)
+
+    def decoder(self, name: str) -> Any:
+        """The decoder that has this stored tensor; none if there is none yet."""
+        for decoder in self.decoders:
+            if name in decoder.names:
+                return decoder
+        return None
+
+    def make_decoders(self, name: str, names: Iterable[str], placed: Placement) -> Any:
+        """Makes decoders for a stored tensor and for those of ``names`` that have none and need one; the one of
+        ``name``."""
+        has = {n for decoder in self.decoders for n in decoder.names}
+        wanted = [n for n in (name, *names) if n not in has and (n == name or n not in placed.cached)]
+        resident = [n for n in dict.fromkeys(wanted) if n not in placed.streamed]
+        streamed = [n for n in dict.fromkeys(wanted) if n in placed.streamed]
+        container, device, scaled = self._catalogue.container, self._device, self._catalogue.scaled
+        if resident:
+            self.decoders.append(scaled.decoder(_gpu_decoder.GpuDecoder(container, resident, device)))
+        if streamed:
+            options: dict[str, Any] = {"ring": ring_of(self._catalogue, streamed)}
+            if disk := [n for n in streamed if n in placed.disk]:
+                options |= {"from_disk": disk, "direct": pays_directly(self._catalogue, disk)}
+                # Experts take slots of the ring, too.
+                self.chain.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
+            self.decoders.append(scaled.decoder(host.HostDecoder(container, streamed, device, **options)))
+        return next(decoder for decoder in self.decoders if name in decoder.names)
+
+    def read_ahead(self, placed: Placement) -> None:
+        """Has the file's tensors that the CPU decodes read by threads."""
+        container = self._catalogue.container
+        if not placed.disk and not self.reads_ahead:
+            return
+        names = [n for n in container if n in placed.disk]
+        self.reads_ahead = bool(names)
+        ring = ring_of(self._catalogue, names) if names else 0
+        container._open.read_ahead(names, ring, bool(names) and pays_directly(self._catalogue, names), None)
+        self.reading.ring = ring
+
+    def forget(self) -> None:
+        """Ends what was begun for the device."""
+        if self.reads_ahead:
+            self.read_ahead(Placement())
+
+    @property
+    def cached_bytes(self) -> int:
+        """Memory that weights take which stay decoded."""
+        return sum(shelf.bytes for shelf in self._shelves.values())
+
+    def clear_shelves(self, names: Iterable[str]) -> None:
+        """Drops what stays decoded of any of these weights."""
+        wanted = set(names)
+        for shelved, shelf in self._shelves.items():
+            if not wanted.isdisjoint(shelved):
+                shelf.held = None
+
+
+def pays_directly(catalogue: Catalogue, names: Iterable[str]) -> bool:
+    """Whether tensors are best read beside the system's page cache: where they are more than it can well hold."""
+    free, _ = host_memory()
+    return free is None or 2 * sum(catalogue.entry(name).stored_bytes for name in names) > free

@@ -1,0 +1,441 @@
+"""The container behind compressed layers, and who decodes from it where."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..._core import format as fmt
+from ..._core.errors import InputError
+from ..._file.container import Container, TensorEntry
+from ..._gpu import host
+from .budget import Budget
+from .cached import CachedPlan, decode_apart
+from .catalogue import Catalogue
+from .chain import Chain
+from .needs import Needs
+from .on_device import OnDevice
+from .placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
+from .plans import CpuPlan, Plan
+from .plans_gpu import GpuPlan
+from .workspace import workspace
+
+
+class Store:
+    """Compressed tensors that layers share: an open container, and decoders for the GPUs that its layers are on.
+
+    It never changes what it holds, so copies of layers share it. Pickled, it is the whole container.
+
+    Which tensors are in a GPU's memory, streamed to it or kept decoded is settled for each device when the first weight
+    is decoded there, from the layers that are on it then; when layers come, go or change their dtype, anew.
+
+    :param groups: names of tensors that are decoded together; a tensor without a group is one of its own.
+    :param residency: where compressed bytes are while layers are on a GPU: ``device``, ``host``, ``disk`` or ``auto``.
+    :param routed: those of experts, of which only the routed ones are decoded; a mapping says how often for each token.
+    :param vram_budget: for ``auto``, bytes of the device that the model may take; what is free, if left out.
+    :param cache: bytes of each device that weights may take that stay decoded; ``None`` for none of a GPU, and of a CPU
+        what is free when the first weight is decoded, less a fifth.
+    :param others: bytes of the model's weights that are not compressed, where :meth:`serve` is not told of the model.
+    :param ram_budget: for ``auto``, bytes of the host's memory that compressed weights may take; what is free, if left
+        out. The rest is read from disk.
+    """
+
+    def __init__(
+        self,
+        container: Container,
+        groups: Iterable[Sequence[str]] = (),
+        residency: str = "device",
+        routed: Iterable[str] | Mapping[str, float] = (),
+        vram_budget: int | str | None = None,
+        cache: int | str | None = 0,
+        others: int = 0,
+        ram_budget: int | str | None = None,
+    ) -> None:
+        self.container = container
+        self.catalogue = Catalogue(container, groups, routed)
+        self.settings: Settings = checked_settings(residency, vram_budget, cache, ram_budget)
+        if container.path is None:
+            refuse_disk(self.settings)
+        self.lock = threading.RLock()
+        # Whether GPUs multiply a few tokens with weights that stay compressed.
+        self.fuses = False
+        # The bytes of weights that stay decoded on a CPU by themselves, beyond which memory was short.
+        self._most: int | None = None
+        self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
+        # Changed with the lock only. Who reads without it finds what is there, or nothing.
+        self._devices: dict[torch.device, OnDevice] = {}
+        # Layers by identity: modules compare that way, and a layer that is gone keeps nothing on a GPU.
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *arguments: Any, **settings: Any) -> Store:
+        """A store in memory; ``arguments`` and ``settings`` are those of the class, behind the container."""
+        return cls(Container.open(data), *arguments, **settings)
+
+    @property
+    def residency(self) -> str:
+        """What was asked for; :meth:`residency_of` says what became of it."""
+        return self.settings["residency"]
+
+    def saved_settings(self) -> dict[str, str]:
+        """The settings as text for a config; those that are not set are left out."""
+        settings = self.settings
+        found = {"residency": settings["residency"]}
+        for name, budget in (("vram_budget", settings["vram_budget"]), ("ram_budget", settings["ram_budget"])):
+            if budget is not None:
+                found[name] = fmt.exact_size(budget)
+        if settings["cache"] is not None:
+            found["cache"] = fmt.exact_size(settings["cache"])
+        return found
+
+    # What is stored
+
+    def entry(self, name: str) -> TensorEntry:
+        """The stored tensor of that name, a tied one resolved."""
+        return self.catalogue.entry(name)
+
+    def bytes_of(self, names: Iterable[str]) -> bytes:
+        """A container with only these tensors, compressed as they are."""
+        return self.container.extract(self.catalogue.stored_with(names))
+
+    # Who uses it
+
+    def register(self, layer: Any) -> None:
+        """Takes note of a layer that decodes from here."""
+        with self.lock:
+            self._users.add(layer)
+            placed = self._placed(layer.device)
+            if placed is not None and any(self.entry(name).name not in placed.names for name in layer.tensors):
+                self._unsettle(layer.device)
+
+    def serve(self, model: torch.nn.Module) -> None:
+        """Takes note of the model whose other weights take memory, too."""
+        self._budget.serve(model)
+
+    def fuse(self, fuses: bool) -> None:
+        """Says whether GPUs multiply a few tokens with weights that stay compressed."""
+        with self.lock:
+            if self.fuses == fuses:
+                return
+            self.fuses = fuses
+            for device, here in self._devices.items():
+                here.plans.clear()
+                for layer in self._layers_on(device):
+                    layer._plan = None
+                if device.type == "cuda":
+                    # Plans that multiply with what is compressed take none before they decode.
+                    workspace(device).release()
+
+    def moved(self, before: torch.device, after: torch.device) -> None:
+        """A layer went to another device or dtype: lets go of what was kept where it was, if nobody is there any more
+        or if it was chosen for sizes that are no longer so."""
+        with self.lock:
+            if not self._layers_on(before):
+                self._forget(before)
+            for device in {before, after}:
+                self._unsettle(device)
+
+    def caches(self, device: torch.device) -> bool:
+        """Whether weights may stay decoded on a device."""
+        cache = self.settings["cache"]
+        if cache is not None:
+            return cache > 0
+        return device.type == "cpu" and caches_by_itself(self.settings)
+
+    def _room(self, device: torch.device) -> int:
+        """Bytes that weights may take which stay decoded on a device; what there is of them already is let go of."""
+        cache = self.settings["cache"]
+        if cache is not None:
+            return cache
+        room = self._budget.of_cache() if self.caches(device) else 0
+        if self.residency == "auto":
+            # Before any are decoded, all compressed ones are to be in memory.
+            room -= sum(entry.stored_bytes for entry in self.container.stored)
+        return max(room if self._most is None else min(room, self._most), 0)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes of decoded weights can stay on the CPU: always, where somebody has said how many."""
+        return self.settings["cache"] is not None or self._budget.has_room(size)
+
+    def stop_caching(self, device: torch.device) -> None:
+        """Has no more weights stay decoded than do now, since memory is short; for whoever has the lock."""
+        self._most = self.cached_bytes(device)
+        self._unsettle(device)
+
+    def _chooses(self, device: torch.device) -> bool:
+        """Whether what is kept where depends on sizes."""
+        return self.residency == "auto" or self.caches(device)
+
+    def _unsettle(self, device: torch.device) -> None:
+        """Has what is where on a device decided anew."""
+        if self._chooses(device):
+            self._forget(device)
+        elif device in self._devices:
+            # Nothing changes for those that are there: decoders of others are added to theirs.
+            self._devices[device].placement = None
+
+    def _forget(self, device: torch.device) -> None:
+        gone = self._devices.pop(device, None)
+        if gone is not None:
+            gone.forget()
+        for layer in self._layers_on(device):
+            layer._plan = None
+
+    def _layers_on(self, device: torch.device) -> list[Any]:
+        # A layer that took other weights has another store.
+        return [layer for layer in self._users if layer.device == device and layer._store is self]
+
+    def _needs(self, device: torch.device) -> Needs:
+        return Needs(self.catalogue, device, self._layers_on(device))
+
+    def _on(self, device: torch.device) -> OnDevice:
+        """What is kept for a device, for whoever has the lock."""
+        found = self._devices.get(device)
+        if found is None:
+            found = self._devices[device] = OnDevice(self.catalogue, device)
+        return found
+
+    # What is where
+
+    def placement(self, device: torch.device) -> Placement:
+        """What is streamed to a device, and what stays decoded there."""
+        with self.lock:
+            here = self._on(device)
+            if here.placement is None:
+                needs = self._needs(device)
+                room = self._room(device)
+                here.placement = needs.placement(
+                    self.settings, room, lambda: self._budget.of(device), self._budget.of_host
+                )
+                if device.type == "cpu":
+                    here.read_ahead(here.placement)
+            return here.placement
+
+    def _is_placed(self, device: torch.device) -> bool:
+        """Whether plans depend on what is where."""
+        reads = device.type == "cpu" and self.residency in ("disk", "auto")
+        return reads or self.caches(device)
+
+    def _placed(self, device: torch.device) -> Placement | None:
+        """As :meth:`placement`, if that is settled."""
+        here = self._devices.get(device)
+        return None if here is None else here.placement
+
+    def _planned(self, name: str, device: torch.device, dtype: torch.dtype) -> Plan | None:
+        """The plan of a stored tensor, if there is one. Who waited with ``_devices[device]`` at hand would keep
+        decoders that others have let go of."""
+        here = self._devices.get(device)
+        return None if here is None else here.plans.get((name, dtype))
+
+    def residency_of(self, names: Iterable[str], device: torch.device) -> str:
+        """Where the compressed bytes of a layer are, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
+        there, ``host`` if some are streamed. With ``auto`` it is ``auto`` until that is settled, by the first weight
+        that is decoded; what the CPU reads through the system's page cache is ``host``."""
+        if self.residency != "auto":
+            return self.residency
+        placed = self._placed(device)
+        if placed is None:
+            return "auto"
+        stored = {self.entry(name).name for name in names}
+        if not placed.disk.isdisjoint(stored):
+            return "disk"
+        return "device" if device.type == "cuda" and placed.streamed.isdisjoint(stored) else "host"
+
+    # Decoding
+
+    def decoded(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+        """A new tensor with the decoded weight, for whoever wants to keep it."""
+        name = self.entry(name).name
+        plan = self._planned(name, device, dtype)
+        # A copy that somebody wants once is no reason to keep a weight that nobody asked to be kept.
+        if isinstance(plan, CachedPlan) and (self.settings["cache"] is not None or plan.held(name) is not None):
+            return plan.weights()[plan.names.index(name)].clone()
+        if device.type != "cuda" or name in self.placement(device).cached:
+            return decode_apart(self, [name], device, dtype)[0]
+        decoder = self.decoder(name, device)
+        out: torch.Tensor = decoder.decode(name, dtype)
+        decoder.check()
+        return out
+
+    def rows(self, name: str, dtype: torch.dtype, rows: tuple[int, int] | None) -> torch.Tensor:
+        """The tensor, or a slice of its rows, decoded by the CPU."""
+        entry = self.entry(name)
+        if entry.name in self.catalogue.scaled:
+            return self.catalogue.scaled.rows(entry, dtype, rows)
+        return entry.torch(dtype) if rows is None else entry.torch_rows(*rows, dtype)
+
+    def plan(self, name: str, device: torch.device, dtype: torch.dtype, cut: bool = True) -> tuple[Plan, int]:
+        """How to get at a layer's weight, and the layer's place in that plan.
+
+        :param cut: whether slices of dimension 0 are slices of the layer's outputs, so that it can be cut into them.
+        """
+        name = self.entry(name).name
+        with self.lock:
+            if self.container._native is None:
+                raise InputError("the container of this layer is closed (open it again and load the model)")
+            here = self._on(device)
+            found = here.plans.get((name, dtype))
+            if found is None:
+                cached = self.placement(device).cached if self._is_placed(device) else {}
+                self._foresee(here, device, cached)
+                found = here.plans.get((name, dtype)) or here.new_plan(self, name, dtype, cut, cached)
+            return found, found.names.index(name)
+
+    def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
+        """Makes the plans of all layers that the CPU reads from disk, in the order of the model, so that reading ahead
+        follows it from the beginning. Of experts it is not known."""
+        if not here.reads_ahead or here.foreseen:
+            return
+        here.foreseen = True
+        wanted: dict[str, Any] = {}
+        for layer in self._layers_on(device):
+            if layer.planned and not layer.looked_up:
+                wanted.update((self.entry(n).name, layer) for n in layer.tensors if n not in self.catalogue.routed)
+        for name in self.catalogue.in_order(wanted):
+            layer = wanted[name]
+            if (name, layer.dtype) not in here.plans:
+                here.new_plan(self, name, layer.dtype, layer.cut, cached)
+
+    def decoder(self, name: str, device: torch.device) -> Any:
+        """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
+        name = self.entry(name).name
+        with self.lock:
+            here = self._on(device)
+            found = here.decoder(name)
+            if found is None:
+                placed = self.placement(device)
+                found = here.make_decoders(name, self._names_on(device), placed)
+            return found
+
+    def _names_on(self, device: torch.device) -> list[str]:
+        """Stored tensors of the layers on a device, with all that is decoded with them."""
+        return self.catalogue.together(name for layer in self._layers_on(device) for name in layer.tensors)
+
+    def chain(self, device: torch.device, names: Sequence[str]) -> Chain:
+        """The order in which a device's batches are used. Only those that are streamed are fetched ahead, and no
+        experts: which of them come next is not known."""
+        if self.placement(device).streamed.isdisjoint(names) or not self.catalogue.routed.keys().isdisjoint(names):
+            return Chain(0)
+        return self._on(device).chain
+
+    def reads_from_disk(self, device: torch.device) -> bool:
+        """Whether some tensors are read from disk whenever they are decoded on a device."""
+        placed = self._placed(device)
+        return placed is not None and bool(placed.disk)
+
+    def expect(self, experts: Sequence[Sequence[str]], device: torch.device, dtype: torch.dtype) -> None:
+        """Has the tensors of these experts read from disk, which are decoded next, in this order."""
+        with self.lock:
+            here = self._on(device)
+            plans = dict.fromkeys(self.plan(name, device, dtype, cut=False)[0] for names in experts for name in names)
+        if device.type == "cpu":
+            here.reading.expect([plan.parts for plan in plans if isinstance(plan, CpuPlan)])
+            return
+        for plan in plans:
+            if isinstance(plan, GpuPlan):
+                plan.prefetch()
+
+    def check_budget(self) -> None:
+        """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
+        if self.settings["vram_budget"] is not None or self.settings["ram_budget"] is not None:
+            with self.lock:
+                devices = {layer.device for layer in self._users if layer.device.type in ("cuda", "cpu")}
+            for device in devices:
+                self.placement(device)
+
+    def prepare(self) -> None:
+        """Makes the decoders and plans of every layer that is on a GPU, so that what is missing is said early, and
+        decodes what stays decoded."""
+        users: dict[str, set[tuple[torch.device, torch.dtype, bool]]] = {}
+        with self.lock:
+            layers = list(self._users)
+        for layer in layers:
+            if layer.device.type == "cuda" and layer.planned and not layer.looked_up:
+                for name in layer.tensors:
+                    users.setdefault(self.entry(name).name, set()).add((layer.device, layer.dtype, layer.cut))
+        for name in self.catalogue.in_order(users):
+            for device, dtype, cut in users[name]:
+                plan, _ = self.plan(name, device, dtype, cut)
+                if isinstance(plan, CachedPlan):
+                    plan.weights()
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of GPUs that the decoders hold."""
+        return sum(decoder.device_bytes for decoder in self._all_decoders())
+
+    @property
+    def host_bytes(self) -> int:
+        """Pinned memory of the host that holds compressed bytes (residency ``host``), or that those on disk pass
+        through."""
+        return sum(getattr(decoder, "host_bytes", 0) for decoder in self._all_decoders())
+
+    @property
+    def host_ring_bytes(self) -> int:
+        """Memory of the host that compressed bytes pass through on their way from disk."""
+        facts = None if self.container._native is None else self.container._open.ahead_facts()
+        pinned = sum(getattr(decoder, "host_ring_bytes", 0) for decoder in self._all_decoders())
+        return pinned + (0 if facts is None else facts[0])
+
+    def disk_bytes(self, device: torch.device) -> int:
+        """Bytes of compressed tensors that are read from disk whenever they are decoded for a device."""
+        placed = self._placed(device)
+        return 0 if placed is None else sum(self.entry(name).stored_bytes for name in placed.disk)
+
+    def _all_decoders(self) -> list[Any]:
+        # Other threads make some meanwhile.
+        with self.lock:
+            return [decoder for here in self._devices.values() for decoder in here.decoders]
+
+    def ring_bytes(self, device: torch.device) -> int:
+        """Memory of a GPU that the decoder of what is streamed to it holds."""
+        with self.lock:
+            here = self._devices.get(device)
+            decoders = [] if here is None else list(here.decoders)
+        return sum(d.device_bytes for d in decoders if isinstance(getattr(d, "unscaled", d), host.HostDecoder))
+
+    def is_cached(self, names: Iterable[str], device: torch.device) -> bool:
+        """Whether weights of a layer stay decoded, or will once they are."""
+        placed = self._placed(device)
+        return placed is not None and any(self.entry(name).name in placed.cached for name in names)
+
+    def cached_bytes(self, device: torch.device) -> int:
+        """Memory of a device that weights take which stay decoded."""
+        with self.lock:
+            here = self._devices.get(device)
+            return 0 if here is None else here.cached_bytes
+
+    def kept(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor | None:
+        """The weight itself, where it stays decoded and has been."""
+        name = self.entry(name).name
+        plan = self._planned(name, device, dtype)
+        return plan.held(name) if isinstance(plan, CachedPlan) else None
+
+    def clear_shelves(self, names: Iterable[str], device: torch.device) -> None:
+        """Drops what stays decoded of any of these weights on a device; for whoever has the lock."""
+        here = self._devices.get(device)
+        if here is not None:
+            here.clear_shelves(names)
+
+    # Copies
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings, catalogue = self.settings, self.catalogue
+        # The copy is in memory.
+        residency = "host" if settings["residency"] == "disk" else settings["residency"]
+        kept = residency, catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
+        arguments = self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"]
+        return _restored, (self.fuses, *arguments)
+
+
+def _restored(fuses: bool, *arguments: Any) -> Store:
+    store = Store.from_bytes(*arguments)
+    store.fuses = fuses
+    return store
