@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wcodec._models.running import WindowCount
-from wcodec._plan.plan_report import PlannedTensors, _by_number
+from wcodec._plan.plan_report import _by_number
+from wcodec._plan.records import PlannedTensors
 
 
 def test_a_guess_stays_ahead() -> None:

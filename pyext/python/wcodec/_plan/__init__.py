@@ -3,8 +3,9 @@
 from .frontier import frontier
 from .frontier_report import FrontierReport, FrontierRow
 from .make import plan
-from .plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
+from .plan_report import PlanReport
 from .recipe import Recipe
+from .records import Candidate, MeasuredQuality, PlannedTensors
 from .sensitivity import sensitivity
 from .sensitivity_report import LayerSensitivity, SensitivityReport
 

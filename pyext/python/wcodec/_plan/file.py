@@ -14,11 +14,12 @@ from .._core import paths
 from .._core.errors import FormatError, InputError, OutputExistsError, UnsupportedError
 from .._core.metadata import finite
 from .._core.options import encode_options, path_of, shown
-from .plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport, StatisticsFile
 from .recipe import Recipe
+from .records import Candidate, MeasuredQuality, PlannedTensors, StatisticsFile
 
 if TYPE_CHECKING:
     from .._calibrate.statistics import Statistics
+    from .plan_report import PlanReport
 
 FORMAT, VERSION = "wcodec.plan", 1
 # Plans of a hundred thousand tensors take a fifth of it.
@@ -79,8 +80,8 @@ def _statistics(report: PlanReport, place: Path, overwrite: bool) -> dict[str, A
     return asdict(StatisticsFile(os.path.basename(file) if beside else os.path.abspath(file), found.digest))
 
 
-def load(path: str | os.PathLike[str]) -> PlanReport:
-    """Reads what :func:`save` wrote, and checks what it says.
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads what :func:`save` wrote, and checks what it says: arguments of :class:`PlanReport`.
 
     :raises FormatError: if it is something else, or contradicts itself.
     :raises UnsupportedError: if it is of a later version.
@@ -154,7 +155,7 @@ def _must(fits: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _plan(said: dict[str, Any], place: Path) -> PlanReport:
+def _plan(said: dict[str, Any], place: Path) -> dict[str, Any]:
     options, record = dict(said["options"]), said["report"]
     name = _text(options.pop("recipe"))
     _must(set(options) <= _OPTIONS, f"there is no option {', '.join(sorted(map(str, set(options) - _OPTIONS)))}")
@@ -171,20 +172,20 @@ def _plan(said: dict[str, Any], place: Path) -> PlanReport:
         statistics = StatisticsFile(os.path.join(place.parent, file), digest)
     quality = record["quality"]
     recipe = {key: options.get(key) for key in ("scheme", "bits", "trellis", "steps", "rules")}
-    return PlanReport(
-        target=_text(record["target"]),
-        recipe=Recipe(name, **recipe, coder=options.get("coder", "rans")),
-        file_bytes=_whole(record["file_bytes"]),
-        bits=_real(record["bits"]),
-        candidates=tuple(_record(Candidate, one) for one in _list(record["candidates"])),
-        roles=tuple(_record(PlannedTensors, one) for one in _list(record["roles"])),
-        tensors=tuple(_record(PlannedTensors, one) for one in _list(record["tensors"])),
-        quality=None if quality is None else _record(MeasuredQuality, quality),
-        seconds=_real(record["seconds"]),
-        statistics_file=statistics,
-        _options={**options, "feedback": feedback},
-        _shapes=shapes,
-    )
+    return {
+        "target": _text(record["target"]),
+        "recipe": Recipe(name, **recipe, coder=options.get("coder", "rans")),
+        "file_bytes": _whole(record["file_bytes"]),
+        "bits": _real(record["bits"]),
+        "candidates": tuple(_record(Candidate, one) for one in _list(record["candidates"])),
+        "roles": tuple(_record(PlannedTensors, one) for one in _list(record["roles"])),
+        "tensors": tuple(_record(PlannedTensors, one) for one in _list(record["tensors"])),
+        "quality": None if quality is None else _record(MeasuredQuality, quality),
+        "seconds": _real(record["seconds"]),
+        "statistics_file": statistics,
+        "_options": {**options, "feedback": feedback},
+        "_shapes": shapes,
+    }
 
 
 def _list(value: Any) -> list[Any]:

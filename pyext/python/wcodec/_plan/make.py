@@ -19,8 +19,9 @@ from .._models.running import WindowCount
 from . import loading
 from .candidates import RoleDamage, damages
 from .frontier import DEFAULT_WINDOWS
-from .plan_report import Candidate, MeasuredQuality, PlannedTensors, PlanReport
+from .plan_report import PlanReport
 from .recipe import WEIGHTS_ALONE, Recipe
+from .records import Candidate, MeasuredQuality, PlannedTensors
 from .search import Wish, measured, without_text
 from .target import Target, target
 from .trials import Trial, Trials, role_of

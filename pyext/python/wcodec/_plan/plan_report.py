@@ -13,7 +13,9 @@ from .._core import format as fmt
 from .._core.accessor import Accessor
 from .._core.metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
 from .._measure.reports import _shown
+from .file import load, save
 from .recipe import Recipe
+from .records import Candidate, MeasuredQuality, PlannedTensors, StatisticsFile
 
 if TYPE_CHECKING:
     from .._plot.reports import PlanPlots
@@ -22,99 +24,6 @@ _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perp
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")
 # What a narrow terminal shows last.
 _DISPENSABLE = ("weights", "number", "step", "scheme", "share", "error")
-
-
-@dataclass(frozen=True)
-class PlannedTensors:
-    """Some tensors of a plan: those of a role, or a single one."""
-
-    name: str
-    """The tensor's name, or what all of the role have in common, with ``*`` for numbers."""
-    tensors: int
-    weights: int
-    scheme: str
-    bits: float | None
-    """Stored bits per weight, the index not counted; ``None`` without weights."""
-    stored_bytes: int
-    share: float
-    """Part of the bytes of the file, 0 to 1."""
-    step: float | None
-    """Over those of others: the geometric mean; ``None`` where nothing is quantized to a rate."""
-    error: float | None
-    """Root mean square of decoded - source over that of the source."""
-    kl: float | None
-    """What these tensors do alone, on a few windows, in nats per token; ``None`` where that was not measured."""
-
-    def _cells(self) -> tuple[str, ...]:
-        return (
-            self.name,
-            f"{self.tensors:,}",
-            f"{self.weights:,}",
-            self.scheme,
-            fmt.number(self.step, 2),
-            fmt.number(self.bits),
-            fmt.size(self.stored_bytes),
-            f"{100 * self.share:.1f} %",
-            fmt.number(self.error, 4),
-            _shown(self.kl, 5),
-        )
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A recipe that was tried, and what it did; damage is ``None`` where it was not measured."""
-
-    recipe: str
-    bits_asked: float | None
-    bits_stored: float
-    """Per weight of the tensors that are encoded, header and index not counted."""
-    file_bytes: int
-    kl: float | None
-    perplexity: float | None
-    top1_agreement: float | None
-    taken: bool
-
-    def _cells(self) -> tuple[str, ...]:
-        agreement = "-" if self.top1_agreement is None else f"{100 * self.top1_agreement:.2f} %"
-        return (
-            self.recipe,
-            fmt.number(self.bits_asked),
-            fmt.number(self.bits_stored),
-            fmt.size(self.file_bytes),
-            _shown(self.kl, 5),
-            _shown(self.perplexity),
-            agreement,
-            "taken" if self.taken else "",
-        )
-
-
-@dataclass(frozen=True)
-class MeasuredQuality:
-    """What was measured of the recipe that was taken, decoded from its container."""
-
-    kl: float
-    """Mean of ``KL(original || compressed)``, nats per token."""
-    kl_error: float
-    """Standard error of that mean, by what windows of the text differ."""
-    perplexity: float
-    original_perplexity: float
-    top1_agreement: float
-    tokens: int
-    windows: int
-    window: int
-    text_sha256: str
-    """Of the whole text's token ids, as 64-bit little-endian numbers."""
-    dtype: str
-    """What the model computed in."""
-
-
-@dataclass(frozen=True)
-class StatisticsFile:
-    """The statistics that a saved plan goes by."""
-
-    file: str
-    sha256: str
-    """Their :attr:`wcodec.Statistics.digest`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,8 +55,6 @@ class PlanReport:
         :param path: its name ends in ``.json``.
         :raises FileError: if there is a file, and ``overwrite`` was not asked for.
         """
-        from .file import save
-
         save(self, path, overwrite)
 
     @staticmethod
@@ -156,9 +63,7 @@ class PlanReport:
 
         :raises FormatError: if the file is another one, or contradicts itself.
         """
-        from .file import load
-
-        return load(path)
+        return PlanReport(**load(path))
 
     plot: ClassVar[Accessor[PlanPlots]] = Accessor(
         "wcodec._plot.reports:PlanPlots",

@@ -14,7 +14,7 @@ from .._models import running
 from .._models.original import is_model
 from .._models.running import StepCallback
 from . import loading
-from .file import check_source, load, statistics_for
+from .file import check_source, statistics_for
 from .make import plan
 from .plan_report import PlanReport
 
@@ -76,7 +76,7 @@ def as_planned(
                 f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
                 "plan again with it)"
             )
-    found = plan if isinstance(plan, PlanReport) else load(plan)
+    found = plan if isinstance(plan, PlanReport) else PlanReport.load(plan)
     check_source(found, src)
     statistics = statistics_for(found, options.get("calibrate"))
     given = {name: options.get(name) for name in ("overwrite", "threads", "trust_remote_code", "progress")}
