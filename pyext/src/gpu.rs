@@ -1,5 +1,6 @@
 //! Decoding on GPUs, into memory that the caller has.
 
+mod around;
 mod batch;
 mod decoder;
 mod fetch;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 use wcodec::gpu::{Device, Factor, FactorPart, GpuOptions, Stream, Target};
 use wcodec::{Cancel, Dtype, Result};
 
+pub use around::Around;
 pub use batch::DecodeBatch;
 pub use decoder::TensorDecoder;
 pub use fetch::{Fetchers, OnDevice};

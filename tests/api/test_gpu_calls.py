@@ -375,3 +375,33 @@ def test_layers(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> No
     for other in ({"w": np.zeros((2, 2), np.float32)}, {"a": layer, "b": layer + 1}, {"a": layer[0]}):
         with pytest.raises(wcodec.InputError, match="layer"):
             decoder.decode_layer(wcodec.compress_to_bytes(other)[0])
+
+
+AROUND = {
+    "squared": 16,
+    "epsilon": 0.5,
+    "norm_factor": 2.0,
+    "residual": 32,
+    "scaled": 48,
+    "gain": 64,
+    "gain_scale": 4.0,
+    "stash": 80,
+    "arrivals": 96,
+}
+
+
+def test_work_around_products_goes_by_names() -> None:
+    """Each field has a name of its own, by default it asks for nothing, and no other names are taken."""
+    plain = {name: 0 for name in AROUND} | {"epsilon": 0.0, "norm_factor": 1.0, "gain_scale": 1.0}
+
+    def text(fields: dict[str, float]) -> str:
+        return "Around { " + ", ".join(f"{name}: {value}" for name, value in fields.items()) + " }"
+
+    assert repr(_native.Around()) == text(plain)
+    assert repr(_native.Around(**AROUND)) == text(AROUND)
+    for name, value in AROUND.items():
+        assert repr(_native.Around(**{name: value})) == text(plain | {name: value})
+    with pytest.raises(TypeError):
+        _native.Around(16)
+    with pytest.raises(TypeError):
+        _native.Around(normed=16)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "Around",
     "Comparison",
     "Container",
     "DecodeBatch",
@@ -238,17 +239,25 @@ class TensorDecoder:
 class DecodeBatch:
     def launch(self, stream: int) -> None: ...
     def multiply(self, x: int, stride: int, count: int, y: int, stream: int) -> None: ...
-    def multiply_around(
-        self,
-        x: int,
-        stride: int,
-        count: int,
-        y: int,
-        stream: int,
-        around: tuple[int, float, float, int, int, int, float, int, int],
-    ) -> None: ...
+    def multiply_around(self, x: int, stride: int, count: int, y: int, stream: int, around: Around) -> None: ...
     def prefetch(self) -> None: ...
     def slots(self) -> int: ...
+
+@final
+class Around:
+    def __new__(
+        cls,
+        *,
+        squared: int = 0,
+        epsilon: float = 0.0,
+        norm_factor: float = 1.0,
+        residual: int = 0,
+        scaled: int = 0,
+        gain: int = 0,
+        gain_scale: float = 1.0,
+        stash: int = 0,
+        arrivals: int = 0,
+    ) -> Around: ...
 
 @final
 class RowLookup:

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Around, Batch, HostBatch, Vectors};
+use wcodec::gpu::{Batch, HostBatch, Vectors};
 use wcodec::{Cancel, Result};
 
+use super::around::Around;
 use super::{crate_stream, named};
 use crate::progress::{detached, run};
 
@@ -68,8 +69,11 @@ impl DecodeBatch {
         self.products(py, &Vectors { x, x_stride: stride, count, y, ..Vectors::default() }, stream)
     }
 
-    /// As `multiply`, with what else a launch does: `(squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals)`.
-    #[expect(clippy::too_many_arguments, reason = "one call for each launch of a model: nothing is built for it")]
+    /// As `multiply`, with the work before and after the products that `around` describes.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call for each launch of a model: only what differs from the plain one is an object"
+    )]
     fn multiply_around(
         &self,
         py: Python<'_>,
@@ -78,11 +82,9 @@ impl DecodeBatch {
         count: usize,
         y: u64,
         stream: usize,
-        around: (u64, f32, f32, u64, u64, u64, f32, u64, u64),
+        around: &Around,
     ) -> PyResult<()> {
-        let (squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals) = around;
-        let around = Around { squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals };
-        self.products(py, &Vectors { x, x_stride: stride, count, y, around }, stream)
+        self.products(py, &Vectors { x, x_stride: stride, count, y, around: around.inner() }, stream)
     }
 
     /// Begins to copy the bytes to the GPU; does nothing where they are there.

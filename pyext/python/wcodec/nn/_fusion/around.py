@@ -108,7 +108,13 @@ class Launch:
             stash, arrivals = room.data_ptr(), words.data_ptr()
         else:
             self._keep(stream, (norm.gain,))
-        around = (h.data_ptr(), norm.epsilon, 1 / norm.scale, 0, 0, 0, 1.0, stash, arrivals)
+        around = _native.Around(
+            squared=h.data_ptr(),
+            epsilon=norm.epsilon,
+            norm_factor=1 / norm.scale,
+            stash=stash,
+            arrivals=arrivals,
+        )
         try:
             self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
         except BaseException:
@@ -128,11 +134,17 @@ class Launch:
         y = torch.empty_like(residual)
         stream = _current_stream(self._index)
         self._keep(stream, () if norm is None else (norm.gain,))
-        scaled = None if norm is None else torch.empty_like(residual)
-        more: tuple[int, int, float] = (0, 0, 1.0)
-        if norm is not None and scaled is not None:
-            more = (scaled.data_ptr(), norm.gain.data_ptr(), norm.scale)
-        around = (0, 0.0, 1.0, residual.data_ptr(), *more, 0, 0)
+        scaled = None
+        if norm is None:
+            around = _native.Around(residual=residual.data_ptr())
+        else:
+            scaled = torch.empty_like(residual)
+            around = _native.Around(
+                residual=residual.data_ptr(),
+                scaled=scaled.data_ptr(),
+                gain=norm.gain.data_ptr(),
+                gain_scale=norm.scale,
+            )
         self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
         self._used()
         return y, scaled
