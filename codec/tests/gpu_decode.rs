@@ -32,6 +32,8 @@ mod outputs;
 mod prefetch;
 #[path = "gpu_decode/refusals.rs"]
 mod refusals;
+#[path = "gpu_decode/residencies.rs"]
+mod residencies;
 #[path = "gpu_decode/rig.rs"]
 mod rig;
 #[path = "gpu_decode/slices.rs"]

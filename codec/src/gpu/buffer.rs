@@ -152,6 +152,28 @@ impl Drop for DeviceBuffer {
     }
 }
 
+/// Copies bytes of a device's memory, after the work that is in the stream, and waits until that is done.
+///
+/// # Safety
+/// There are so many bytes at the device's address `from`, and nobody changes them meanwhile.
+///
+/// # Errors
+/// The stream is being captured, or work before it failed.
+pub(super) unsafe fn read_device(from: u64, bytes: &mut [u8], stream: &Stream) -> Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    refuse_capture(stream)?;
+    let device = stream.device();
+    let raw = stream.for_device(device)?;
+    let _scope = device.enter_uncaptured()?;
+    // SAFETY: as the caller promises; `bytes` is borrowed until the copy is done.
+    unsafe {
+        result::memcpy_dtoh_async(bytes, from, raw).named("cuMemcpyDtoHAsync")?;
+        result::stream::synchronize(raw).named("cuStreamSynchronize")
+    }
+}
+
 /// An error where a copy from or to pageable memory would become part of a CUDA graph.
 pub(super) fn refuse_capture(stream: &Stream) -> Result<()> {
     if stream.is_capturing()? {
@@ -210,7 +232,8 @@ impl PinnedBuffer {
         if bytes > 0 {
             let _scope = device.enter_uncaptured()?;
             // SAFETY: The memory is made valid by setting it, below.
-            let raw = unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            let raw =
+                unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) };
             let raw = raw.or_else(|e| match driver::code(e) {
                 driver::OUT_OF_MEMORY => Err(Error::device(format!(
                     "the system is out of memory that can be pinned: {} bytes were asked for",
@@ -230,6 +253,19 @@ impl PinnedBuffer {
     /// Address of the first byte, a multiple of a page, for those who write there while they know that nobody else uses it.
     pub(super) fn address(&self) -> *mut u8 {
         self.ptr.as_ptr()
+    }
+
+    /// The address by which kernels of its device read it, over the bus; 0 if there are no bytes.
+    pub(super) fn device_address(&self) -> Result<u64> {
+        let mut address = 0;
+        if self.len > 0 {
+            let _scope = self.device.enter_uncaptured()?;
+            // SAFETY: The memory was allocated by `new`, with the flag that maps it, and the address is written to a place of its type.
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut address, self.ptr.as_ptr().cast(), 0) }
+                .result()
+                .named("cuMemHostGetDevicePointer")?;
+        }
+        Ok(address)
     }
 
     /// Begins to copy the `bytes` bytes at the device's address `from` to the beginning, after the work that is in the stream.

@@ -1,23 +1,357 @@
-//! Decoding on a device from compressed bytes that stay there.
+//! Decoding on a device, wherever compressed bytes are: on the device, in the host's memory, or in the file.
 
-use std::ops::Range;
-use std::sync::Arc;
+mod batch;
+mod load;
+mod lookup;
+mod streaming;
 
-use super::buffer::DeviceBuffer;
+use std::collections::HashSet;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use self::batch::Batch;
+pub use self::lookup::Lookup;
+use self::streaming::Streaming;
+use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::device::Device;
-use super::footprint::Sizes;
-use super::launch::Lookups;
+use super::disk::Disk;
+use super::groups::{Sources, Wanted, split};
 use super::options::GpuOptions;
 use super::plan::{Places, TensorPlan};
-use super::shared::{Shared, Work};
-use super::stream::Stream;
-use super::task::{DecodeTask, Factor, RowIds, Target, Vectors};
-use super::upload::{Stage, read_plans};
+use super::residency::{Home, Residency};
+use super::ring::SLOTS;
+use super::shared::{Bytes, Shared};
+use super::stream::{Event, Stream};
+use super::task::{Factor, Target};
+use crate::cancel::Cancel;
 use crate::decode::Container;
 use crate::error::Result;
 use crate::tensor::Dtype;
 
-/// Compressed tensors in device memory, ready to be decoded there as often as wanted.
+/// Compressed tensors that a device decodes as often as wanted, whatever the [`Residency`] of each.
+///
+/// Tensors on the device only need to be launched. Those in pinned memory of the host, and those in the file, are sent to the device each time,
+/// in a ring of bounded size, while those before them are decoded: the device holds no more of them than the ring. Of tensors in the file the
+/// host holds another ring alone: threads read them when they are prefetched, compare them with their hashes and send them on. A launch waits
+/// until the bytes are there, and is an error where they are not what was written.
+///
+/// [`GpuDecoder`] and [`HostDecoder`] are decoders all of whose tensors are on the device, or on the host and in the file.
+///
+/// ```
+/// # fn main() -> wcodec::Result<()> {
+/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuOptions, Residency, Stream, Target, TensorDecoder};
+/// use wcodec::{Checkpoint, Container, Dtype, EncodeOptions, encode};
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let out = dir.path().join("model.wcodec");
+/// # let model = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m");
+/// # encode(&Checkpoint::open(&model)?, &out, &EncodeOptions::default(), &mut |_| Ok(()))?;
+/// if gpu::available().is_err() {
+///     return Ok(()); // this example needs a GPU
+/// }
+/// let device = Device::new(0)?;
+/// let stream = Stream::new(&device)?;
+/// let residency = |name: &str| if name.contains("mlp") { Residency::Host } else { Residency::Device };
+/// let decoder = TensorDecoder::new(&device, &Container::open(&out)?, &[], &residency, &GpuOptions::default())?;
+/// let name = "model.layers.0.mlp.up_proj.weight";
+/// let weights = DeviceBuffer::new(&device, decoder.output_bytes(name, Dtype::BF16)?)?;
+/// let target = Target { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
+/// // SAFETY: the buffer is as large as the tensor and outlives the work, which `check` waits for.
+/// unsafe { decoder.decode(&[target], &stream)? };
+/// decoder.check(&stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TensorDecoder(Arc<Inner>);
+
+/// What a decoder shares with its batches, and with the graphs that captured them.
+#[derive(Debug)]
+struct Inner {
+    shared: Shared,
+    homes: Vec<Home>,
+    /// Tensors that stay on the device.
+    images: DeviceBuffer,
+    host: Option<HostImages>,
+    streaming: Option<Arc<Streaming>>,
+}
+
+/// Tensors that stay in the host's memory.
+#[derive(Debug)]
+struct HostImages {
+    memory: Arc<PinnedBuffer>,
+    /// The address by which kernels read them.
+    address: u64,
+    /// Follows all work that reads them from there, so that the memory is not freed before.
+    readers: Stream,
+    reader: Mutex<Event>,
+}
+
+impl HostImages {
+    /// Keeps the memory until what is in the stream now is done.
+    fn read_by(&self, stream: &Stream) -> Result<()> {
+        let event = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        event.record(stream)?;
+        self.readers.wait(&event)
+    }
+}
+
+impl Drop for HostImages {
+    fn drop(&mut self) {
+        self.readers.synchronize().ok();
+    }
+}
+
+impl Inner {
+    /// The addresses of the parts of a tensor's image that a kernel can read where it stays, by the tensor's number; for a tensor in the file
+    /// no place at all.
+    fn image(&self, i: usize) -> Vec<Places> {
+        let image = &self.shared.tensors.plans[i].image;
+        match (self.homes[i], &self.host) {
+            (Home::Device(at), _) => image.at(self.images.ptr() + at as u64),
+            (Home::Host(at), Some(host)) => image.at(host.address + at as u64),
+            _ => image.at(0),
+        }
+    }
+
+    fn is_resident(&self, i: usize) -> bool {
+        matches!(self.homes[i], Home::Device(_))
+    }
+
+    /// The places that groups get their bytes from.
+    fn sources<'a>(&'a self, streaming: &'a Streaming) -> Sources<'a> {
+        Sources {
+            homes: &self.homes,
+            images: self.host.as_ref().map_or(&[], |host| &host.memory[..]),
+            disk: streaming.disk.as_ref(),
+            slot: streaming.slot_bytes,
+            pinned: streaming.pinned_bytes,
+        }
+    }
+}
+
+impl TensorDecoder {
+    /// Slots of the ring: while one is decoded, the next ones are filled.
+    pub const SLOTS: usize = SLOTS;
+
+    /// Reads the tensors `names` (all that are there if empty), checks them, and brings each to its `residency`, of which it is asked by the
+    /// names of stored tensors. `options.ring` bounds the device memory for compressed bytes on their way, unless four strips of sixteen rows
+    /// need more: a tensor that does not fit a slot is sent in pieces.
+    ///
+    /// Tensors that stay in the file, which is kept open, are read each time that they are decoded, by `options.readers` threads. Pinned memory
+    /// for them is as large as the ring, and a little more. With [`GpuOptions::verify`] all that is read is compared with hashes, each time; of
+    /// tensors that do not fit a slot, which are read in parts, whole segments are compared now, and parts later with what was read first.
+    ///
+    /// # Errors
+    /// Memory is too small, a tensor is damaged, nvCOMP is needed and not there, or tensors are to stay in the file of a container in memory.
+    pub fn new(
+        device: &Device,
+        container: &Container,
+        names: &[String],
+        residency: &dyn Fn(&str) -> Residency,
+        options: &GpuOptions,
+    ) -> Result<Self> {
+        load::load(device, container, names, residency, options).map(|inner| Self(Arc::new(inner)))
+    }
+
+    /// Puts copying and decoding of `targets` into the stream: launches only, in as few as their kinds allow, and copies on a stream of the
+    /// decoder's own; nothing waits on the host but for the file. Targets in the order of the container are copied in the largest pieces; of a
+    /// target with `rows`, no more is copied than these need.
+    ///
+    /// # Safety
+    /// Each `out` is the address of memory on the decoder's device that holds [`output_bytes`](Self::output_bytes) (or the share of
+    /// the rows that are asked for), stays alive until the work is done (if the stream is being captured, until the last time that
+    /// the graph runs), and is not used by other work meanwhile.
+    ///
+    /// # Errors
+    /// A tensor was not planned or cannot be had as the dtype, or the stream is being captured and bytes are not on the device. Damage is found
+    /// by [`check`](Self::check).
+    pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.decode_until(targets, stream, &Cancel::new()) }
+    }
+
+    /// As [`decode`](Self::decode); waiting for bytes from the file ends when `cancel` is used.
+    ///
+    /// # Safety
+    /// As for [`decode`](Self::decode).
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode), and `cancel` was used.
+    pub unsafe fn decode_until(&self, targets: &[Target], stream: &Stream, cancel: &Cancel) -> Result<()> {
+        let batch = self.batch(decoded(targets))?;
+        // SAFETY: as the caller promises.
+        unsafe { batch.launch_until(stream, cancel) }
+    }
+
+    /// Puts the decoding of ranges of rows of one tensor into the stream, one behind the other from [`Target::out`] on, as for the rows of an
+    /// embedding: the same as `decode` with a target for each, in less of the CPU's time where bytes are on the device. Ranges are as in
+    /// [`Target::rows`], which is not looked at; they may come in any order, and more than once.
+    ///
+    /// # Safety
+    /// As for [`decode`](Self::decode), with memory for all rows at `out`.
+    ///
+    /// # Errors
+    /// As for `decode`; and rows that cannot be decoded by themselves.
+    pub unsafe fn decode_runs(&self, target: &Target, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.decode_runs_until(target, runs, stream, &Cancel::new()) }
+    }
+
+    /// As [`decode_runs`](Self::decode_runs); waiting for bytes from the file ends when `cancel` is used.
+    ///
+    /// # Safety
+    /// As for [`decode_runs`](Self::decode_runs).
+    ///
+    /// # Errors
+    /// As for [`decode_runs`](Self::decode_runs), and `cancel` was used.
+    pub unsafe fn decode_runs_until(
+        &self,
+        target: &Target,
+        runs: &[Range<usize>],
+        stream: &Stream,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
+        let batch = if inner.is_resident(tensors.find(&target.name)?) {
+            let work = inner.shared.prepare(&tensors.runs(target, runs, |i| inner.image(i))?, Bytes::Stay)?;
+            Batch::new(self.0.clone(), work, None)
+        } else {
+            self.batch(decoded(&tensors.run_targets(target, runs)?))?
+        };
+        // SAFETY: as the caller promises.
+        unsafe { batch.launch_until(stream, cancel) }
+    }
+
+    /// Does what [`decode`](Self::decode) does before it copies and launches, for targets that are decoded again and again, or whose
+    /// bytes are to be on their way before they are wanted.
+    pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
+        self.batch(decoded(targets))?.prepared()
+    }
+
+    /// Prepares products of vectors with `factors`, which all read the same vectors: what a linear layer does, without its weight being
+    /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
+    /// multiplied in whole numbers, they may be others than beside other vectors.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
+    /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
+    pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
+        let factors = self.0.shared.factors(factors)?;
+        self.batch(factors.into_iter().map(|(target, times)| (target, Some(times))).collect())?.prepared()
+    }
+
+    /// The batch of targets, and of factors where they have products.
+    fn batch(&self, targets: Vec<Wanted>) -> Result<Batch> {
+        let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
+        let (tasks, others) = split(tensors, &inner.homes, targets, |i| inner.image(i))?;
+        let resident = inner.shared.prepare(&tasks, Bytes::Stay)?;
+        let groups = match &inner.streaming {
+            Some(streaming) if !others.is_empty() => {
+                let groups = inner.sources(streaming).groups(tensors, &others)?;
+                Some((streaming.clone(), streaming.batch(groups)))
+            }
+            _ => None,
+        };
+        Ok(Batch::new(self.0.clone(), resident, groups))
+    }
+
+    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+    ///
+    /// # Errors
+    /// The tensor was not planned.
+    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.tensors.unfused(name)
+    }
+
+    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory. Nobody waits for them, but
+    /// for a tensor in the file, of which the host has to know what to read.
+    ///
+    /// # Errors
+    /// The tensor was not planned, is stored in a way that no kernel does that for ([`no_lookup`](Self::no_lookup)), or cannot be had as the
+    /// dtype, which is one of floats of 16 or 32 bits.
+    pub fn prepare_lookup(&self, name: &str, dtype: Dtype) -> Result<Lookup> {
+        Lookup::new(&self.0, name, dtype)
+    }
+
+    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
+    ///
+    /// # Errors
+    /// The tensor was not planned.
+    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.tensors.no_lookup(name)
+    }
+
+    /// Waits for the stream and says whether all that was decoded since the last call was sound.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), which names the tensor and its first damaged chunk.
+    pub fn check(&self, stream: &Stream) -> Result<()> {
+        self.0.shared.check(stream)
+    }
+
+    /// Bytes that decoding `name` to `dtype` writes.
+    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
+        self.0.shared.tensors.output_bytes(name, dtype)
+    }
+
+    /// The rows of `name`, as in [`Target::rows`], that are entries `first` of its first dimension.
+    ///
+    /// # Errors
+    /// The tensor was not planned, has no such entries, or they are not rows of it.
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.0.shared.tensors.rows_of(name, first)
+    }
+
+    /// The place of a tensor's compressed bytes.
+    ///
+    /// # Errors
+    /// The tensor was not planned.
+    pub fn residency(&self, name: &str) -> Result<Residency> {
+        Ok(match self.0.homes[self.0.shared.tensors.find(name)?] {
+            Home::Device(_) => Residency::Device,
+            Home::Host(_) => Residency::Host,
+            Home::Disk => Residency::Disk,
+        })
+    }
+
+    /// Names of the tensors, in the order in which their bytes lie.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.shared.tensors.plans.iter().map(TensorPlan::name)
+    }
+
+    /// Pinned host memory that it holds, in bytes: compressed tensors, and what those in the file pass through.
+    pub fn host_bytes(&self) -> usize {
+        self.0.host.as_ref().map_or(0, |host| host.memory.len()) + self.ring_bytes()
+    }
+
+    /// Of [`host_bytes`](Self::host_bytes), those that tensors in the file pass through.
+    pub fn ring_bytes(&self) -> usize {
+        SLOTS * self.0.streaming.as_ref().map_or(0, |streaming| streaming.pinned_bytes)
+    }
+
+    /// Whether tensors in the file are read beside the system's page cache; nothing where there are none.
+    pub fn is_direct(&self) -> Option<bool> {
+        self.0.streaming.as_ref()?.disk.as_ref().map(Disk::is_direct)
+    }
+
+    /// Device memory that it holds, in bytes: compressed tensors, the ring, decoding tables, scratch.
+    pub fn device_bytes(&self) -> usize {
+        let ring = SLOTS * self.0.streaming.as_ref().map_or(0, |streaming| streaming.slot_bytes);
+        self.0.images.len() + ring + self.0.shared.device_bytes()
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.0.shared.device()
+    }
+}
+
+/// Targets that are decoded.
+fn decoded(targets: &[Target]) -> Vec<Wanted> {
+    targets.iter().map(|target| (target.clone(), None)).collect()
+}
+
+/// A [`TensorDecoder`] all of whose tensors are in the device's memory, ready to be decoded there as often as wanted.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
@@ -43,22 +377,7 @@ use crate::tensor::Dtype;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct GpuDecoder(Arc<Inner>);
-
-/// What a decoder shares with its batches, and with the graphs that captured them.
-#[derive(Debug)]
-struct Inner {
-    shared: Shared,
-    images: DeviceBuffer,
-    image_at: Vec<usize>,
-}
-
-impl Inner {
-    /// Where the parts of a tensor's image are, by the tensor's number.
-    fn image(&self, i: usize) -> Vec<Places> {
-        self.shared.plans[i].image.at(self.images.ptr() + self.image_at[i] as u64)
-    }
-}
+pub struct GpuDecoder(TensorDecoder);
 
 impl GpuDecoder {
     /// Reads the tensors `names` (all that are there if empty), checks them and sends them to the device, compressed.
@@ -66,215 +385,71 @@ impl GpuDecoder {
     /// # Errors
     /// The device's memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
     pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
-        let names = container.stored_names(names)?;
-        let stream = Stream::new(device)?;
-        // Sizes are known from the index, so that memory is asked for once.
-        let sizes = Sizes::new(container, &names)?;
-        let total = sizes.images().iter().sum();
-        let images = DeviceBuffer::new(device, total)?;
-        let mut stage = Stage::new(device, total)?;
-        let mut image_at = Vec::with_capacity(names.len());
-        let mut at = 0;
-        let plans = read_plans(container, &names, sizes.images(), options, &mut |read| {
-            image_at.extend(read.begins().iter().map(|begin| at + begin));
-            stage.send(read, &images, at, &stream)?;
-            at += read.len();
-            Ok(())
-        })?;
-        let shared = Shared::new(device, container, plans, options, &stream)?;
-        stream.synchronize()?;
-        Ok(Self(Arc::new(Inner { shared, images, image_at })))
-    }
-
-    /// Puts the decoding of `targets` into the stream: launches only, in as few as their kinds allow.
-    ///
-    /// # Safety
-    /// Each `out` is the address of memory on the decoder's device that holds [`output_bytes`](Self::output_bytes) (or the share of
-    /// the rows that are asked for), stays alive until the work is done (if the stream is being captured, until the last time that
-    /// the graph runs), and is not used by other work meanwhile.
-    ///
-    /// # Errors
-    /// A tensor was not planned or cannot be had as the dtype. Damage is found by [`check`](Self::check).
-    pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
-        let batch = self.prepare(targets)?;
-        // SAFETY: as the caller promises.
-        unsafe { batch.launch(stream) }
-    }
-
-    /// Puts the decoding of ranges of rows of one tensor into the stream, one behind the other from [`Target::out`] on, as for the rows of an
-    /// embedding: the same as `decode` with a target for each, in less of the CPU's time. Ranges are as in [`Target::rows`], which is not
-    /// looked at; they may come in any order, and more than once.
-    ///
-    /// # Safety
-    /// As for [`decode`](Self::decode), with memory for all rows at `out`.
-    ///
-    /// # Errors
-    /// As for `decode`; and rows that cannot be decoded by themselves.
-    pub unsafe fn decode_runs(&self, target: &Target, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
-        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
-        let work = shared.prepare(&shared.runs(target, runs, image)?)?;
-        // SAFETY: as the caller promises.
-        unsafe { Batch { work, inner: self.0.clone() }.launch(stream) }
-    }
-
-    /// Does what [`decode`](Self::decode) does before it launches, for targets that are decoded again and again.
-    pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
-        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
-        let tasks = targets.iter().map(|t| shared.tasks(t, image)).collect::<Result<Vec<_>>>()?.concat();
-        Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
-    }
-
-    /// Prepares products of vectors with `factors`, which all read the same vectors: what a linear layer does, without its weight being
-    /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
-    /// multiplied in whole numbers, they may be others than beside other vectors.
-    ///
-    /// # Errors
-    /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
-    /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
-    pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
-        let (shared, image) = (&self.0.shared, |i| self.0.image(i));
-        let mut tasks = Vec::new();
-        for (target, times) in shared.factors(factors)? {
-            tasks.extend(shared.tasks(&target, image)?.into_iter().map(|t| DecodeTask { times: Some(times), ..t }));
-        }
-        Ok(Batch { work: shared.prepare(&tasks)?, inner: self.0.clone() })
-    }
-
-    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
-    ///
-    /// # Errors
-    /// The tensor was not planned.
-    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
-        self.0.shared.unfused(name)
-    }
-
-    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory, and nobody waits for them.
-    ///
-    /// # Errors
-    /// The tensor was not planned, is stored in a way that no kernel does that for ([`no_lookup`](Self::no_lookup)), or cannot be had as the
-    /// dtype, which is one of floats of 16 or 32 bits.
-    pub fn prepare_lookup(&self, name: &str, dtype: Dtype) -> Result<Lookup> {
-        let work = self.0.shared.prepare_lookup(name, dtype, |i| self.0.image(i))?;
-        Ok(Lookup { work, inner: self.0.clone() })
-    }
-
-    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
-    ///
-    /// # Errors
-    /// The tensor was not planned.
-    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
-        self.0.shared.no_lookup(name)
-    }
-
-    /// Waits for the stream and says whether all that was decoded since the last call was sound.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt), which names the tensor and its first damaged chunk.
-    pub fn check(&self, stream: &Stream) -> Result<()> {
-        self.0.shared.check(stream)
-    }
-
-    /// Bytes that decoding `name` to `dtype` writes.
-    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
-        self.0.shared.output_bytes(name, dtype)
-    }
-
-    /// The rows of `name`, as in [`Target::rows`], that are entries `first` of its first dimension.
-    ///
-    /// # Errors
-    /// The tensor was not planned, has no such entries, or they are not rows of it.
-    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
-        self.0.shared.rows_of(name, first)
-    }
-
-    /// Names of the tensors.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.shared.plans.iter().map(TensorPlan::name)
-    }
-
-    /// Device memory that it holds, in bytes: compressed tensors, decoding tables, scratch.
-    pub fn device_bytes(&self) -> usize {
-        self.0.images.len() + self.0.shared.device_bytes()
-    }
-
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.0.shared.device()
+        TensorDecoder::new(device, container, names, &|_| Residency::Device, options).map(Self)
     }
 }
 
-/// Targets whose launches are ready. It keeps the decoder's memory alive, and so does a graph that captures it.
+impl Deref for GpuDecoder {
+    type Target = TensorDecoder;
+
+    fn deref(&self) -> &TensorDecoder {
+        &self.0
+    }
+}
+
+impl From<GpuDecoder> for TensorDecoder {
+    fn from(decoder: GpuDecoder) -> Self {
+        decoder.0
+    }
+}
+
+/// A [`TensorDecoder`] all of whose tensors are in pinned host memory, or in their file.
 #[derive(Debug)]
-pub struct Batch {
-    work: Work,
-    inner: Arc<Inner>,
-}
+pub struct HostDecoder(TensorDecoder);
 
-impl Batch {
-    /// Puts the launches into the stream. Neither allocates nor waits; a CUDA graph can capture it.
-    ///
-    /// # Safety
-    /// As for [`GpuDecoder::decode`].
-    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
-        // The driver waits for work that is done at once before it frees the memory; of graphs it knows nothing.
-        if stream.is_capturing()? {
-            stream.keep(self.inner.clone())?;
-        }
-        // SAFETY: as the caller promises.
-        unsafe { self.inner.shared.launch(&self.work, stream) }
-    }
+impl HostDecoder {
+    /// Slots of the ring: while one is decoded, the next ones are filled.
+    pub const SLOTS: usize = SLOTS;
 
-    /// Puts the products of a batch of [`prepare_products`](GpuDecoder::prepare_products) into the stream. Neither allocates nor waits; a CUDA
-    /// graph can capture it. Rows with a damaged chunk give NaN, and [`check`](GpuDecoder::check) tells.
-    ///
-    /// # Safety
-    /// Vectors, results and biases are on the decoder's device, large enough, alive until the work is done, and not changed (results: not used)
-    /// by other work meanwhile.
+    /// Reads the tensors `names` (all that are there if empty) to pinned memory, and checks them.
     ///
     /// # Errors
-    /// There are more than [`Vectors::MOST`].
-    pub unsafe fn multiply(&self, vectors: &Vectors, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? {
-            stream.keep(self.inner.clone())?;
-        }
-        // SAFETY: as the caller promises.
-        unsafe { self.inner.shared.multiply(&self.work, vectors, stream) }
+    /// Memory is too small, a tensor is damaged, or nvCOMP is needed and not there.
+    pub fn new(device: &Device, container: &Container, names: &[String], options: &GpuOptions) -> Result<Self> {
+        Self::with_disk(device, container, names, &[], options)
     }
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.inner.shared.device()
-    }
-}
-
-/// Rows of a matrix, to be looked up again and again. It keeps the decoder's memory alive, and so does a graph that captures it.
-#[derive(Debug)]
-pub struct Lookup {
-    work: Lookups,
-    inner: Arc<Inner>,
-}
-
-impl Lookup {
-    /// Puts the looking up into the stream: rows of these numbers are written from `out` on, one behind the other, each as it is decoded with
-    /// all others. Neither allocates nor waits; a CUDA graph can capture it. Numbers that are of no row, negative ones too, give NaN, and so do
-    /// chunks that are damaged, which [`GpuDecoder::check`] tells.
-    ///
-    /// # Safety
-    /// Numbers and output are on the decoder's device, large enough, alive until the work is done (if the stream is being captured, until the
-    /// last time that the graph runs), and not changed (output: not used) by other work meanwhile.
+    /// As [`new`](Self::new), but the tensors `on_disk`, some of `names`, stay in the file.
     ///
     /// # Errors
-    /// There are more than some hundred million numbers, or something does not begin at a multiple of its elements' size.
-    pub unsafe fn look_up(&self, ids: RowIds, out: u64, stream: &Stream) -> Result<()> {
-        if stream.is_capturing()? {
-            stream.keep(self.inner.clone())?;
-        }
-        // SAFETY: as the caller promises.
-        unsafe { self.inner.shared.look_up(&self.work, ids, out, stream) }
+    /// As for [`new`](Self::new); and the container is in memory.
+    pub fn with_disk(
+        device: &Device,
+        container: &Container,
+        names: &[String],
+        on_disk: &[String],
+        options: &GpuOptions,
+    ) -> Result<Self> {
+        let on_disk = match on_disk {
+            [] => Vec::new(),
+            some => container.stored_names(some)?,
+        };
+        let on_disk: HashSet<&str> = on_disk.iter().map(String::as_str).collect();
+        let residency = |name: &str| if on_disk.contains(name) { Residency::Disk } else { Residency::Host };
+        TensorDecoder::new(device, container, names, &residency, options).map(Self)
     }
+}
 
-    /// The device.
-    pub fn device(&self) -> &Device {
-        self.inner.shared.device()
+impl Deref for HostDecoder {
+    type Target = TensorDecoder;
+
+    fn deref(&self) -> &TensorDecoder {
+        &self.0
+    }
+}
+
+impl From<HostDecoder> for TensorDecoder {
+    fn from(decoder: HostDecoder) -> Self {
+        decoder.0
     }
 }

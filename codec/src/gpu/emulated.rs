@@ -24,6 +24,7 @@ mod lookup;
 mod lossless;
 mod product;
 mod rate;
+mod residency;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
 const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10 };

@@ -113,6 +113,21 @@ pub struct RowIds {
     pub wide: bool,
 }
 
+impl RowIds {
+    /// Bytes of a number.
+    pub(super) fn bytes(&self) -> usize {
+        if self.wide { 8 } else { 4 }
+    }
+
+    /// The numbers, of their bytes.
+    pub(super) fn numbers(&self, bytes: &[u8]) -> Vec<i64> {
+        match self.wide {
+            true => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
+            false => bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),
+        }
+    }
+}
+
 /// A plane of a tensor to decode: which, from where, to where. All addresses are the device's.
 #[derive(Clone, Debug)]
 pub(super) struct DecodeTask<'a> {

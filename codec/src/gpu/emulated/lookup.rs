@@ -7,7 +7,7 @@ use crate::gpu::plan::{LookupLaunch, no_lookup};
 use crate::gpu::task::RowIds;
 
 /// Numbers of rows of a matrix of `rows`, some of which it has not.
-fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {
+pub fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {
     let strange = [-1, i64::MIN, i64::MAX, rows as i64, 1 << 32, (1 << 32) + 1, i64::from(i32::MIN)];
     (0..rng.random_range(1..30))
         .map(|_| match rng.random_range(0..8) {
@@ -19,7 +19,7 @@ fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {
 }
 
 /// What one wants: rows of the whole, and NaN where there are none.
-fn wanted(whole: &[u8], ids: &[i64], kind: OutputKind, cols: usize) -> Vec<u8> {
+pub fn wanted(whole: &[u8], ids: &[i64], kind: OutputKind, cols: usize) -> Vec<u8> {
     let row = cols * kind.bytes();
     let rows = whole.len() / row;
     let each = ids.iter().map(|&id| match usize::try_from(id) {

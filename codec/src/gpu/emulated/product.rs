@@ -24,21 +24,21 @@ fn number(kind: OutputKind, bytes: &[u8]) -> f64 {
     if kind == OutputKind::F16 { f16::from_bits(bits).to_f64() } else { bf16::from_bits(bits).to_f64() }
 }
 
-fn bits(kind: OutputKind, value: f32) -> [u8; 2] {
+pub fn bits(kind: OutputKind, value: f32) -> [u8; 2] {
     if kind == OutputKind::F16 { f16::from_f32(value).to_le_bytes() } else { bf16::from_f32(value).to_le_bytes() }
 }
 
 /// Vectors, each `stride` elements behind the other, at `off` bytes behind a multiple of 256.
-struct Inputs {
-    kind: OutputKind,
-    count: usize,
-    stride: usize,
-    off: usize,
-    memory: Buffer,
+pub struct Inputs {
+    pub kind: OutputKind,
+    pub count: usize,
+    pub stride: usize,
+    pub off: usize,
+    pub memory: Buffer,
 }
 
 impl Inputs {
-    fn new(rng: &mut StdRng, kind: OutputKind, count: usize, cols: usize, size: f32) -> Self {
+    pub fn new(rng: &mut StdRng, kind: OutputKind, count: usize, cols: usize, size: f32) -> Self {
         let (stride, off) =
             (cols + rng.random_range(0..3) * 8 + usize::from(rng.random::<bool>()), 2 * rng.random_range(0..2));
         let mut memory = Buffer::new(off + stride * count * 2);
@@ -81,7 +81,7 @@ fn jobs<'a>(
 }
 
 /// The launches of jobs, and their kernels' names.
-fn launches(jobs: &[ProductJob<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
+pub fn launches(jobs: &[ProductJob<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
     let most = *MOST_VECTORS.iter().find(|&&m| m >= count).unwrap();
     let mut launches = Vec::new();
     for jobs in jobs.chunk_by(|a, b| a.key() == b.key()) {
@@ -161,7 +161,7 @@ fn multiply(
 }
 
 /// Compares with sums in f64: within half a unit of the result's last place, and of f32's for each term.
-fn compare(
+pub fn compare(
     container: &Container,
     plan: &TensorPlan,
     inputs: &Inputs,

@@ -1,0 +1,231 @@
+//! Work on tensors whose bytes are not on the device, cut into groups that fill a slot each. No device is touched here.
+
+use std::ops::Range;
+
+use super::disk::{self, Disk, Reads};
+use super::piece::Piece;
+use super::plan::{Places, TensorPlan, Times};
+use super::residency::Home;
+use super::task::{DecodeTask, Target, checked_rows};
+use super::tensors::Tensors;
+use crate::coder::TILE_ROWS;
+use crate::error::Result;
+
+/// Rows of tensors that share a slot, and what to copy for them.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub pieces: Vec<GroupPiece>,
+    /// Ranges of the images in the host's memory, each with its place in the slot.
+    pub copies: Vec<(Range<usize>, usize)>,
+    /// The bytes that come from the file.
+    pub reads: Reads,
+    /// Bytes of the slot that it takes.
+    pub bytes: usize,
+}
+
+/// Rows of a target, all or some.
+#[derive(Debug)]
+pub(super) struct GroupPiece {
+    target: Target,
+    /// Where it is to be multiplied with.
+    times: Option<Times>,
+    pub rows: Range<usize>,
+    piece: Piece,
+    /// Its place in the slot.
+    at: usize,
+}
+
+/// A target, and where its rows' products go if it is to be multiplied with.
+pub(super) type Wanted = (Target, Option<Times>);
+
+/// The tasks that do those targets whose bytes are on the device, where `images` says of a tensor's number; and the other targets, all of which
+/// can be done.
+///
+/// # Errors
+/// One of the targets cannot be done.
+pub(super) fn split<'a>(
+    tensors: &'a Tensors,
+    homes: &[Home],
+    targets: Vec<Wanted>,
+    images: impl Fn(usize) -> Vec<Places>,
+) -> Result<(Vec<DecodeTask<'a>>, Vec<Wanted>)> {
+    let (mut tasks, mut others) = (Vec::new(), Vec::new());
+    for (target, times) in targets {
+        match homes[tensors.checked(&target)?.0] {
+            Home::Device(_) => {
+                let all = tensors.tasks(&target, &images)?;
+                tasks.extend(all.into_iter().map(|task| DecodeTask { times, ..task }));
+            }
+            Home::Host(_) | Home::Disk => others.push((target, times)),
+        }
+    }
+    Ok((tasks, others))
+}
+
+/// The sources of compressed bytes, and the room that there is for them on the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sources<'a> {
+    /// The home of each tensor.
+    pub homes: &'a [Home],
+    /// All images in the host's memory.
+    pub images: &'a [u8],
+    pub disk: Option<&'a Disk>,
+    /// Bytes of a slot.
+    pub slot: usize,
+    /// Bytes of the host's memory beside each slot, for what comes from the file.
+    pub pinned: usize,
+}
+
+impl Sources<'_> {
+    /// Cuts targets that are not on the device into groups, and joins what lies together to one copy.
+    pub fn groups(&self, tensors: &Tensors, targets: &[Wanted]) -> Result<Vec<Group>> {
+        let mut groups: Vec<Group> = Vec::new();
+        for (target, times) in targets {
+            let tensor = tensors.find(&target.name)?;
+            let plan = &tensors.plans[tensor];
+            self.add(&mut groups, plan, self.homes[tensor], target, *times)?;
+        }
+        if let Some(disk) = self.disk {
+            groups.iter().try_for_each(|group| disk.check_parts(&group.reads))?;
+        }
+        Ok(groups)
+    }
+
+    fn add(
+        &self,
+        groups: &mut Vec<Group>,
+        plan: &TensorPlan,
+        home: Home,
+        target: &Target,
+        times: Option<Times>,
+    ) -> Result<()> {
+        let mut left = checked_rows(plan, target.rows.as_ref())?;
+        let begin = left.start;
+        let whole = left.len() == plan.rows() && plan.image.len <= self.slot;
+        let head = match (home, self.disk) {
+            // Of what is copied as a whole nothing is asked.
+            (Home::Disk, Some(disk)) if !whole => Some(disk.head(plan)?),
+            _ => None,
+        };
+        let image = match (home, &head) {
+            (Home::Host(at), _) => &self.images[at..at + plan.image.len],
+            (_, Some(head)) => &head[..],
+            (_, None) => &[],
+        };
+        loop {
+            let room = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
+            // What is read as a whole can be compared with its hash.
+            let fits = if whole && home == Home::Disk && plan.image.len > room {
+                None
+            } else {
+                Piece::fitting(plan, image, &left, room)
+            };
+            let Some((rows, piece)) = fits else {
+                groups.push(Group::default());
+                continue;
+            };
+            if groups.is_empty() {
+                groups.push(Group::default());
+            }
+            let times = times.map(|t| t.from((rows.start - begin) as u32));
+            let last = groups.last_mut().expect("made above");
+            let next = rows.end;
+            match home {
+                Home::Host(at) => last.copy(&piece, at),
+                Home::Disk => {
+                    let fetches = disk::fetches(plan, &piece, last.bytes);
+                    if last.reads.add(fetches, self.pinned).is_err() {
+                        groups.push(Group::default());
+                        continue;
+                    }
+                }
+                Home::Device(_) => unreachable!("what is on the device passes through no slot"),
+            }
+            last.add(target, times, rows, piece);
+            left.start = next;
+            if left.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Copies a piece of the target whose image is at `image` of all.
+    fn copy(&mut self, piece: &Piece, image: usize) {
+        for (part, place) in &piece.copies {
+            let (from, to) = (image + part.start..image + part.end, self.bytes + place);
+            match self.copies.last_mut() {
+                Some((last, place)) if last.end == from.start && *place + last.len() == to => last.end = from.end,
+                _ => self.copies.push((from, to)),
+            }
+        }
+    }
+
+    /// Adds rows of a target, behind what is there.
+    fn add(&mut self, target: &Target, times: Option<Times>, rows: Range<usize>, piece: Piece) {
+        let at = self.bytes;
+        self.bytes += piece.len;
+        self.pieces.push(GroupPiece { target: target.clone(), times, rows, piece, at });
+    }
+
+    /// The tasks that decode the group, or multiply with it, from a slot at the address `base`.
+    pub fn tasks<'a>(&self, tensors: &'a Tensors, base: u64) -> Result<Vec<DecodeTask<'a>>> {
+        let mut tasks = Vec::new();
+        for p in &self.pieces {
+            for mut task in tensors.tasks(&p.target, |_| p.places(base))? {
+                task.out += ((p.rows.start - task.rows.start) * task.plan.row_bytes(task.kind)) as u64;
+                task.rows = p.rows.clone();
+                task.times = p.times;
+                tasks.push(task);
+            }
+        }
+        Ok(tasks)
+    }
+}
+
+impl GroupPiece {
+    /// Where each plane of the tensor lies, in a slot at the address `base`.
+    pub fn places(&self, base: u64) -> Vec<Places> {
+        self.piece.at(base + self.at as u64)
+    }
+}
+
+/// Rows that are looked up of a tensor in the file: what of it is read, and which of the rows each part of that serves.
+#[derive(Debug)]
+pub(super) struct FileLookup {
+    pub groups: Vec<Group>,
+    /// Of each group, runs of the rows that are looked up, each with the group's piece that has them.
+    pub runs: Vec<Vec<(usize, Range<usize>)>>,
+}
+
+impl FileLookup {
+    /// Plans the looking up of the rows `ids` of `name`, a matrix. Numbers of no row stand for the first one, of which kernels read then.
+    pub fn new(sources: &Sources<'_>, tensors: &Tensors, target: &Target, ids: &[i64]) -> Result<Self> {
+        let plan = &tensors.plans[tensors.find(&target.name)?];
+        let row = |id: &i64| usize::try_from(*id).ok().filter(|&row| row < plan.rows()).unwrap_or(0);
+        let strip = |id: &i64| plan.strip_of(row(id) / TILE_ROWS * TILE_ROWS);
+        let mut strips: Vec<usize> = ids.iter().map(strip).collect();
+        strips.sort_unstable();
+        strips.dedup();
+        let rows_of = |strips: &[usize]| plan.first_row(strips[0])..plan.first_row(strips[strips.len() - 1] + 1);
+        let together = strips.chunk_by(|a, b| a + 1 == *b);
+        let targets = together.map(|strips| (Target { rows: Some(rows_of(strips)), ..target.clone() }, None));
+        let groups = sources.groups(tensors, &targets.collect::<Vec<_>>())?;
+        // Pieces come in the order of their rows.
+        let pieces: Vec<(usize, usize, usize)> = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(g, group)| group.pieces.iter().enumerate().map(move |(p, piece)| (piece.rows.end, g, p)))
+            .collect();
+        let piece = |id: &i64| pieces.partition_point(|(end, ..)| *end <= row(id));
+        let mut runs = vec![Vec::new(); groups.len()];
+        let mut begin = 0;
+        for ids in ids.chunk_by(|a, b| piece(a) == piece(b)) {
+            let (_, group, of) = pieces[piece(&ids[0])];
+            runs[group].push((of, begin..begin + ids.len()));
+            begin += ids.len();
+        }
+        Ok(Self { groups, runs })
+    }
+}

@@ -1,0 +1,22 @@
+//! The place of a tensor's compressed bytes while it is decoded on a device.
+
+/// The place of a tensor's compressed bytes while a decoder has it: a property of each tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Residency {
+    /// The device's memory.
+    Device,
+    /// Pinned memory of the host, from which they are sent to the device each time.
+    Host,
+    /// The file, from which they are read and sent each time.
+    Disk,
+}
+
+/// The same, with the byte at which the tensor's image begins there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// In the images on the device.
+    Device(usize),
+    /// In the images in pinned memory.
+    Host(usize),
+    Disk,
+}

@@ -1,0 +1,277 @@
+//! The tensors of a decoder as they were planned, and what kernels are told of them wherever their bytes are. No device is touched here.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use wcodec_kernels::abi::{self, OutputKind};
+
+use super::plan::{Method, Places, TensorPlan, Times, no_lookup, unfused};
+use super::table::{Form, device_table};
+use super::task::{DecodeTask, Factor, FactorPart, Target, Vectors, checked_rows};
+use super::zstd::Demand;
+use crate::decode::Container;
+use crate::error::{Error, Result};
+use crate::tensor::Dtype;
+
+/// Planned tensors, their tables and their statuses.
+#[derive(Debug)]
+pub(super) struct Tensors {
+    pub plans: Vec<TensorPlan>,
+    names: HashMap<String, usize>,
+    /// Number of each tensor's first plane, counted through all of them, and how many planes there are.
+    first_plane: Vec<usize>,
+    /// Place of each plane's table among all of them, bytes.
+    table_at: Vec<Option<usize>>,
+    /// Device addresses of the tables, and of a status for each plane.
+    tables: u64,
+    statuses: u64,
+}
+
+/// Memory that tensors need on the device besides their compressed bytes.
+#[derive(Debug)]
+pub(super) struct Needs {
+    /// Decoding tables, one behind the other.
+    pub tables: Vec<u32>,
+    /// Planes, each of which has a status.
+    pub planes: usize,
+    /// Scratch of coder `zstd`.
+    pub zstd: Demand,
+}
+
+impl Tensors {
+    /// Tensors that were planned, with the names that the container has for them, and the memory that they need. They can be decoded when that
+    /// has [addresses](Self::place).
+    pub fn new(container: &Container, plans: Vec<TensorPlan>) -> (Self, Needs) {
+        let mut places: HashMap<(usize, Form), usize> = HashMap::new();
+        let (mut words, mut zstd): (Vec<u32>, _) = (Vec::new(), Demand::default());
+        let (mut table_at, mut first_plane) = (Vec::new(), vec![0]);
+        for plan in &plans {
+            for method in &plan.planes {
+                table_at.push(match method {
+                    Method::Tiles(t) => {
+                        let form = Form::of(&t.tiling);
+                        Some(*places.entry((t.table_number, form)).or_insert_with(|| {
+                            let at = words.len() * 4;
+                            words.extend(device_table(&t.table, form));
+                            at
+                        }))
+                    }
+                    Method::Zstd { chunk, frames, .. } => {
+                        zstd.add(plan.elements(), *chunk, *frames);
+                        None
+                    }
+                    Method::Raw { .. } => None,
+                });
+            }
+            first_plane.push(table_at.len());
+        }
+        let mut names: HashMap<String, usize> =
+            plans.iter().enumerate().map(|(i, p)| (p.name().to_owned(), i)).collect();
+        for (alias, name) in container.aliases() {
+            if let Some(&i) = names.get(name) {
+                names.insert(alias.clone(), i);
+            }
+        }
+        let needs = Needs { tables: words, planes: table_at.len(), zstd };
+        (Self { plans, names, first_plane, table_at, tables: 0, statuses: 0 }, needs)
+    }
+
+    /// Says at which addresses of the device tables and statuses lie.
+    pub fn place(&mut self, tables: u64, statuses: u64) {
+        (self.tables, self.statuses) = (tables, statuses);
+    }
+
+    pub fn find(&self, name: &str) -> Result<usize> {
+        self.names.get(name).copied().ok_or_else(|| {
+            Error::input(format!("no tensor '{name}' was planned for the device"))
+                .advice("name it when the decoder is made")
+        })
+    }
+
+    /// A target that can be done: the tensor's number, the kind of the output, and the rows.
+    ///
+    /// # Errors
+    /// The tensor was not planned, cannot be had as the dtype or by these rows, or the output is not aligned.
+    pub fn checked(&self, target: &Target) -> Result<(usize, OutputKind, Range<usize>)> {
+        let i = self.find(&target.name)?;
+        let plan = &self.plans[i];
+        let kind = plan.output(target.dtype)?;
+        let rows = checked_rows(plan, target.rows.as_ref())?;
+        if !target.out.is_multiple_of(kind.bytes() as u64) {
+            return Err(Error::input(format!("an output at {:#x} for {}", target.out, target.dtype))
+                .tensor(plan.name())
+                .advice("outputs begin at multiples of their elements' size"));
+        }
+        Ok((i, kind, rows))
+    }
+
+    /// The tasks that do `target`, one for each plane, whose images are at what `images` says of the tensor's number.
+    pub fn tasks(&self, target: &Target, images: impl Fn(usize) -> Vec<Places>) -> Result<Vec<DecodeTask<'_>>> {
+        let (i, kind, rows) = self.checked(target)?;
+        let plan = &self.plans[i];
+        let planes = images(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
+        let task = |((image, method), plane): ((Places, _), usize)| DecodeTask {
+            plan,
+            method,
+            image,
+            table: self.table_at[plane].map_or(0, |at| self.tables + at as u64),
+            status: self.statuses + 4 * plane as u64,
+            out: target.out,
+            kind,
+            rows: rows.clone(),
+            times: None,
+        };
+        Ok(planes.map(task).collect())
+    }
+
+    /// The tasks that decode these rows of the tensor `target`, one range behind the other; what it says of rows is not looked at.
+    pub fn runs(
+        &self,
+        target: &Target,
+        runs: &[Range<usize>],
+        images: impl Fn(usize) -> Vec<Places>,
+    ) -> Result<Vec<DecodeTask<'_>>> {
+        let whole = self.tasks(&Target { rows: None, ..target.clone() }, images)?;
+        let Some(DecodeTask { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
+        let row_bytes = plan.matrix.2 * kind.bytes();
+        let mut tasks = Vec::with_capacity(runs.len() * whole.len());
+        let mut out = target.out;
+        for run in runs {
+            let rows = checked_rows(plan, Some(run))?;
+            tasks.extend(whole.iter().map(|task| DecodeTask { out, rows: rows.clone(), ..task.clone() }));
+            out = out.wrapping_add((rows.len() * row_bytes) as u64);
+        }
+        Ok(tasks)
+    }
+
+    /// The same as targets, one for each range.
+    pub fn run_targets(&self, target: &Target, runs: &[Range<usize>]) -> Result<Vec<Target>> {
+        let plan = &self.plans[self.find(&target.name)?];
+        let row_bytes = plan.matrix.2 * plan.output(target.dtype)?.bytes();
+        let mut out = target.out;
+        let each = runs.iter().map(|run| {
+            let rows = checked_rows(plan, Some(run))?;
+            let next = out.wrapping_add((rows.len() * row_bytes) as u64);
+            Ok(Target { rows: Some(rows), out: std::mem::replace(&mut out, next), ..target.clone() })
+        });
+        each.collect()
+    }
+
+    /// What is to be done for products with these matrices together: targets without addresses, and where their results lie.
+    ///
+    /// `multiplies` tells of which dtypes the device's kernels multiply vectors.
+    ///
+    /// # Errors
+    /// A tensor was not planned, cannot be multiplied with as it is stored, or not in that dtype.
+    pub fn factors(&self, factors: &[Factor], multiplies: impl Fn(Dtype) -> bool) -> Result<Vec<(Target, Times)>> {
+        self.check_parts(factors)?;
+        let mut before = 0u32;
+        let each = factors.iter().map(|factor| {
+            let plan = &self.plans[self.find(&factor.name)?];
+            let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
+            if let Some(why) = unfused(plan) {
+                let what = format!("no kernel multiplies with it as it is stored: {why}");
+                return refuse(what, "decode it, and multiply with what that gives");
+            }
+            if !matches!(factor.dtype, Dtype::F16 | Dtype::BF16) || !multiplies(factor.dtype) {
+                let what = format!("no kernel of this device multiplies vectors of {}", factor.dtype);
+                return refuse(what, "use F16, or BF16 on devices of compute capability 8.0 and later");
+            }
+            let rows = checked_rows(plan, factor.rows.as_ref())?.len() as u32;
+            let part = match factor.part {
+                FactorPart::Result => abi::PART_RESULT,
+                FactorPart::Gate => abi::PART_GATE,
+                FactorPart::Value => abi::PART_VALUE,
+            };
+            if factor.vector >= Vectors::MOST {
+                let (vector, most) = (factor.vector, Vectors::MOST);
+                let what = format!("vector {vector} of calls that have {most} at most");
+                return refuse(what, "multiply in several calls");
+            }
+            let times = Times { bias: factor.bias, before, stride: rows, place: 0, part, vector: factor.vector as u32 };
+            // Gates give their results with the values behind them.
+            let rows = if factor.part == FactorPart::Gate { 0 } else { rows };
+            before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {
+                Error::input("products of more than 2^31 rows").advice("multiply with fewer tensors at once")
+            })?;
+            let target = Target { name: factor.name.clone(), out: 0, dtype: factor.dtype, rows: factor.rows.clone() };
+            Ok((target, times))
+        });
+        each.collect()
+    }
+
+    /// Gates are followed by their values, and nothing else is launched with them: both are all rows of matrices of one shape.
+    fn check_parts(&self, factors: &[Factor]) -> Result<()> {
+        if factors.iter().all(|f| f.part == FactorPart::Result) {
+            return Ok(());
+        }
+        let plan = |f: &Factor| Ok::<_, Error>(&self.plans[self.find(&f.name)?]);
+        if let [gate, value] = factors
+            && (gate.part, value.part) == (FactorPart::Gate, FactorPart::Value)
+            && gate.rows.is_none()
+            && value.rows.is_none()
+            && plan(gate)?.matrix == plan(value)?.matrix
+            && plan(gate)?.matrix.0 == 1
+        {
+            return Ok(());
+        }
+        Err(Error::input("gates and values come as a pair: matrices of one shape, one behind the other, and no others")
+            .tensor(plan(&factors[0])?.name())
+            .advice("prepare them apart"))
+    }
+
+    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
+        Ok(unfused(&self.plans[self.find(name)?]))
+    }
+
+    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
+    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
+        Ok(no_lookup(&self.plans[self.find(name)?]))
+    }
+
+    /// The tasks of looking rows of a tensor up, to be written as `dtype`; its image is at what `images` says of its number.
+    ///
+    /// # Errors
+    /// No kernel looks rows of it up, or not as that dtype.
+    pub fn lookup_tasks(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        images: impl Fn(usize) -> Vec<Places>,
+    ) -> Result<Vec<DecodeTask<'_>>> {
+        if let Some(why) = self.no_lookup(name)? {
+            return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
+                .tensor(name)
+                .advice("decode it, and look them up in what that gives"));
+        }
+        self.tasks(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, images)
+    }
+
+    pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {
+        let plan = &self.plans[self.find(name)?];
+        Ok(plan.output_bytes(plan.output(dtype)?))
+    }
+
+    pub fn rows_of(&self, name: &str, first: Range<usize>) -> Result<Range<usize>> {
+        self.plans[self.find(name)?].rows_of(first)
+    }
+
+    /// The damage that statuses tell of: the first damaged chunk, and how many tensors have some.
+    pub fn damage(&self, statuses: &[u32]) -> Option<Error> {
+        let bad = statuses.iter().position(|&s| s != abi::STATUS_GOOD)?;
+        let of = |places: &[usize]| statuses[places[0]..places[1]].iter().any(|&s| s != abi::STATUS_GOOD);
+        let damaged: Vec<usize> =
+            self.first_plane.windows(2).enumerate().filter(|(_, p)| of(p)).map(|(i, _)| i).collect();
+        let plan = &self.plans[damaged[0]];
+        let others = damaged.len() - 1;
+        let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
+        let plane = &plan.tensor.planes[bad - self.first_plane[damaged[0]]];
+        Some(
+            Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
+                .tensor(plan.name())
+                .offset(plane.data.offset)
+                .advice("restore the file, or encode the model again"),
+        )
+    }
+}
