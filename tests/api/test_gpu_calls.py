@@ -32,7 +32,13 @@ class Native:
     failures: list[Exception] = []
 
     def __init__(
-        self, container: Any, names: list[str], ordinal: int, options: dict[str, Any], on_host: bool, on_disk: list[str]
+        self,
+        container: Any,
+        names: list[str],
+        ordinal: int,
+        options: dict[str, Any],
+        on_host: set[str],
+        on_disk: set[str],
     ) -> None:
         if Native.failures:
             raise Native.failures.pop()
@@ -63,6 +69,20 @@ class Native:
                 data = data[rows[0] * row : rows[1] * row]
             assert address % _torch.dtype_of(dtype).itemsize == 0
             ctypes.memmove(address, data, len(data))
+
+    def decode_rows(self, target: tuple[str, int, str], runs: list[tuple[int, int]], stream: int) -> None:
+        name, address, dtype = target
+        entry = next(t for t in wcodec.Container(self.container).stored if t.name == name)
+        row = entry.shape[1] * _torch.dtype_of(dtype).itemsize
+        for begin, end in runs:
+            self.decode([(name, address, dtype, (begin, end))], stream)
+            address += (end - begin) * row
+
+    def no_lookup(self, name: str) -> str | None:
+        return "stored transposed" if name == "turned" else None
+
+    def prepare_lookup(self, name: str, dtype: str) -> NativeLookup:
+        return NativeLookup(self, name, dtype)
 
     def check(self, stream: int) -> None:
         assert stream == STREAM
@@ -97,6 +117,20 @@ class NativeBatch:
         return 1
 
 
+class NativeLookup:
+    """A stand-in for what looks rows up."""
+
+    def __init__(self, native: Native, name: str, dtype: str) -> None:
+        self.native, self.name, self.dtype = native, name, dtype
+
+    def look_up(self, ids: int, count: int, wide: bool, out: int, stream: int) -> None:
+        assert stream == STREAM
+        numbers = np.frombuffer(ctypes.string_at(ids, count * (8 if wide else 4)), np.int64 if wide else np.int32)
+        entry = next(t for t in wcodec.Container(self.native.container).stored if t.name == self.name)
+        rows = entry.torch(_torch.dtype_of(self.dtype))[torch.from_numpy(numbers.copy())].contiguous()
+        ctypes.memmove(out, rows.data_ptr(), rows.nbytes)
+
+
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lets the CPU pass for a GPU; returns the tensors that torch was told of."""
@@ -106,6 +140,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(devices, "torch_device", lambda number: torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.append(tensor))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
     return recorded
 
 
@@ -262,7 +297,7 @@ def test_host_decoder(path: Path) -> None:
     decoder = wcodec.HostDecoder(path, ["head", "half"], ring=1 << 20, threads=2, check=False)
     options = Native.made[-1].options
     assert (options["ring"], options["threads"], options["verify"]) == (1 << 20, 2, False)
-    assert [native.on_host for native in Native.made] == [True]
+    assert [(native.on_host, native.on_disk) for native in Native.made] == [({"head", "half"}, set())]
     assert decoder.host_bytes == 8192 and decoder.device_bytes == 4096
     assert repr(decoder) == "HostDecoder(2 tensors, device: cpu, holds: 4.00 KiB, on the host: 8.00 KiB)"
     out = torch.zeros(40, 96)
@@ -273,6 +308,51 @@ def test_host_decoder(path: Path) -> None:
         wcodec.HostDecoder(path, device="cpu")
     with pytest.raises(wcodec.InputError, match="ring"):
         wcodec.HostDecoder(path, ring=-1)
+
+
+def test_residencies(path: Path) -> None:
+    """Each tensor has one, and the native half is told of each by its stored name."""
+    everything = {"head", "half", "turned", "norm", "double", "ids", "empty", "scalar"}
+    names = ["embed", "turned"]
+    wcodec.GpuDecoder(path)
+    wcodec.GpuDecoder(path, names)
+    wcodec.HostDecoder(path)
+    wcodec.HostDecoder(path, names, from_disk=True)
+    wcodec.HostDecoder(path, names, from_disk=["embed"])
+    wcodec.HostDecoder(path, ["turned"], from_disk=["head"])
+    told = [(set(native.listed), native.on_host, native.on_disk) for native in Native.made]
+    stored = {"head", "turned"}
+    assert told == [
+        (everything, set(), set()),
+        (stored, set(), set()),
+        (everything, everything, set()),
+        (stored, stored, stored),
+        (stored, stored, {"head"}),
+        ({"turned"}, {"turned"}, set()),
+    ]
+
+
+@pytest.mark.parametrize("residency", ["device", "host", "disk"])
+def test_rows_of_every_residency(residency: str, path: Path, rng: np.random.Generator) -> None:
+    """Ranges of rows in one call of the native half, and lookups, wherever tensors are."""
+    decoder: Any = wcodec.GpuDecoder(path) if residency == "device" else None
+    decoder = decoder or wcodec.HostDecoder(path, from_disk=residency == "disk")
+    whole = wcodec.open(path)["head"].torch()
+    runs = [(16, 40), (0, 16), (16, 16), (0, 40)]
+    found = decoder.decode_rows("embed", runs, torch.bfloat16)
+    assert same(found, torch.cat([whole[begin:end] for begin, end in runs]).to(torch.bfloat16))
+    assert decoder.decode_rows("head", []).shape == (0, 96)
+    for wrong in ([(0, 41)], [(0, 16), (32, 16)]):
+        with pytest.raises(wcodec.InputError, match="tensor 'head'.*rows"):
+            decoder.decode_rows("embed", wrong)
+    assert decoder.no_lookup("embed") is None and decoder.no_lookup("turned") == "stored transposed"
+    lookup = decoder.lookup("embed", torch.float16)
+    ids = torch.from_numpy(rng.integers(0, 40, (3, 5)))
+    assert same(lookup(ids), whole.half()[ids]) and same(lookup(ids.int().t()), whole.half()[ids.t()])
+    with pytest.raises(wcodec.InputError, match="numbers of rows are int64 or int32"):
+        lookup(ids.float())
+    with pytest.raises(wcodec.TensorNotFoundError):
+        decoder.lookup("nothing")
 
 
 def test_nothing_is_launched_where_something_is_wrong(path: Path) -> None:

@@ -217,8 +217,8 @@ class TensorDecoder:
         names: list[str],
         ordinal: int,
         options: _GpuOptions,
-        on_host: bool,
-        on_disk: list[str],
+        on_host: set[str],
+        on_disk: set[str],
     ) -> TensorDecoder: ...
     def decode(self, targets: list[_Target], stream: int) -> None: ...
     def decode_rows(self, target: tuple[str, int, str], runs: Sequence[tuple[int, int]], stream: int) -> None: ...

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Batch, HostBatch, Vectors};
+use wcodec::gpu::{Batch, Vectors};
 use wcodec::{Cancel, Result};
 
 use super::around::Around;
@@ -14,40 +14,31 @@ use crate::progress::{detached, run};
 /// Python half keeps the outputs.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct DecodeBatch {
-    prepared: Prepared,
+    batch: Batch,
     path: Option<PathBuf>,
-}
-
-/// A batch, by where its compressed bytes are.
-pub enum Prepared {
-    Device(Batch),
-    Host(HostBatch),
 }
 
 impl DecodeBatch {
     /// A batch for users.
-    pub fn new(prepared: Prepared, path: Option<PathBuf>) -> Self {
-        Self { prepared, path }
+    pub fn new(batch: Batch, path: Option<PathBuf>) -> Self {
+        Self { batch, path }
     }
 
     /// Puts work into a stream; where that waits for the disk, Ctrl-C ends it.
-    fn put(&self, py: Python<'_>, work: impl FnOnce(&Prepared, &Cancel) -> Result<()> + Send) -> PyResult<()> {
-        let work = |cancel: &Cancel| work(&self.prepared, cancel).map_err(|e| named(self.path.as_ref(), e));
-        match &self.prepared {
-            Prepared::Host(batch) if batch.waits() => run(py, None, |_, link| work(&link.cancel())),
-            _ => detached(py, || work(&Cancel::new())),
+    fn put(&self, py: Python<'_>, work: impl FnOnce(&Cancel) -> Result<()> + Send) -> PyResult<()> {
+        let work = |cancel: &Cancel| work(cancel).map_err(|e| named(self.path.as_ref(), e));
+        match self.batch.waits() {
+            true => run(py, None, |_, link| work(&link.cancel())),
+            false => detached(py, || work(&Cancel::new())),
         }
     }
 
     fn products(&self, py: Python<'_>, vectors: &Vectors, stream: usize) -> PyResult<()> {
-        self.put(py, |prepared, cancel| match prepared {
+        self.put(py, |cancel| {
+            let stream = crate_stream(self.batch.device(), stream);
             // SAFETY: The Python half has checked device, shape and dtype of vectors, results and what is added to them, and has told torch that
             // the stream uses them.
-            Prepared::Device(batch) => unsafe { batch.multiply(vectors, &crate_stream(batch.device(), stream)) },
-            // SAFETY: Likewise.
-            Prepared::Host(batch) => unsafe {
-                batch.multiply_until(vectors, &crate_stream(batch.device(), stream), cancel)
-            },
+            unsafe { self.batch.multiply_until(vectors, &stream, cancel) }
         })
     }
 }
@@ -56,11 +47,9 @@ impl DecodeBatch {
 impl DecodeBatch {
     /// Puts the decoding into the stream.
     fn launch(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        self.put(py, |prepared, cancel| match prepared {
-            // SAFETY: As for `GpuDecoder::decode`.
-            Prepared::Device(batch) => unsafe { batch.launch(&crate_stream(batch.device(), stream)) },
-            // SAFETY: Likewise.
-            Prepared::Host(batch) => unsafe { batch.launch_until(&crate_stream(batch.device(), stream), cancel) },
+        self.put(py, |cancel| {
+            // SAFETY: As for `TensorDecoder::decode`.
+            unsafe { self.batch.launch_until(&crate_stream(self.batch.device(), stream), cancel) }
         })
     }
 
@@ -89,17 +78,11 @@ impl DecodeBatch {
 
     /// Begins to copy the bytes to the GPU; does nothing where they are there.
     fn prefetch(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.prepared {
-            Prepared::Device(_) => Ok(()),
-            Prepared::Host(batch) => detached(py, || batch.prefetch().map_err(|e| named(self.path.as_ref(), e))),
-        }
+        detached(py, || self.batch.prefetch().map_err(|e| named(self.path.as_ref(), e)))
     }
 
     /// Slots of the ring that it takes; 0 where the bytes are on the GPU.
     fn slots(&self) -> usize {
-        match &self.prepared {
-            Prepared::Device(_) => 0,
-            Prepared::Host(batch) => batch.slots(),
-        }
+        self.batch.slots()
     }
 }

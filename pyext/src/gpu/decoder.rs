@@ -1,14 +1,14 @@
-//! Compressed tensors that a GPU decodes, in its memory or in the host's.
+//! Compressed tensors that a GPU decodes, wherever their bytes are.
 
-use std::ops::Range;
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Device, GpuDecoder, HostDecoder, Stream, Target};
-use wcodec::{Cancel, Dtype, Error};
+use wcodec::gpu::{Batch, Device, Residency, Target};
+use wcodec::{Cancel, Dtype, Result};
 
-use super::batch::{DecodeBatch, Prepared};
+use super::batch::DecodeBatch;
 use super::lookup::RowLookup;
 use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
 use crate::container::Container;
@@ -22,51 +22,31 @@ use crate::progress::{detached, run};
 /// for), which torch is told not to reuse before the stream is done with them.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct TensorDecoder {
-    source: Source,
+    decoder: wcodec::gpu::TensorDecoder,
     path: Option<PathBuf>,
 }
 
-/// Where the compressed bytes are.
-enum Source {
-    Device(GpuDecoder),
-    Host(HostDecoder),
-}
+impl TensorDecoder {
+    fn named(&self, e: wcodec::Error) -> wcodec::Error {
+        named(self.path.as_ref(), e)
+    }
 
-impl Source {
-    fn device(&self) -> &Device {
-        match self {
-            Self::Device(decoder) => decoder.device(),
-            Self::Host(decoder) => decoder.device(),
+    /// Does work that waits for the disk where tensors are in the file; Ctrl-C ends that.
+    fn put(&self, py: Python<'_>, work: impl FnOnce(&Cancel) -> Result<()> + Send) -> PyResult<()> {
+        let work = |cancel: &Cancel| work(cancel).map_err(|e| self.named(e));
+        match self.decoder.is_direct() {
+            Some(_) => run(py, None, |_, link| work(&link.cancel())),
+            None => detached(py, || work(&Cancel::new())),
         }
     }
 
-    fn names(&self) -> Vec<&str> {
-        match self {
-            Self::Device(decoder) => decoder.names().collect(),
-            Self::Host(decoder) => decoder.names().collect(),
-        }
+    fn targets(&self, targets: Vec<PyTarget>) -> Result<Vec<Target>> {
+        crate_targets(targets, |name, rows| self.decoder.rows_of(name, rows))
     }
 
-    fn rows_of(&self, name: &str, rows: Range<usize>) -> wcodec::Result<Range<usize>> {
-        match self {
-            Self::Device(decoder) => decoder.rows_of(name, rows),
-            Self::Host(decoder) => decoder.rows_of(name, rows),
-        }
-    }
-
-    fn targets(&self, targets: Vec<PyTarget>) -> wcodec::Result<Vec<Target>> {
-        crate_targets(targets, |name, rows| self.rows_of(name, rows))
-    }
-
-    /// # Safety
-    /// As for [`GpuDecoder::decode`].
-    unsafe fn decode(&self, targets: &[Target], stream: &Stream, cancel: &Cancel) -> wcodec::Result<()> {
-        match self {
-            // SAFETY: As the caller promises.
-            Self::Device(decoder) => unsafe { decoder.decode(targets, stream) },
-            // SAFETY: As the caller promises.
-            Self::Host(decoder) => unsafe { decoder.decode_until(targets, stream, cancel) },
-        }
+    fn batch(&self, py: Python<'_>, prepare: impl FnOnce() -> Result<Batch> + Send) -> PyResult<DecodeBatch> {
+        let batch = detached(py, || prepare().map_err(|e| self.named(e)))?;
+        Ok(DecodeBatch::new(batch, self.path.clone()))
     }
 }
 
@@ -83,8 +63,8 @@ fn kept(device: Device) -> Device {
 
 #[pymethods]
 impl TensorDecoder {
-    /// Reads the tensors `names` for decoding on GPU `ordinal`: to its memory or, if `on_host`, to pinned memory; those of `on_disk` stay in
-    /// the file then.
+    /// Reads the tensors `names` for decoding on GPU `ordinal`: those of `on_host` to pinned memory, all others to its own, but that those of
+    /// `on_disk` stay in the file.
     #[new]
     fn new(
         py: Python<'_>,
@@ -92,40 +72,34 @@ impl TensorDecoder {
         names: Vec<String>,
         ordinal: usize,
         options: Options,
-        on_host: bool,
-        on_disk: Vec<String>,
+        on_host: HashSet<String>,
+        on_disk: HashSet<String>,
     ) -> PyResult<Self> {
         let container = container.get().inner();
+        let residency = |name: &str| match (on_disk.contains(name), on_host.contains(name)) {
+            (true, _) => Residency::Disk,
+            (false, true) => Residency::Host,
+            (false, false) => Residency::Device,
+        };
         run(py, None, |_, link| {
             let options = options.build(link.cancel());
             let device = kept(Device::new(ordinal)?);
-            let source = if on_host {
-                Source::Host(HostDecoder::with_disk(&device, container, &names, &on_disk, &options)?)
-            } else {
-                Source::Device(GpuDecoder::new(&device, container, &names, &options)?)
-            };
-            Ok(Self { source, path: container.path().map(Into::into) })
+            let decoder = wcodec::gpu::TensorDecoder::new(&device, container, &names, &residency, &options)?;
+            Ok(Self { decoder, path: container.path().map(Into::into) })
         })
     }
 
     /// Puts the decoding of `targets` into the stream.
     fn decode(&self, py: Python<'_>, targets: Vec<PyTarget>, stream: usize) -> PyResult<()> {
-        let decode = |cancel: &Cancel| {
-            let targets = self.source.targets(targets).map_err(|e| named(self.path.as_ref(), e))?;
-            let stream = crate_stream(self.source.device(), stream);
+        self.put(py, |cancel| {
+            let targets = self.targets(targets)?;
             // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the stream uses
             // them.
-            unsafe { self.source.decode(&targets, &stream, cancel) }.map_err(|e| named(self.path.as_ref(), e))
-        };
-        if self.direct().is_some() {
-            // It waits for the disk.
-            return run(py, None, |_, link| decode(&link.cancel()));
-        }
-        detached(py, || decode(&Cancel::new()))
+            unsafe { self.decoder.decode_until(&targets, &crate_stream(self.decoder.device(), stream), cancel) }
+        })
     }
 
-    /// Puts the decoding of some rows of one tensor into the stream: ranges of its first dimension, one behind the other from `out` on. Not for
-    /// what is in the host's memory.
+    /// Puts the decoding of some rows of one tensor into the stream: ranges of its first dimension, one behind the other from `out` on.
     fn decode_rows(
         &self,
         py: Python<'_>,
@@ -134,32 +108,19 @@ impl TensorDecoder {
         stream: usize,
     ) -> PyResult<()> {
         let (name, out, dtype) = target;
-        let decode = || {
-            let Source::Device(decoder) = &self.source else {
-                return Err(
-                    Error::input("ranges of rows of a tensor in the host's memory").advice("decode each by itself")
-                );
-            };
-            let runs = runs.iter().map(|&(begin, end)| decoder.rows_of(&name, begin..end));
-            let runs = runs.collect::<wcodec::Result<Vec<_>>>()?;
+        self.put(py, |cancel| {
+            let runs = runs.iter().map(|&(begin, end)| self.decoder.rows_of(&name, begin..end));
+            let runs = runs.collect::<Result<Vec<_>>>()?;
             let target = Target { name, out, dtype: Dtype::from_name(&dtype)?, rows: None };
+            let stream = crate_stream(self.decoder.device(), stream);
             // SAFETY: As in `decode`.
-            unsafe { decoder.decode_runs(&target, &runs, &crate_stream(decoder.device(), stream)) }
-        };
-        detached(py, || decode().map_err(|e| named(self.path.as_ref(), e)))
+            unsafe { self.decoder.decode_runs_until(&target, &runs, &stream, cancel) }
+        })
     }
 
     /// Fixes addresses and launches for `targets`, to be launched again and again.
     fn prepare(&self, py: Python<'_>, targets: Vec<PyTarget>) -> PyResult<DecodeBatch> {
-        detached(py, || {
-            let targets = self.source.targets(targets).map_err(|e| named(self.path.as_ref(), e))?;
-            let prepared = match &self.source {
-                Source::Device(decoder) => decoder.prepare(&targets).map(Prepared::Device),
-                Source::Host(decoder) => decoder.prepare(&targets).map(Prepared::Host),
-            };
-            let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
-            Ok(DecodeBatch::new(prepared, self.path.clone()))
-        })
+        self.batch(py, || self.decoder.prepare(&self.targets(targets)?))
     }
 
     /// Fixes launches for products of vectors of `dtype` with these matrices, together. `gated`: they are gates and values in turn, which give
@@ -172,103 +133,62 @@ impl TensorDecoder {
         dtype: &str,
         gated: bool,
     ) -> PyResult<DecodeBatch> {
-        detached(py, || {
-            let factors = crate_factors(factors, dtype, gated, |name, rows| self.source.rows_of(name, rows));
-            let prepared = factors.and_then(|factors| match &self.source {
-                Source::Device(decoder) => decoder.prepare_products(&factors).map(Prepared::Device),
-                Source::Host(decoder) => decoder.prepare_products(&factors).map(Prepared::Host),
-            });
-            let prepared = prepared.map_err(|e| named(self.path.as_ref(), e))?;
-            Ok(DecodeBatch::new(prepared, self.path.clone()))
+        self.batch(py, || {
+            let factors = crate_factors(factors, dtype, gated, |name, rows| self.decoder.rows_of(name, rows))?;
+            self.decoder.prepare_products(&factors)
         })
     }
 
     /// Fixes launches that look rows of a tensor up, to be written as `dtype`.
     fn prepare_lookup(&self, py: Python<'_>, name: &str, dtype: &str) -> PyResult<RowLookup> {
-        detached(py, || {
-            let prepared = Dtype::from_name(dtype).and_then(|dtype| match &self.source {
-                Source::Device(decoder) => decoder.prepare_lookup(name, dtype),
-                Source::Host(_) => Err(Error::input("rows of a tensor in the host's memory, looked up on the GPU")
-                    .tensor(name)
-                    .advice("decode the rows that are wanted")),
-            });
-            let lookup = prepared.map_err(|e| named(self.path.as_ref(), e))?;
-            Ok(RowLookup::new(lookup, self.path.clone()))
-        })
+        let prepare = || self.decoder.prepare_lookup(name, Dtype::from_name(dtype)?);
+        let lookup = detached(py, || prepare().map_err(|e| self.named(e)))?;
+        Ok(RowLookup::new(lookup, self.path.clone()))
     }
 
-    /// Why rows of a tensor cannot be looked up by the GPU.
+    /// The reason why rows of a tensor cannot be looked up by the GPU.
     fn no_lookup(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        match &self.source {
-            Source::Device(decoder) => decoder.no_lookup(name).map_err(|e| to_py(py, &e)),
-            Source::Host(_) => Ok(Some("in the host's memory".to_owned())),
-        }
+        self.decoder.no_lookup(name).map_err(|e| to_py(py, &e))
     }
 
-    /// Why a tensor cannot be multiplied with as it is stored.
+    /// The reason why a tensor cannot be multiplied with as it is stored.
     fn unfused(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        let why = match &self.source {
-            Source::Device(decoder) => decoder.unfused(name),
-            Source::Host(decoder) => decoder.unfused(name),
-        };
-        why.map_err(|e| to_py(py, &e))
+        self.decoder.unfused(name).map_err(|e| to_py(py, &e))
     }
 
     /// Waits for the stream, and raises what was found damaged.
     fn check(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
-        detached(py, || {
-            let stream = crate_stream(self.source.device(), stream);
-            let checked = match &self.source {
-                Source::Device(decoder) => decoder.check(&stream),
-                Source::Host(decoder) => decoder.check(&stream),
-            };
-            checked.map_err(|e| named(self.path.as_ref(), e))
-        })
+        detached(py, || self.decoder.check(&crate_stream(self.decoder.device(), stream)).map_err(|e| self.named(e)))
     }
 
     /// Names of the stored tensors.
     fn names(&self) -> Vec<&str> {
-        self.source.names()
+        self.decoder.names().collect()
     }
 
     /// Bytes that decoding `name` to `dtype` writes.
     fn output_bytes(&self, py: Python<'_>, name: &str, dtype: &str) -> PyResult<usize> {
-        let bytes = Dtype::from_name(dtype).and_then(|d| match &self.source {
-            Source::Device(decoder) => decoder.output_bytes(name, d),
-            Source::Host(decoder) => decoder.output_bytes(name, d),
-        });
+        let bytes = Dtype::from_name(dtype).and_then(|dtype| self.decoder.output_bytes(name, dtype));
         bytes.map_err(|e| to_py(py, &e))
     }
 
     /// Bytes that it holds in pinned memory of the host.
     fn host_bytes(&self) -> usize {
-        match &self.source {
-            Source::Device(_) => 0,
-            Source::Host(decoder) => decoder.host_bytes(),
-        }
+        self.decoder.host_bytes()
     }
 
     /// Of these, the bytes that tensors in the file pass through.
     fn host_ring_bytes(&self) -> usize {
-        match &self.source {
-            Source::Device(_) => 0,
-            Source::Host(decoder) => decoder.ring_bytes(),
-        }
+        self.decoder.ring_bytes()
     }
 
     /// Whether tensors in the file are read beside the system's page cache; none where there are no such tensors.
     fn direct(&self) -> Option<bool> {
-        match &self.source {
-            Source::Device(_) => None,
-            Source::Host(decoder) => decoder.is_direct(),
-        }
+        self.decoder.is_direct()
     }
 
     /// Bytes that it holds on the GPU.
     fn device_bytes(&self) -> usize {
-        match &self.source {
-            Source::Device(decoder) => decoder.device_bytes(),
-            Source::Host(decoder) => decoder.device_bytes(),
-        }
+        self.decoder.device_bytes()
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use serde_json::json;
 use wcodec::gpu::nvcomp::Nvcomp;
-use wcodec::gpu::{HostDecoder, available, device_infos, driver_version};
+use wcodec::gpu::{TensorDecoder, available, device_infos, driver_version};
 use wcodec_kernels::Module;
 
 use crate::progress::detached;
@@ -61,5 +61,5 @@ pub fn nvcomp_info(py: Python<'_>, explicit: Option<PathBuf>, folders: Vec<PathB
 /// Slots of the ring that compressed bytes in the host's memory pass through.
 #[pyfunction]
 pub fn ring_slots() -> usize {
-    HostDecoder::SLOTS
+    TensorDecoder::SLOTS
 }

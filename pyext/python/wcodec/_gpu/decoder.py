@@ -255,11 +255,14 @@ class ProductBatch:
 
 
 class RowLookup:
-    """Rows of a matrix that stays compressed, by numbers that the GPU has: what :meth:`GpuDecoder.lookup` gives.
+    """Rows of a matrix that stays compressed, by numbers that the GPU has: what :meth:`GpuDecoder.lookup` and
+    :meth:`HostDecoder.lookup` give.
 
     Calling it takes a launch for each plane of the tensor (one, but for some of scheme ``lossless``), allocates nothing
     but the results, and waits for nothing; CUDA graphs can capture it. Of each row the strip of 16 rows is decoded that
-    it is in. A damaged chunk makes its columns NaN, and the decoder's ``check()`` names it::
+    it is in, which the GPU reads from the host's memory if the tensor is there. For a tensor that is read from the file
+    the CPU waits for the numbers and reads each strip once; graphs cannot capture that. A damaged chunk makes its
+    columns NaN, and the decoder's ``check()`` names it::
 
         lookup = decoder.lookup("embed.weight", torch.bfloat16)
         rows = lookup(ids)                   # ids: int64 or int32, of any shape; as table[ids]
@@ -297,10 +300,10 @@ class RowLookup:
 
 
 class Decoder:
-    """What :class:`GpuDecoder` and :class:`HostDecoder` share; they differ in where the compressed bytes are."""
+    """A decoder of tensors on a GPU, wherever the bytes of each are. :class:`GpuDecoder` and :class:`HostDecoder` make
+    one."""
 
     _native: _native.TensorDecoder
-    _on_host: ClassVar[bool]
     _device: torch.device
     _infos: dict[str, TensorInfo]
 
@@ -310,8 +313,11 @@ class Decoder:
         names: Iterable[str] | None,
         device: str | torch.device,
         options: _GpuOptions,
+        resident: bool,
         from_disk: Iterable[str] | bool = False,
     ) -> None:
+        """Has the native half read the tensors: to the GPU if they are ``resident``, otherwise to the host's memory or,
+        for those of ``from_disk``, not now."""
         number = _devices.parse(device)
         if number is None:
             kind = type(self).__name__
@@ -321,9 +327,9 @@ class Decoder:
         self._infos = _chosen(opened, names)
         self._device = _devices.torch_device(number)
         wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
-        on_disk = list(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else []
-        on_disk = [name for name in on_disk if name in self._infos]
-        self._native = _send(opened, list(self._infos), self._device, options, self._on_host, on_disk)
+        on_disk = set(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else set()
+        on_host = set() if resident else set(self._infos)
+        self._native = _send(opened, list(self._infos), self._device, options, on_host, on_disk & on_host)
         for alias, target in opened.aliases().items():
             if target in self._infos:
                 self._infos[alias] = self._infos[target]
@@ -381,7 +387,7 @@ class Decoder:
         self, name: str, runs: Sequence[tuple[int, int]], dtype: torch.dtype | str | None = None
     ) -> torch.Tensor:
         """Begins to decode ranges of rows of a tensor, in torch's current stream: what :meth:`decode` gives for each,
-        one behind the other. A :class:`GpuDecoder` prepares many in little time: rows of an embedding, say::
+        one behind the other, in less time where there are many: rows of an embedding, say::
 
             decoder.decode_rows("embed.weight", [(0, 16), (4096, 4128)])     # 48 rows
 
@@ -399,11 +405,7 @@ class Decoder:
         torch = _torch.require()
         shape = (rows, *info.shape[1:])
         place = torch.empty(shape, dtype=_torch.dtype_of(decoded), device=self._device)
-        if self._on_host:
-            parts = place.split([end - begin for begin, end in runs])
-            self._launch([(info, part, run) for part, run in zip(parts, runs, strict=True)])
-        else:
-            self._native.decode_rows((info.name, place.data_ptr(), decoded), runs, self._stream().cuda_stream)
+        self._native.decode_rows((info.name, place.data_ptr(), decoded), runs, self._stream().cuda_stream)
         # Torch converts what kernels do not.
         return place if decoded == wanted else place.to(_torch.dtype_of(wanted))
 
@@ -453,6 +455,22 @@ class Decoder:
         infos = [self.info(name) for name, _ in factors]
         name = _dtypes.requested(str(dtype))
         return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device, vectors)
+
+    def no_lookup(self, name: str) -> str | None:
+        """Why :meth:`lookup` does not take this tensor as it is stored; None if it does."""
+        return self._native.no_lookup(self.info(name).name)
+
+    def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
+        """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU. Nobody
+        waits for them, but for a tensor that is read from the file.
+
+        :param dtype: of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
+        :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`no_lookup`): by coder
+            ``zstd``, raw or transposed, say.
+        """
+        info = self.info(name)
+        wanted = wanted_dtype(info, dtype)
+        return RowLookup(self._native, info, decoded_dtype(info, wanted), wanted, self._device)
 
     def check(self) -> None:
         """Waits for torch's current stream, and raises a :class:`CorruptError` if anything decoded since the last call
@@ -533,8 +551,6 @@ class GpuDecoder(Decoder):
     :raises CorruptError: if a tensor is damaged.
     """
 
-    _on_host = False
-
     @keywords(name="GpuDecoder")
     def __init__(
         self,
@@ -548,23 +564,7 @@ class GpuDecoder(Decoder):
         nvcomp: str | os.PathLike[str] | None = None,
     ) -> None:
         options = gpu_options(threads, check, scratch, nvcomp)
-        self._read(container, names, device, options)
-
-    def no_lookup(self, name: str) -> str | None:
-        """Why :meth:`lookup` does not take this tensor as it is stored; None if it does."""
-        return self._native.no_lookup(self.info(name).name)
-
-    def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
-        """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU, without
-        waiting for them.
-
-        :param dtype: of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
-        :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`no_lookup`): by coder
-            ``zstd``, raw or transposed, say.
-        """
-        info = self.info(name)
-        wanted = wanted_dtype(info, dtype)
-        return RowLookup(self._native, info, decoded_dtype(info, wanted), wanted, self._device)
+        self._read(container, names, device, options, resident=True)
 
 
 def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
@@ -581,7 +581,12 @@ def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str,
 
 
 def _send(
-    opened: _native.Container, names: list[str], device: Any, options: _GpuOptions, on_host: bool, on_disk: list[str]
+    opened: _native.Container,
+    names: list[str],
+    device: Any,
+    options: _GpuOptions,
+    on_host: set[str],
+    on_disk: set[str],
 ) -> _native.TensorDecoder:
     """The native decoder."""
     return _torch.with_spare(

@@ -61,8 +61,6 @@ class HostDecoder(Decoder):
     :raises CorruptError: if a tensor is damaged.
     """
 
-    _on_host = True
-
     @keywords(name="HostDecoder")
     def __init__(
         self,
@@ -79,7 +77,7 @@ class HostDecoder(Decoder):
         direct: bool = True,
     ) -> None:
         options = gpu_options(threads, check, nvcomp=nvcomp, ring=ring, readers=readers, direct=bool(direct))
-        self._read(container, names, device, options, from_disk)
+        self._read(container, names, device, options, resident=False, from_disk=from_disk)
 
     @property
     def host_bytes(self) -> int:
