@@ -243,8 +243,8 @@ impl TensorDecoder {
     /// The batch of targets, and of factors where they have products.
     fn batch(&self, targets: Vec<Wanted>) -> Result<Batch> {
         let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
-        let (tasks, others) = split(tensors, &inner.homes, targets, |i| inner.image(i))?;
-        let resident = inner.shared.prepare(&tasks, Bytes::Stay)?;
+        let (items, others) = split(tensors, &inner.homes, targets, |i| inner.image(i))?;
+        let resident = inner.shared.prepare(&items, Bytes::Stay)?;
         let groups = match &inner.streaming {
             Some(streaming) if !others.is_empty() => {
                 let groups = inner.sources(streaming).groups(tensors, &others)?;

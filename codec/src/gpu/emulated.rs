@@ -9,9 +9,9 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::piece::Piece;
-use super::plan::{Limits, Method, Places, TensorPlan, TilesJob, tiles_launches};
+use super::plan::{Limits, Method, Places, TensorPlan, TilesItem, tiles_launches};
 use super::table::{Form, device_table};
-use super::task::{DecodeTask, UTIL_THREADS, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
+use super::task::{UTIL_THREADS, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{
@@ -72,8 +72,8 @@ impl Loaded {
     }
 
     /// Decoding rows of a plane to `out`.
-    fn task(&self, plane: usize, rows: Range<usize>, out: u64, kind: OutputKind) -> DecodeTask<'_> {
-        DecodeTask {
+    fn item(&self, plane: usize, rows: Range<usize>, out: u64, kind: OutputKind) -> WorkItem<'_> {
+        WorkItem {
             plan: &self.plan,
             method: &self.plan.planes[plane],
             image: self.places[plane],
@@ -86,11 +86,11 @@ impl Loaded {
         }
     }
 
-    /// The same of a plane that is in tiles, as a job, to no place yet.
-    fn job(&self, plane: usize, strips: Range<usize>, kind: OutputKind) -> TilesJob<'_> {
+    /// The same of a plane that is in tiles, to no place yet.
+    fn in_tiles(&self, plane: usize, strips: Range<usize>, kind: OutputKind) -> TilesItem<'_> {
         let Method::Tiles(tiles) = &self.plan.planes[plane] else { panic!("{} is not in tiles", self.plan.name()) };
         let rows = self.plan.first_row(strips.start)..self.plan.first_row(strips.end);
-        self.task(plane, rows, 0, kind).job(tiles)
+        self.item(plane, rows, 0, kind).in_tiles(tiles)
     }
 
     /// Decodes rows from an image of a piece of the tensor, to their places in `out`.
@@ -151,25 +151,25 @@ fn run_at(
         .collect();
     let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD + off)).collect();
     outputs.iter_mut().for_each(|o| o.fill(POISON));
-    let (mut jobs, mut parts, mut symbols): (Vec<TilesJob<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut items, mut parts, mut symbols): (Vec<TilesItem<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
     for (t, out) in tensors.iter().zip(&outputs) {
         for (i, method) in t.plan.planes.iter().enumerate() {
-            let task = t.task(i, rows(&t.plan), out.address() + (GUARD + off) as u64, kind);
+            let item = t.item(i, rows(&t.plan), out.address() + (GUARD + off) as u64, kind);
             match method {
-                Method::Tiles(tiles) => jobs.push(task.job(tiles)),
+                Method::Tiles(tiles) => items.push(item.in_tiles(tiles)),
                 Method::Zstd { part, .. } | Method::Raw { part } => {
-                    let item = symbols_item(&task, t.symbols[i].address(), elements_of(&task));
+                    let decoded = symbols_item(&item, t.symbols[i].address(), elements_of(&item));
                     match *part {
-                        Some(part) => parts.push(part_item(part, kind, item)),
-                        None => symbols.push(item),
+                        Some(part) => parts.push(part_item(part, kind, decoded)),
+                        None => symbols.push(decoded),
                     }
                 }
             }
         }
     }
-    jobs.sort_by_key(TilesJob::key);
+    items.sort_by_key(TilesItem::key);
     let launches: Vec<_> =
-        jobs.chunk_by(|a, b| a.key() == b.key()).flat_map(|jobs| tiles_launches(jobs, LIMITS).unwrap()).collect();
+        items.chunk_by(|a, b| a.key() == b.key()).flat_map(|items| tiles_launches(items, LIMITS).unwrap()).collect();
     let parts = parts_batches(parts, LIMITS);
     let symbols = (!symbols.is_empty()).then(|| symbols_batch(&symbols, LIMITS));
     let mut lent: Vec<&mut Vec<u32>> = Vec::new();

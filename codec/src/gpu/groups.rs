@@ -6,7 +6,7 @@ use super::disk::{self, Disk, Reads};
 use super::piece::Piece;
 use super::plan::{Places, TensorPlan, Times};
 use super::residency::Home;
-use super::task::{DecodeTask, Target, checked_rows};
+use super::task::{Target, WorkItem, checked_rows};
 use super::tensors::Tensors;
 use crate::coder::TILE_ROWS;
 use crate::error::Result;
@@ -38,7 +38,7 @@ pub(super) struct GroupPiece {
 /// A target, and where its rows' products go if it is to be multiplied with.
 pub(super) type Wanted = (Target, Option<Times>);
 
-/// The tasks that do those targets whose bytes are on the device, where `images` says of a tensor's number; and the other targets, all of which
+/// The work items of those targets whose bytes are on the device, where `images` says of a tensor's number; and the other targets, all of which
 /// can be done.
 ///
 /// # Errors
@@ -48,18 +48,18 @@ pub(super) fn split<'a>(
     homes: &[Home],
     targets: Vec<Wanted>,
     images: impl Fn(usize) -> Vec<Places>,
-) -> Result<(Vec<DecodeTask<'a>>, Vec<Wanted>)> {
-    let (mut tasks, mut others) = (Vec::new(), Vec::new());
+) -> Result<(Vec<WorkItem<'a>>, Vec<Wanted>)> {
+    let (mut items, mut others) = (Vec::new(), Vec::new());
     for (target, times) in targets {
         match homes[tensors.checked(&target)?.0] {
             Home::Device(_) => {
-                let all = tensors.tasks(&target, &images)?;
-                tasks.extend(all.into_iter().map(|task| DecodeTask { times, ..task }));
+                let all = tensors.items(&target, &images)?;
+                items.extend(all.into_iter().map(|item| WorkItem { times, ..item }));
             }
             Home::Host(_) | Home::Disk => others.push((target, times)),
         }
     }
-    Ok((tasks, others))
+    Ok((items, others))
 }
 
 /// The sources of compressed bytes, and the room that there is for them on the device.
@@ -169,18 +169,18 @@ impl Group {
         self.pieces.push(GroupPiece { target: target.clone(), times, rows, piece, at });
     }
 
-    /// The tasks that decode the group, or multiply with it, from a slot at the address `base`.
-    pub fn tasks<'a>(&self, tensors: &'a Tensors, base: u64) -> Result<Vec<DecodeTask<'a>>> {
-        let mut tasks = Vec::new();
+    /// The work items that decode the group, or multiply with it, from a slot at the address `base`.
+    pub fn items<'a>(&self, tensors: &'a Tensors, base: u64) -> Result<Vec<WorkItem<'a>>> {
+        let mut items = Vec::new();
         for p in &self.pieces {
-            for mut task in tensors.tasks(&p.target, |_| p.places(base))? {
-                task.out += ((p.rows.start - task.rows.start) * task.plan.row_bytes(task.kind)) as u64;
-                task.rows = p.rows.clone();
-                task.times = p.times;
-                tasks.push(task);
+            for mut item in tensors.items(&p.target, |_| p.places(base))? {
+                item.out += ((p.rows.start - item.rows.start) * item.plan.row_bytes(item.kind)) as u64;
+                item.rows = p.rows.clone();
+                item.times = p.times;
+                items.push(item);
             }
         }
-        Ok(tasks)
+        Ok(items)
     }
 }
 

@@ -6,12 +6,11 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductJob, ProductLaunch, TilesJob, TilesLaunch};
+use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductItem, ProductLaunch, TilesItem, TilesLaunch};
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
-    Around, DecodeTask, RowIds, UTIL_THREADS, Vectors, elements_of, part_item, parts_batches, symbols_batch,
-    symbols_item,
+    Around, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -56,50 +55,50 @@ impl Launcher {
         self.limits
     }
 
-    /// Turns tasks, which are not empty, into launches, and loads their kernels.
-    pub fn prepare(&self, tasks: &[&DecodeTask<'_>]) -> Result<Launches> {
+    /// Turns work items, which are not empty, into launches, and loads their kernels.
+    pub fn prepare(&self, items: &[&WorkItem<'_>]) -> Result<Launches> {
         let mut work = Launches::default();
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
         let mut parts = Vec::new();
         let mut products = Vec::new();
-        for task in tasks {
-            match task.method {
+        for item in items {
+            match item.method {
                 Method::Tiles(t) => {
-                    let job = task.job(t);
-                    match task.times {
-                        Some(times) => products.push(ProductJob { tiles: job, times }),
-                        None => tiles.push(job),
+                    let tiles_item = item.in_tiles(t);
+                    match item.times {
+                        Some(times) => products.push(ProductItem { tiles: tiles_item, times }),
+                        None => tiles.push(tiles_item),
                     }
                 }
                 Method::Raw { part: Some(part) } => {
-                    let item = symbols_item(task, task.image.data, elements_of(task));
-                    parts.push(part_item(*part, task.kind, item));
+                    let symbols = symbols_item(item, item.image.data, elements_of(item));
+                    parts.push(part_item(*part, item.kind, symbols));
                 }
                 Method::Raw { part: None } => {
-                    let (data, elements) = (task.image.data, elements_of(task));
-                    if task.kind == OutputKind::Int8 && !task.plan.tensor.transposed() {
-                        work.raw.push((task.out, data.wrapping_add(elements.start as u64), elements.len()));
+                    let (data, elements) = (item.image.data, elements_of(item));
+                    if item.kind == OutputKind::Int8 && !item.plan.tensor.transposed() {
+                        work.raw.push((item.out, data.wrapping_add(elements.start as u64), elements.len()));
                     } else {
-                        symbols.push(symbols_item(task, data, elements));
+                        symbols.push(symbols_item(item, data, elements));
                     }
                 }
                 Method::Zstd { .. } => unreachable!("a plane of coder zstd"),
             }
         }
-        products.sort_by_key(ProductJob::key);
-        for jobs in products.chunk_by(|a, b| a.key() == b.key()) {
+        products.sort_by_key(ProductItem::key);
+        for items in products.chunk_by(|a, b| a.key() == b.key()) {
             for (launches, vectors) in work.products.iter_mut().zip(MOST_VECTORS) {
-                for launch in product_launches(jobs, vectors, self.limits)? {
+                for launch in product_launches(items, vectors, self.limits)? {
                     let kernel = self.device.kernel(launch.module, &launch.kernel)?;
                     kernel.max_shared(launch.shared)?;
                     launches.push((kernel, launch));
                 }
             }
         }
-        tiles.sort_by_key(TilesJob::key);
-        for jobs in tiles.chunk_by(|a, b| a.key() == b.key()) {
-            for launch in tiles_launches(jobs, self.limits)? {
+        tiles.sort_by_key(TilesItem::key);
+        for items in tiles.chunk_by(|a, b| a.key() == b.key()) {
+            for launch in tiles_launches(items, self.limits)? {
                 let kernel = self.device.kernel(launch.module, &launch.kernel)?;
                 kernel.max_shared(launch.shared)?;
                 work.tiles.push((kernel, launch));
@@ -115,17 +114,17 @@ impl Launcher {
         Ok(work)
     }
 
-    /// Turns the tasks of one tensor, all of which are tiles, into launches that look rows up, and loads their kernels.
-    pub fn prepare_lookup(&self, tasks: &[DecodeTask<'_>]) -> Result<Lookups> {
-        let mut jobs = Vec::with_capacity(tasks.len());
-        for task in tasks {
-            let Method::Tiles(tiles) = task.method else { unreachable!("`no_lookup` was asked") };
-            jobs.push(task.job(tiles));
+    /// Turns the items of one tensor, all of which are tiles, into launches that look rows up, and loads their kernels.
+    pub fn prepare_lookup(&self, items: &[WorkItem<'_>]) -> Result<Lookups> {
+        let mut in_tiles = Vec::with_capacity(items.len());
+        for item in items {
+            let Method::Tiles(tiles) = item.method else { unreachable!("`no_lookup` was asked") };
+            in_tiles.push(item.in_tiles(tiles));
         }
         // What adds to others' bits comes behind them.
-        jobs.sort_by_key(TilesJob::key);
-        let launches = jobs.iter().map(|job| {
-            let launch = LookupLaunch::new(job, self.limits)?;
+        in_tiles.sort_by_key(TilesItem::key);
+        let launches = in_tiles.iter().map(|item| {
+            let launch = LookupLaunch::new(item, self.limits)?;
             let kernel = self.device.kernel(launch.module, &launch.kernel)?;
             kernel.max_shared(launch.most_shared())?;
             Ok((kernel, launch))

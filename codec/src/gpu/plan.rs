@@ -16,7 +16,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 pub use self::image::{Image, Places, PlaneImage};
 pub use self::lookup::{LookupLaunch, no_lookup};
 pub use self::part::Part;
-pub use self::product::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_launches, unfused};
+pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, unfused};
 use self::rooms::Rooms;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
@@ -358,9 +358,9 @@ pub struct Key {
     part: Option<Part>,
 }
 
-/// Strips of a plane to decode to one place.
+/// A [work item](crate::gpu::task::WorkItem) whose plane is in tiles: strips to decode to one place.
 #[derive(Clone, Copy, Debug)]
-pub struct TilesJob<'a> {
+pub struct TilesItem<'a> {
     pub tensor: &'a TensorPlan,
     pub tiles: &'a TilesPlan,
     /// Where the tensor's image is.
@@ -376,7 +376,7 @@ pub struct TilesJob<'a> {
     pub strips: (usize, usize),
 }
 
-impl TilesJob<'_> {
+impl TilesItem<'_> {
     /// Jobs with the same answer can share a launch. Launches are made in this order.
     pub fn key(&self) -> Key {
         let mode = self.tiles.mode();
@@ -389,7 +389,7 @@ impl TilesJob<'_> {
         }
     }
 
-    fn item(&self, cost_begin: u32) -> abi::Tiles {
+    fn params(&self, cost_begin: u32) -> abi::Tiles {
         let (t, g) = (self.tiles, &self.tiles.geometry);
         let (begin, end) = self.strips;
         let blocks = g.tile() / BLOCK_COLS;
@@ -488,9 +488,9 @@ impl Params {
     }
 }
 
-/// The launches that do `jobs`, which have one key.
-pub fn tiles_launches(jobs: &[TilesJob<'_>], limits: Limits) -> Result<Vec<TilesLaunch>> {
-    jobs.chunks(abi::MAX_ITEMS).map(|jobs| tiles_launch(jobs, limits)).collect()
+/// The launches that do `items`, which have one key.
+pub fn tiles_launches(items: &[TilesItem<'_>], limits: Limits) -> Result<Vec<TilesLaunch>> {
+    items.chunks(abi::MAX_ITEMS).map(|items| tiles_launch(items, limits)).collect()
 }
 
 /// Finds the blocks of threads whose share of a launch's `cost` lies within `item`, as the kernels cut it.
@@ -509,28 +509,28 @@ fn share(item: &mut abi::Tiles, cost: u32, grid: u32) {
     }
 }
 
-fn tiles_launch(jobs: &[TilesJob<'_>], limits: Limits) -> Result<TilesLaunch> {
-    let Key { module, mode, kind, part, .. } = jobs[0].key();
-    let mut params = Box::new(abi::TilesBatch { count: jobs.len() as u32, ..Default::default() });
+fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> {
+    let Key { module, mode, kind, part, .. } = items[0].key();
+    let mut params = Box::new(abi::TilesBatch { count: items.len() as u32, ..Default::default() });
     let (mut cost, mut chunks) = (0u32, 0usize);
-    for (job, item) in jobs.iter().zip(&mut params.items) {
-        *item = job.item(cost);
-        let n = item.chunk_end - item.chunk_begin;
+    for (item, to) in items.iter().zip(&mut params.items) {
+        *to = item.params(cost);
+        let n = to.chunk_end - to.chunk_begin;
         chunks += n as usize;
         cost = n
-            .checked_mul(item.blocks)
+            .checked_mul(to.blocks)
             .and_then(|c| cost.checked_add(c))
-            .filter(|_| item.chunk_end <= i32::MAX as u32)
+            .filter(|_| to.chunk_end <= i32::MAX as u32)
             .ok_or_else(|| Error::input("too much for one launch").advice("decode fewer tensors at once"))?;
     }
-    let rooms = Rooms::new(jobs);
+    let rooms = Rooms::new(items);
     let (blocks, most, buffers) = rooms.shape(limits)?;
     // Few chunks: one block a multiprocessor, which loads one table and leaves room for the next launch.
     let blocks = if chunks <= limits.multiprocessors * FEW_WARPS.min(most) { 1 } else { blocks };
     let grid = chunks.clamp(1, limits.multiprocessors * blocks);
     let warps = chunks.div_ceil(grid).clamp(1, most);
     params.cost = cost;
-    for item in &mut params.items[..jobs.len()] {
+    for item in &mut params.items[..items.len()] {
         if (item.chunk_end - item.chunk_begin) as usize >= grid * warps * SHARED_TURNS {
             share(item, cost, grid as u32);
         }

@@ -9,7 +9,7 @@ use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
 use super::plan::{Method, TensorPlan, Times};
 use super::stream::Stream;
-use super::task::{DecodeTask, Factor, RowIds, Target, Vectors};
+use super::task::{Factor, RowIds, Target, Vectors, WorkItem};
 use super::tensors::Tensors;
 use super::zstd::{self, FrameRun, Zstd};
 use crate::decode::Container;
@@ -78,9 +78,9 @@ impl Shared {
         self.overlap && bytes == Bytes::Stay
     }
 
-    /// Turns the tasks of one tensor into launches that look rows up, and loads their kernels.
-    pub fn prepare_lookup(&self, tasks: &[DecodeTask<'_>]) -> Result<Lookups> {
-        self.launcher.prepare_lookup(tasks)
+    /// Turns the items of one tensor into launches that look rows up, and loads their kernels.
+    pub fn prepare_lookup(&self, items: &[WorkItem<'_>]) -> Result<Lookups> {
+        self.launcher.prepare_lookup(items)
     }
 
     /// Puts the looking up of rows into the stream.
@@ -92,9 +92,9 @@ impl Shared {
         unsafe { self.launcher.look_up(work, ids, out, stream, self.overlaps(bytes)) }
     }
 
-    /// Turns tasks into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
-    pub fn prepare(&self, tasks: &[DecodeTask<'_>], bytes: Bytes) -> Result<Work> {
-        let some = tasks.iter().filter(|t| t.plan.elements() > 0 && !t.rows.is_empty());
+    /// Turns work items into launches. Loads the kernels that they need, so that launching neither allocates nor waits.
+    pub fn prepare(&self, items: &[WorkItem<'_>], bytes: Bytes) -> Result<Work> {
+        let some = items.iter().filter(|t| t.plan.elements() > 0 && !t.rows.is_empty());
         let (frames, others): (Vec<_>, Vec<_>) = some.partition(|t| matches!(t.method, Method::Zstd { .. }));
         let frames = frames.into_iter().map(FrameRun::new).collect::<Result<_>>()?;
         Ok(Work { launches: self.launcher.prepare(&others)?, frames, overlap: self.overlaps(bytes) })
@@ -103,7 +103,7 @@ impl Shared {
     /// Puts the work into the stream.
     ///
     /// # Safety
-    /// The addresses of the tasks are of memory that is large enough and lives until the work is done, images are as
+    /// The addresses of the items are of memory that is large enough and lives until the work is done, images are as
     /// planned, and nothing else writes there meanwhile.
     pub unsafe fn launch(&self, work: &Work, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.

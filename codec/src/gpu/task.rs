@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, TilesJob, TilesPlan, Times};
+use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, TilesItem, TilesPlan, Times};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -128,9 +128,9 @@ impl RowIds {
     }
 }
 
-/// A plane of a tensor to decode: which, from where, to where. All addresses are the device's.
+/// A work item of grouped launches: a plane of a tensor to decode or to multiply with, its source and its output. All addresses are the device's.
 #[derive(Clone, Debug)]
-pub(super) struct DecodeTask<'a> {
+pub(super) struct WorkItem<'a> {
     pub plan: &'a TensorPlan,
     /// How the plane is decoded.
     pub method: &'a Method,
@@ -149,12 +149,12 @@ pub(super) struct DecodeTask<'a> {
     pub times: Option<Times>,
 }
 
-impl<'a> DecodeTask<'a> {
-    /// The task as launches are made of it; its plane is in these tiles.
-    pub fn job(&self, tiles: &'a TilesPlan) -> TilesJob<'a> {
+impl<'a> WorkItem<'a> {
+    /// The item as launches are made of it, where its plane is in these tiles.
+    pub fn in_tiles(&self, tiles: &'a TilesPlan) -> TilesItem<'a> {
         let strips = (self.plan.strip_of(self.rows.start), self.plan.strip_of(self.rows.end));
         debug_assert_eq!(self.plan.first_row(strips.0), self.rows.start);
-        TilesJob {
+        TilesItem {
             tensor: self.plan,
             tiles,
             image: self.image,
@@ -193,28 +193,28 @@ pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Re
 /// Threads of the kernels in module `util`.
 pub(super) const UTIL_THREADS: u32 = 256;
 
-/// Elements of the plane that a task writes.
-pub(super) fn elements_of(task: &DecodeTask<'_>) -> Range<usize> {
-    if task.rows.len() == task.plan.rows() {
-        return 0..task.plan.elements();
+/// Elements of the plane that an item writes.
+pub(super) fn elements_of(item: &WorkItem<'_>) -> Range<usize> {
+    if item.rows.len() == item.plan.rows() {
+        return 0..item.plan.elements();
     }
-    task.rows.start * task.plan.matrix.2..task.rows.end * task.plan.matrix.2
+    item.rows.start * item.plan.matrix.2..item.rows.end * item.plan.matrix.2
 }
 
 /// An item of `wcodec_dequantize`: `symbols` is the address at which element 0 of the plane would lie.
-pub(super) fn symbols_item(task: &DecodeTask<'_>, symbols: u64, elements: Range<usize>) -> abi::Symbols {
-    let cols = task.plan.matrix.2;
+pub(super) fn symbols_item(item: &WorkItem<'_>, symbols: u64, elements: Range<usize>) -> abi::Symbols {
+    let cols = item.plan.matrix.2;
     let aligned = cols.is_multiple_of(16) && symbols.is_multiple_of(16) && elements.start.is_multiple_of(16);
     abi::Symbols {
         symbols,
         begin: elements.start as u64,
         end: elements.end as u64,
         cols: cols as u64,
-        row_begin: task.rows.start as u64,
-        output: task.plan.place(&task.image, task.out, task.kind),
+        row_begin: item.rows.start as u64,
+        output: item.plan.place(&item.image, item.out, item.kind),
         cost_begin: 0,
-        kind: task.kind as u32,
-        vector: u32::from(aligned && elements.len().is_multiple_of(16) && task.plan.is_vector(task.out, task.kind)),
+        kind: item.kind as u32,
+        vector: u32::from(aligned && elements.len().is_multiple_of(16) && item.plan.is_vector(item.out, item.kind)),
     }
 }
 

@@ -7,7 +7,7 @@ use wcodec_kernels::abi::{self, OutputKind};
 
 use super::plan::{Method, Places, TensorPlan, Times, no_lookup, unfused};
 use super::table::{Form, device_table};
-use super::task::{DecodeTask, Factor, FactorPart, Target, Vectors, checked_rows};
+use super::task::{Factor, FactorPart, Target, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -105,12 +105,12 @@ impl Tensors {
         Ok((i, kind, rows))
     }
 
-    /// The tasks that do `target`, one for each plane, whose images are at what `images` says of the tensor's number.
-    pub fn tasks(&self, target: &Target, images: impl Fn(usize) -> Vec<Places>) -> Result<Vec<DecodeTask<'_>>> {
+    /// The work items that do `target`, one for each plane, whose images are at what `images` says of the tensor's number.
+    pub fn items(&self, target: &Target, images: impl Fn(usize) -> Vec<Places>) -> Result<Vec<WorkItem<'_>>> {
         let (i, kind, rows) = self.checked(target)?;
         let plan = &self.plans[i];
         let planes = images(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
-        let task = |((image, method), plane): ((Places, _), usize)| DecodeTask {
+        let item = |((image, method), plane): ((Places, _), usize)| WorkItem {
             plan,
             method,
             image,
@@ -121,27 +121,27 @@ impl Tensors {
             rows: rows.clone(),
             times: None,
         };
-        Ok(planes.map(task).collect())
+        Ok(planes.map(item).collect())
     }
 
-    /// The tasks that decode these rows of the tensor `target`, one range behind the other; what it says of rows is not looked at.
+    /// The work items that decode these rows of the tensor `target`, one range behind the other; what it says of rows is not looked at.
     pub fn runs(
         &self,
         target: &Target,
         runs: &[Range<usize>],
         images: impl Fn(usize) -> Vec<Places>,
-    ) -> Result<Vec<DecodeTask<'_>>> {
-        let whole = self.tasks(&Target { rows: None, ..target.clone() }, images)?;
-        let Some(DecodeTask { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
+    ) -> Result<Vec<WorkItem<'_>>> {
+        let whole = self.items(&Target { rows: None, ..target.clone() }, images)?;
+        let Some(WorkItem { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
         let row_bytes = plan.matrix.2 * kind.bytes();
-        let mut tasks = Vec::with_capacity(runs.len() * whole.len());
+        let mut items = Vec::with_capacity(runs.len() * whole.len());
         let mut out = target.out;
         for run in runs {
             let rows = checked_rows(plan, Some(run))?;
-            tasks.extend(whole.iter().map(|task| DecodeTask { out, rows: rows.clone(), ..task.clone() }));
+            items.extend(whole.iter().map(|item| WorkItem { out, rows: rows.clone(), ..item.clone() }));
             out = out.wrapping_add((rows.len() * row_bytes) as u64);
         }
-        Ok(tasks)
+        Ok(items)
     }
 
     /// The same as targets, one for each range.
@@ -230,22 +230,22 @@ impl Tensors {
         Ok(no_lookup(&self.plans[self.find(name)?]))
     }
 
-    /// The tasks of looking rows of a tensor up, to be written as `dtype`; its image is at what `images` says of its number.
+    /// The work items of looking rows of a tensor up, to be written as `dtype`; its image is at what `images` says of its number.
     ///
     /// # Errors
     /// No kernel looks rows of it up, or not as that dtype.
-    pub fn lookup_tasks(
+    pub fn lookup_items(
         &self,
         name: &str,
         dtype: Dtype,
         images: impl Fn(usize) -> Vec<Places>,
-    ) -> Result<Vec<DecodeTask<'_>>> {
+    ) -> Result<Vec<WorkItem<'_>>> {
         if let Some(why) = self.no_lookup(name)? {
             return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));
         }
-        self.tasks(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, images)
+        self.items(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, images)
     }
 
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {

@@ -14,7 +14,7 @@ use super::options::GpuOptions;
 use super::plan::{Limits, Method, Part, filter_code};
 use super::stream::{Event, Stream};
 use super::task::{
-    DecodeTask, UTIL_THREADS, elements_of, grid_for, part_item, parts_batches, symbols_batch, symbols_item,
+    UTIL_THREADS, WorkItem, elements_of, grid_for, part_item, parts_batches, symbols_batch, symbols_item,
 };
 use crate::coder::Filter;
 use crate::error::{Error, Result};
@@ -41,19 +41,19 @@ pub(super) struct FrameRun {
 }
 
 impl FrameRun {
-    pub fn new(task: &DecodeTask<'_>) -> Result<Self> {
-        let &Method::Zstd { chunk, frames, filter, part } = task.method else { unreachable!("a plane of coder zstd") };
-        let elements = elements_of(task);
+    pub fn new(item: &WorkItem<'_>) -> Result<Self> {
+        let &Method::Zstd { chunk, frames, filter, part } = item.method else { unreachable!("a plane of coder zstd") };
+        let elements = elements_of(item);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
-        let whole = elements.len() == task.plan.elements();
+        let whole = elements.len() == item.plan.elements();
         Ok(Self {
             item: abi::Frames {
-                data: task.image.data,
-                offsets: task.image.offsets,
+                data: item.image.data,
+                offsets: item.image.offsets,
                 output: 0,
-                decoded: task.plan.elements() as u64,
-                status: task.status,
+                decoded: item.plan.elements() as u64,
+                status: item.status,
                 frame_begin: first as u64,
                 frames: u32::try_from(last - first)
                     .map_err(|_| Error::unsupported("too many frames").advice("decode it on the CPU"))?,
@@ -61,14 +61,14 @@ impl FrameRun {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && part.is_none() && task.kind == OutputKind::Int8 && !task.plan.tensor.transposed())
-                .then_some(task.out),
-            symbols: symbols_item(task, 0, elements),
+            direct: (whole && part.is_none() && item.kind == OutputKind::Int8 && !item.plan.tensor.transposed())
+                .then_some(item.out),
+            symbols: symbols_item(item, 0, elements),
             part,
-            kind: task.kind,
+            kind: item.kind,
             filter,
-            cols: task.plan.matrix.2,
-            elements: task.plan.elements(),
+            cols: item.plan.matrix.2,
+            elements: item.plan.elements(),
         })
     }
 

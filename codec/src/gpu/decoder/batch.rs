@@ -38,7 +38,7 @@ impl Batch {
             return Ok(work);
         }
         let shared = &self.inner.shared;
-        let work = shared.prepare(&groups.all[group].tasks(&shared.tensors, base)?, Bytes::Arrive)?;
+        let work = shared.prepare(&groups.all[group].items(&shared.tensors, base)?, Bytes::Arrive)?;
         Ok(place.get_or_init(|| work))
     }
 

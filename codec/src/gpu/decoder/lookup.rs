@@ -37,9 +37,9 @@ impl Lookup {
         let (shared, tensors) = (&inner.shared, &inner.shared.tensors);
         let number = tensors.find(name)?;
         // Also for a tensor in the file, from no place: kernels are loaded, and what they do not take is refused now.
-        let tasks = tensors.lookup_tasks(name, dtype, |i| inner.image(i))?;
-        let row_bytes = tasks.first().map_or(0, |task| task.plan.row_bytes(task.kind));
-        let work = shared.prepare_lookup(&tasks)?;
+        let items = tensors.lookup_items(name, dtype, |i| inner.image(i))?;
+        let row_bytes = items.first().map_or(0, |item| item.plan.row_bytes(item.kind));
+        let work = shared.prepare_lookup(&items)?;
         let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };
         let home = inner.homes[number];
         let file = inner.streaming.clone().filter(|_| home == Home::Disk);
@@ -120,8 +120,8 @@ impl Lookup {
             for (piece, run) in &lookup.runs[group] {
                 if work.as_ref().is_none_or(|(of, _)| of != piece) {
                     let place = |_| pieces[*piece].places(base);
-                    let tasks = shared.tensors.lookup_tasks(&self.target.name, self.target.dtype, place)?;
-                    work = Some((*piece, shared.prepare_lookup(&tasks)?));
+                    let items = shared.tensors.lookup_items(&self.target.name, self.target.dtype, place)?;
+                    work = Some((*piece, shared.prepare_lookup(&items)?));
                 }
                 let Some((_, work)) = &work else { continue };
                 let ids = RowIds { ptr: ids.ptr + (run.start * size) as u64, count: run.len(), ..ids };

@@ -49,9 +49,9 @@ fn look_up(t: &mut Loaded, kind: OutputKind, ids: &[i64], wide: bool, seed: u64,
     let mut numbers = Buffer::from(&numbers[..]);
     let place = RowIds { ptr: numbers.address(), count: ids.len(), wide };
     let strips = t.plan.strips();
-    let mut jobs: Vec<_> = (0..t.plan.planes.len()).map(|i| t.job(i, 0..strips, kind)).collect();
-    jobs.sort_by_key(TilesJob::key);
-    let launches: Vec<_> = jobs.iter().map(|job| LookupLaunch::new(job, LIMITS).unwrap()).collect();
+    let mut items: Vec<_> = (0..t.plan.planes.len()).map(|i| t.in_tiles(i, 0..strips, kind)).collect();
+    items.sort_by_key(TilesItem::key);
+    let launches: Vec<_> = items.iter().map(|item| LookupLaunch::new(item, LIMITS).unwrap()).collect();
     let mut memory = vec![Memory::read::<u8>(&t.image)];
     memory.extend(t.tables.iter().map(|table| Memory::read::<u32>(table)));
     memory.push(Memory::write::<u32>(&mut t.status));
@@ -244,17 +244,17 @@ fn what_no_kernel_looks_up_is_refused() {
     assert_eq!(no_lookup(&plan).as_deref(), Some("elements of F8_E4M3"));
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!("raw") };
     let image = plan.image.at(0)[0];
-    let job =
-        TilesJob { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::Int8, strips: (0, 0) };
-    let e = LookupLaunch::new(&job, LIMITS).unwrap_err();
+    let item =
+        TilesItem { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::Int8, strips: (0, 0) };
+    let e = LookupLaunch::new(&item, LIMITS).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
     // What a launch cannot take.
     let plan = of(huffman, "w0");
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
     let image = plan.image.at(0)[0];
-    let job =
-        TilesJob { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::F32, strips: (0, 0) };
-    let launch = LookupLaunch::new(&job, LIMITS).unwrap();
+    let item =
+        TilesItem { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::F32, strips: (0, 0) };
+    let launch = LookupLaunch::new(&item, LIMITS).unwrap();
     let ids = RowIds { ptr: 256, count: 5, wide: true };
     assert!(launch.at(ids, 256).is_ok());
     for (ids, out) in [

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductJob, ProductLaunch, Times, product_launches, unfused};
+use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, unfused};
 use half::{bf16, f16};
 
 mod around;
@@ -60,32 +60,32 @@ impl Inputs {
 }
 
 /// The work of multiplying with all rows of `strips` of each tensor, and how many of a vector's results are before the end of all.
-fn jobs<'a>(
+fn items<'a>(
     tensors: &'a [Loaded],
     kind: OutputKind,
     bias: Option<&Buffer>,
     strips: &dyn Fn(usize) -> Range<usize>,
     part: &dyn Fn(usize) -> u32,
-) -> (Vec<ProductJob<'a>>, usize) {
-    let (mut jobs, mut before) = (Vec::new(), 0);
+) -> (Vec<ProductItem<'a>>, usize) {
+    let (mut items, mut before) = (Vec::new(), 0);
     for (i, t) in tensors.iter().enumerate() {
         let s = strips(t.plan.strips());
         let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
-        let tiles = t.job(0, s, kind);
+        let tiles = t.in_tiles(0, s, kind);
         let bias = bias.map_or(0, Buffer::address);
         let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i), vector: 0 };
         before += if times.part == abi::PART_GATE { 0 } else { rows as u32 };
-        jobs.push(ProductJob { tiles, times });
+        items.push(ProductItem { tiles, times });
     }
-    (jobs, before as usize)
+    (items, before as usize)
 }
 
-/// The launches of jobs, and their kernels' names.
-pub fn launches(jobs: &[ProductJob<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
+/// The launches of items, and their kernels' names.
+pub fn launches(items: &[ProductItem<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
     let most = *MOST_VECTORS.iter().find(|&&m| m >= count).unwrap();
     let mut launches = Vec::new();
-    for jobs in jobs.chunk_by(|a, b| a.key() == b.key()) {
-        launches.extend(product_launches(jobs, most, limits).unwrap());
+    for items in items.chunk_by(|a, b| a.key() == b.key()) {
+        launches.extend(product_launches(items, most, limits).unwrap());
     }
     let kernels = launches.iter().map(|l| l.kernel.clone()).collect();
     (launches, kernels)
@@ -142,11 +142,11 @@ fn multiply(
 ) -> (Vec<Vec<u16>>, BTreeSet<String>) {
     // Another launch may have written it: as memory that is written to, it is not to be read by loads of what never changes.
     let mut bias = bias.map(|bias| Buffer::from(&bias[..]));
-    let (jobs, rows) = jobs(tensors, inputs.kind, bias.as_ref(), strips, &|_| abi::PART_RESULT);
+    let (items, rows) = items(tensors, inputs.kind, bias.as_ref(), strips, &|_| abi::PART_RESULT);
     let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
     out.fill(POISON);
-    let (launches, kernels) = launches(&jobs, inputs.count, limits);
-    let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
+    let (launches, kernels) = launches(&items, inputs.count, limits);
+    let sizes: Vec<usize> = items.iter().map(|j| j.times.stride as usize).collect();
     let more = bias.as_mut().map(|bias| Memory::write::<u8>(bias)).into_iter().collect();
     run(&launches, tensors, inputs, &mut out, more, |_| (), seed);
     assert!(out[..GUARD].iter().chain(&out[out.len() - GUARD..]).all(|&b| b == POISON), "{kernels:?} writes elsewhere");
@@ -259,13 +259,13 @@ fn matrices_of_other_vectors_each() {
         let inputs = Inputs::new(&mut rng, kind, 4, 515, 2.0);
         let mut tensors = loaded;
         let places = [2u32, 0, 3, 1];
-        let (mut jobs, rows) = jobs(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
-        jobs.iter_mut().zip(places).for_each(|(job, vector)| job.times.vector = vector);
-        let (launches, _) = launches(&jobs, 1, limits);
+        let (mut items, rows) = items(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
+        items.iter_mut().zip(places).for_each(|(item, vector)| item.times.vector = vector);
+        let (launches, _) = launches(&items, 1, limits);
         let mut out = Buffer::new(rows * 2 + 2 * GUARD);
         out.fill(POISON);
         let own = |params: &mut abi::FactorsBatch| (params.vectors, params.vector) = (1, 0);
-        let sizes: Vec<usize> = jobs.iter().map(|j| j.times.stride as usize).collect();
+        let sizes: Vec<usize> = items.iter().map(|j| j.times.stride as usize).collect();
         run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, i as u64);
         let mut at = GUARD;
         for ((t, place), rows) in tensors.iter_mut().zip(places).zip(sizes) {
@@ -341,7 +341,7 @@ fn damaged(mut t: Loaded, inputs: &Inputs, limits: Limits, seed: u64, what: &str
     let status = tensors[0].status[0];
     let told = (status != abi::STATUS_GOOD).then_some(status);
     // Products take it on trust that a patch's change gives its value.
-    let changes = jobs(&tensors, inputs.kind, None, &|s| 0..s, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
+    let changes = items(&tensors, inputs.kind, None, &|s| 0..s, &|_| abi::PART_RESULT).0[0].tiles.tiles.tiling.changes;
     let trusted = changes && decoded.status.is_some() && told.is_none_or(|t| Some(t) > decoded.status);
     assert!(decoded.status == told || trusted, "{used:?} {what}: {:?}, {told:?}", decoded.status);
     if trusted {

@@ -5,7 +5,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::gpu::disk::{self, Disk, tests::filled};
 use crate::gpu::groups::{FileLookup, Group, Sources, Wanted, split};
-use crate::gpu::plan::{LookupLaunch, ProductJob, no_lookup, unfused};
+use crate::gpu::plan::{LookupLaunch, ProductItem, no_lookup, unfused};
 use crate::gpu::residency::{Home, Residency};
 use crate::gpu::task::{Factor, FactorPart, RowIds, Target};
 use crate::gpu::tensors::Tensors;
@@ -119,7 +119,7 @@ impl Machine {
         rng: &mut StdRng,
         wanted: Vec<Wanted>,
         written: &mut [&mut Buffer],
-        mut launch: impl FnMut(&[DecodeTask<'_>], &[Memory<'_>]),
+        mut launch: impl FnMut(&[WorkItem<'_>], &[Memory<'_>]),
     ) -> Result<usize> {
         let (resident, others) = split(&self.tensors, &self.homes, wanted, |i| self.image(i))?;
         let mut groups = self.sources().groups(&self.tensors, &others)?;
@@ -129,11 +129,11 @@ impl Machine {
         for group in &mut groups {
             assert!(group.bytes <= self.slot && group.reads.bytes <= self.pinned);
             let slot = self.filled(group, rng.random())?;
-            let tasks = group.tasks(&self.tensors, slot.address())?;
+            let items = group.items(&self.tensors, slot.address())?;
             let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
             memory.extend(written.iter_mut().map(|buffer| Memory::write::<u8>(buffer)));
             memory.push(Memory::read::<u8>(&slot));
-            launch(&tasks, &memory);
+            launch(&items, &memory);
         }
         Ok(groups.len())
     }
@@ -142,7 +142,7 @@ impl Machine {
     fn decode(&mut self, rng: &mut StdRng, targets: Vec<Target>, out: &mut Buffer) -> Result<usize> {
         let wanted = targets.into_iter().map(|target| (target, None)).collect();
         let seed = rng.random();
-        self.each(rng, wanted, &mut [out], |tasks, memory| launch(tasks, memory, seed))
+        self.each(rng, wanted, &mut [out], |items, memory| launch(items, memory, seed))
     }
 
     /// Multiplies vectors with all rows of matrices, or some, and adds `bias`; results are from `GUARD` on in `out`.
@@ -161,10 +161,10 @@ impl Machine {
         let wanted = self.tensors.factors(&factors, |dtype| dtype != Dtype::F32)?;
         let wanted = wanted.into_iter().map(|(target, times)| (target, Some(times))).collect();
         let (seed, y, x) = (rng.random(), out.address() + GUARD as u64, vectors.address() + inputs.off as u64);
-        self.each(rng, wanted, &mut [out, &mut bias, &mut vectors], |tasks, memory| {
-            let mut jobs: Vec<ProductJob<'_>> = tasks.iter().map(product).collect();
-            jobs.sort_by_key(ProductJob::key);
-            for l in product::launches(&jobs, inputs.count, LIMITS).0 {
+        self.each(rng, wanted, &mut [out, &mut bias, &mut vectors], |items, memory| {
+            let mut items: Vec<ProductItem<'_>> = items.iter().map(product).collect();
+            items.sort_by_key(ProductItem::key);
+            for l in product::launches(&items, inputs.count, LIMITS).0 {
                 let mut params = l.params.clone();
                 (params.vectors, params.x, params.x_stride) = (inputs.count as u32, x, inputs.stride as u64);
                 let aligned = x.is_multiple_of(16) && (inputs.count == 1 || inputs.stride.is_multiple_of(8));
@@ -179,7 +179,7 @@ impl Machine {
     /// Looks rows up, as a decoder does for each residency; how many runs of numbers there were.
     fn look_up(&mut self, rng: &mut StdRng, name: &str, dtype: Dtype, ids: &Ids, out: &mut Buffer) -> Result<usize> {
         let number = self.tensors.find(name)?;
-        let here = self.tensors.lookup_tasks(name, dtype, |i| self.image(i))?;
+        let here = self.tensors.lookup_items(name, dtype, |i| self.image(i))?;
         let to = out.address() + GUARD as u64;
         let seed = rng.random();
         if self.homes[number] != Home::Disk {
@@ -201,12 +201,12 @@ impl Machine {
             let slot = self.filled(group, rng.random())?;
             for (piece, run) in of {
                 let places = |_| group.pieces[*piece].places(slot.address());
-                let tasks = self.tensors.lookup_tasks(name, dtype, places)?;
+                let items = self.tensors.lookup_items(name, dtype, places)?;
                 let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
                 memory.push(Memory::write::<u8>(out));
                 memory.push(Memory::read::<u8>(&ids.memory));
                 memory.push(Memory::read::<u8>(&slot));
-                look_up(&tasks, ids.place(run.clone()), to + (run.start * row) as u64, &memory, seed);
+                look_up(&items, ids.place(run.clone()), to + (run.start * row) as u64, &memory, seed);
                 runs += 1;
             }
         }
@@ -246,30 +246,30 @@ impl Ids {
     }
 }
 
-fn product<'a>(task: &DecodeTask<'a>) -> ProductJob<'a> {
-    let Method::Tiles(tiles) = task.method else { panic!("{} is not in tiles", task.plan.name()) };
-    ProductJob { tiles: task.job(tiles), times: task.times.expect("it is multiplied with") }
+fn product<'a>(item: &WorkItem<'a>) -> ProductItem<'a> {
+    let Method::Tiles(tiles) = item.method else { panic!("{} is not in tiles", item.plan.name()) };
+    ProductItem { tiles: item.in_tiles(tiles), times: item.times.expect("it is multiplied with") }
 }
 
 /// Decodes, in as few launches as a device.
-fn launch(tasks: &[DecodeTask<'_>], memory: &[Memory<'_>], seed: u64) {
-    let (mut jobs, mut parts, mut symbols) = (Vec::new(), Vec::new(), Vec::new());
-    for task in tasks {
-        match task.method {
-            Method::Tiles(tiles) => jobs.push(task.job(tiles)),
+fn launch(items: &[WorkItem<'_>], memory: &[Memory<'_>], seed: u64) {
+    let (mut in_tiles, mut parts, mut symbols) = (Vec::new(), Vec::new(), Vec::new());
+    for item in items {
+        match item.method {
+            Method::Tiles(tiles) => in_tiles.push(item.in_tiles(tiles)),
             Method::Raw { part } => {
-                let item = symbols_item(task, task.image.data, elements_of(task));
+                let raw = symbols_item(item, item.image.data, elements_of(item));
                 match *part {
-                    Some(part) => parts.push(part_item(part, task.kind, item)),
-                    None => symbols.push(item),
+                    Some(part) => parts.push(part_item(part, item.kind, raw)),
+                    None => symbols.push(raw),
                 }
             }
             Method::Zstd { .. } => panic!("coder zstd is nvCOMP's"),
         }
     }
-    jobs.sort_by_key(TilesJob::key);
-    for jobs in jobs.chunk_by(|a, b| a.key() == b.key()) {
-        for l in tiles_launches(jobs, LIMITS).unwrap() {
+    in_tiles.sort_by_key(TilesItem::key);
+    for items in in_tiles.chunk_by(|a, b| a.key() == b.key()) {
+        for l in tiles_launches(items, LIMITS).unwrap() {
             let launch = Launch::new(l.module, &l.kernel).grid(l.grid).threads(l.threads).shared(l.shared);
             let launch = launch.seed(seed).overlaps(true);
             launch.run(l.params.as_bytes(), memory).unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
@@ -288,18 +288,18 @@ fn launch(tasks: &[DecodeTask<'_>], memory: &[Memory<'_>], seed: u64) {
     }
 }
 
-/// Looks rows up by the tasks of one tensor.
-fn look_up(tasks: &[DecodeTask<'_>], ids: RowIds, out: u64, memory: &[Memory<'_>], seed: u64) {
-    let job = |task: &DecodeTask<'_>| match task.method {
-        Method::Tiles(tiles) => LookupLaunch::new(&task.job(tiles), LIMITS).unwrap(),
-        _ => panic!("{} is not in tiles", task.plan.name()),
+/// Looks rows up by the items of one tensor.
+fn look_up(items: &[WorkItem<'_>], ids: RowIds, out: u64, memory: &[Memory<'_>], seed: u64) {
+    let launch = |item: &WorkItem<'_>| match item.method {
+        Method::Tiles(tiles) => LookupLaunch::new(&item.in_tiles(tiles), LIMITS).unwrap(),
+        _ => panic!("{} is not in tiles", item.plan.name()),
     };
-    let mut tasks: Vec<_> = tasks.iter().collect();
-    tasks.sort_by_key(|task| match task.method {
-        Method::Tiles(tiles) => task.job(tiles).key(),
-        _ => panic!("{} is not in tiles", task.plan.name()),
+    let mut items: Vec<_> = items.iter().collect();
+    items.sort_by_key(|item| match item.method {
+        Method::Tiles(tiles) => item.in_tiles(tiles).key(),
+        _ => panic!("{} is not in tiles", item.plan.name()),
     });
-    for l in tasks.into_iter().map(job) {
+    for l in items.into_iter().map(launch) {
         let (params, grid, threads, shared) = l.at(ids, out).unwrap();
         let launch = Launch::new(l.module, &l.kernel).grid(grid).threads(threads).shared(shared);
         launch.seed(seed).overlaps(true).run(params.as_bytes(), memory).unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
@@ -456,12 +456,12 @@ fn runs_of_rows_of_every_residency_are_those_of_the_whole() {
                 let target = Target { name: info.name.clone(), out: to, dtype, rows: None };
                 let what = format!("{} {runs:?} as {dtype}, {residency:?}", info.name);
                 if residency == Residency::Device {
-                    let tasks = machine.tensors.runs(&target, &runs, |i| machine.image(i)).unwrap();
-                    let tasks: Vec<_> = tasks.into_iter().filter(|task| !task.rows.is_empty()).collect();
+                    let items = machine.tensors.runs(&target, &runs, |i| machine.image(i)).unwrap();
+                    let items: Vec<_> = items.into_iter().filter(|item| !item.rows.is_empty()).collect();
                     let mut memory =
                         Machine::memory(&machine.images, &machine.host, &machine.tables, &mut machine.statuses);
                     memory.push(Memory::write::<u8>(&mut out));
-                    launch(&tasks, &memory, rng.random());
+                    launch(&items, &memory, rng.random());
                 } else {
                     let targets = machine.tensors.run_targets(&target, &runs).unwrap();
                     machine.decode(&mut rng, targets, &mut out).unwrap();

@@ -3,7 +3,7 @@
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::{Limits, Method, Mode, Rooms, TensorPlan, TilesJob};
+use super::{Limits, Method, Mode, Rooms, TensorPlan, TilesItem};
 use crate::coder::LANES;
 use crate::error::{Error, Result};
 use crate::gpu::task::RowIds;
@@ -45,18 +45,18 @@ pub struct LookupLaunch {
 }
 
 impl LookupLaunch {
-    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. The job is of all its rows; its `out` is not looked at.
+    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. The item is of all its rows; its `out` is not looked at.
     ///
     /// # Errors
     /// Chunks are too large for the device, or elements are no floats of 16 or 32 bits.
-    pub fn new(job: &TilesJob<'_>, limits: Limits) -> Result<Self> {
-        let (tensor, kind) = (job.tensor, job.kind);
+    pub fn new(item: &TilesItem<'_>, limits: Limits) -> Result<Self> {
+        let (tensor, kind) = (item.tensor, item.kind);
         if kind == OutputKind::Int8 {
             return Err(Error::input("rows are looked up as F32, F16 or BF16, not as bytes")
                 .tensor(tensor.name())
                 .advice("name one of these"));
         }
-        let key = job.key();
+        let key = item.key();
         let module = match key.module {
             Module::Rans => Module::Ransrows,
             Module::Huffman => Module::Huffmanrows,
@@ -68,15 +68,15 @@ impl LookupLaunch {
             Mode::QuadTrellis => "quadtrellis",
             _ => "general",
         };
-        let rooms = Rooms::new(&[*job]);
+        let rooms = Rooms::new(&[*item]);
         let (blocks, most, buffers) = rooms.shape(limits).map_err(|e| e.tensor(tensor.name()))?;
         let params = abi::RowsBatch {
             kind: kind as u32,
             barriers: rooms.barriers() as u32,
             buffer_bytes: rooms.buffer as u32,
             buffers_per_warp: buffers as u32,
-            tiles: job.item(0),
-            fields: job.tiles.part.map(|part| part.fields(kind)).unwrap_or_default(),
+            tiles: item.params(0),
+            fields: item.tiles.part.map(|part| part.fields(kind)).unwrap_or_default(),
             ..Default::default()
         };
         Ok(Self {

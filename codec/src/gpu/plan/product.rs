@@ -3,7 +3,7 @@
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::{Limits, Mode, TensorPlan, TilesJob, TilesPlan};
+use super::{Limits, Mode, TensorPlan, TilesItem, TilesPlan};
 use crate::coder::{BLOCK_COLS, Filter, LANES, Layout, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Method;
@@ -47,13 +47,13 @@ const SOME_WARPS: usize = 8;
 /// What a matrix gives to the results.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Address of what is added to the results of the first of the task's rows; 0 for nothing.
+    /// Address of what is added to the results of the first of the item's rows; 0 for nothing.
     pub bias: u64,
     /// Results of the matrices before this one, for each vector.
     pub before: u32,
     /// Results of this one.
     pub stride: u32,
-    /// Place of the first of the task's rows among them.
+    /// Place of the first of the item's rows among them.
     pub place: u32,
     /// One of `PART_*`.
     pub part: u32,
@@ -104,15 +104,15 @@ pub fn unfused(plan: &TensorPlan) -> Option<String> {
     }
 }
 
-/// Strips of a matrix to multiply with.
+/// A work item of products: strips of a matrix to multiply with.
 #[derive(Clone, Copy, Debug)]
-pub struct ProductJob<'a> {
+pub struct ProductItem<'a> {
     /// `out` is not used; `kind` is the vectors'.
-    pub tiles: TilesJob<'a>,
+    pub tiles: TilesItem<'a>,
     pub times: Times,
 }
 
-impl ProductJob<'_> {
+impl ProductItem<'_> {
     /// Jobs with the same answer can share a launch.
     pub fn key(&self) -> (Module, Mode, OutputKind, bool) {
         let tiles = self.tiles.tiles;
@@ -130,7 +130,7 @@ impl ProductJob<'_> {
     /// Whether one vector is multiplied in whole numbers: a fact of the matrix alone, so that results do not depend on what else is in the
     /// launch. Kernels add halves of levels by tile, and not by block.
     fn whole(&self) -> bool {
-        let output = self.tiles.item(0).output;
+        let output = self.tiles.params(0).output;
         output.offset == 0 || output.scales_per_row <= 1
     }
 
@@ -227,18 +227,18 @@ struct Way {
 }
 
 impl Way {
-    fn warps(self, jobs: &[ProductJob<'_>], vectors: usize) -> usize {
+    fn warps(self, items: &[ProductItem<'_>], vectors: usize) -> usize {
         if !self.one && (self.early || vectors > 8) {
             return MOST_WARPS[1];
         }
-        let quads = !self.early && matches!(jobs[0].key().1, Mode::Quad | Mode::QuadTrellis);
+        let quads = !self.early && matches!(items[0].key().1, Mode::Quad | Mode::QuadTrellis);
         (if quads { QUAD_WARPS } else { MOST_WARPS[0] }) / self.blocks
     }
 
     /// log2 of the copies in which the table may lie, from the best on.
-    fn copies(self, jobs: &[ProductJob<'_>]) -> impl Iterator<Item = usize> {
-        let (module, mode, ..) = jobs[0].key();
-        let bytes = jobs.iter().map(|j| 4 << j.tiles.tiles.table.bits()).max().unwrap_or(0);
+    fn copies(self, items: &[ProductItem<'_>]) -> impl Iterator<Item = usize> {
+        let (module, mode, ..) = items[0].key();
+        let bytes = items.iter().map(|j| 4 << j.tiles.tiles.table.bits()).max().unwrap_or(0);
         let most = if self.early { EARLY_COPIES } else { MOST_COPIES / self.blocks };
         // Kernels for several vectors have no copies: they have other things to wait for.
         let several = module == Module::Huffman && mode != Mode::Pair && self.one;
@@ -248,9 +248,9 @@ impl Way {
     /// Whether the sums of what patches change are added behind all blocks of a chunk, in whole numbers, which have no order. Symbols of a trellis have to
     /// be right before it is undone, what is decoded before the vector is there can have its patches then, too, and rows with several scales have no sum of
     /// a whole chunk.
-    fn corrects(self, jobs: &[ProductJob<'_>]) -> bool {
-        let (_, mode, _, changes) = jobs[0].key();
-        jobs.iter().all(|j| j.tiles.item(0).output.scales_per_row <= 1)
+    fn corrects(self, items: &[ProductItem<'_>]) -> bool {
+        let (_, mode, _, changes) = items[0].key();
+        items.iter().all(|j| j.tiles.params(0).output.scales_per_row <= 1)
             && changes
             && matches!(mode, Mode::Low | Mode::Quad)
             && self.one
@@ -258,9 +258,9 @@ impl Way {
     }
 
     /// Bytes that a block of so many warps, which has `per_block` strips, wants for what is staged, and for digits.
-    fn staging(self, jobs: &[ProductJob<'_>], warps: usize, per_block: usize) -> usize {
-        let of = |job: &ProductJob<'_>| {
-            let (tiles, blocks) = (job.tiles(), job.blocks());
+    fn staging(self, items: &[ProductItem<'_>], warps: usize, per_block: usize) -> usize {
+        let of = |item: &ProductItem<'_>| {
+            let (tiles, blocks) = (item.tiles(), item.blocks());
             match (self.one, self.early) {
                 (true, true) => warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS,
                 (true, false) => tiles * (blocks * DIGITS_BLOCK + DIGITS_SCALED),
@@ -268,20 +268,20 @@ impl Way {
                 (false, false) => 0,
             }
         };
-        jobs.iter().map(of).max().unwrap_or(0)
+        items.iter().map(of).max().unwrap_or(0)
     }
 }
 
-/// Ways for some jobs, from the best on.
-fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
-    let chunks: usize = jobs.iter().map(|j| j.strips() * j.tiles()).sum();
-    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
-    let tiles = jobs.iter().map(ProductJob::tiles).max().unwrap_or(1);
+/// Ways for some items, from the best on.
+fn ways(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
+    let chunks: usize = items.iter().map(|j| j.strips() * j.tiles()).sum();
+    let strips: usize = items.iter().map(ProductItem::strips).sum();
+    let tiles = items.iter().map(ProductItem::tiles).max().unwrap_or(1);
     let processors = limits.multiprocessors;
     // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
     let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
     let mut ways = Vec::new();
-    if vectors == 1 && jobs.iter().all(ProductJob::whole) {
+    if vectors == 1 && items.iter().all(ProductItem::whole) {
         // A warp for each chunk: so all are decoded before the vector is there, or nearly all.
         let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
         let together = strips.div_ceil(few).div_ceil(processors);
@@ -306,26 +306,26 @@ fn ways(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
 
 /// The room of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
 fn divided(
-    jobs: &[ProductJob<'_>],
+    items: &[ProductItem<'_>],
     vectors: usize,
     way: Way,
     copies: usize,
     limits: Limits,
 ) -> std::result::Result<(Room, usize), usize> {
-    let most = |of: fn(&TilesPlan) -> usize| jobs.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
+    let most = |of: fn(&TilesPlan) -> usize| items.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
     let tiles = most(|t| t.geometry.tiles());
     let share = (limits.shared_per_multiprocessor / way.blocks).saturating_sub(RESERVED);
     let limit = share.min(limits.shared_per_block);
     // Sums must not take the room that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
-    let most_blocks = jobs.iter().map(ProductJob::blocks).max().unwrap_or(0);
+    let most_blocks = items.iter().map(ProductItem::blocks).max().unwrap_or(0);
     // A warp that has decoded its only chunk leaves the digits in the chunk's place.
     let digits = if way.one && way.early { most_blocks * DIGITS_BLOCK } else { 0 };
     let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
     let own = per_block * tiles;
-    let rounds = own.div_ceil(way.warps(jobs, vectors)).max(1);
+    let rounds = own.div_ceil(way.warps(items, vectors)).max(1);
     // As many on each of a multiprocessor's schedulers, if there are that many.
-    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(way.warps(jobs, vectors)).min(own).max(1);
+    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(way.warps(items, vectors)).min(own).max(1);
     let mut room = Room {
         copies,
         barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
@@ -336,10 +336,10 @@ fn divided(
         slack: most(TilesPlan::slack),
         sums: per_block * strip_sums,
         staged: if way.early { most_blocks } else { 0 },
-        staging: way.staging(jobs, warps, per_block),
+        staging: way.staging(items, warps, per_block),
         squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
-        arrived: if jobs.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
-        corrections: if way.corrects(jobs) { abi::CHANGES_BYTES } else { 0 },
+        arrived: if items.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
+        corrections: if way.corrects(items) { abi::CHANGES_BYTES } else { 0 },
         known: if way.one && way.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
     };
     while room.bytes() > limit {
@@ -352,7 +352,7 @@ fn divided(
             _ if copies > 0 => return Err(room.bytes()),
             (_, warps) => {
                 room.warps = warps - 1;
-                room.staging = way.staging(jobs, room.warps, per_block);
+                room.staging = way.staging(items, room.warps, per_block);
             }
         }
     }
@@ -365,17 +365,17 @@ fn divided(
     if room.warps < least { Err(room.bytes()) } else { Ok((room, per_block)) }
 }
 
-/// The launches that do `jobs`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
-pub fn product_launches(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
-    jobs.chunks(abi::MAX_FACTORS).map(|jobs| product_launch(jobs, vectors, limits)).collect()
+/// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
+pub fn product_launches(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
+    items.chunks(abi::MAX_FACTORS).map(|items| product_launch(items, vectors, limits)).collect()
 }
 
-fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
-    let (module, mode, kind, _) = jobs[0].key();
+fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
+    let (module, mode, kind, _) = items[0].key();
     let mut wanted = 0;
     let mut tried =
-        ways(jobs, vectors, limits).into_iter().flat_map(|way| way.copies(jobs).map(move |copies| (way, copies)));
-    let found = tried.find_map(|(way, copies)| match divided(jobs, vectors, way, copies, limits) {
+        ways(items, vectors, limits).into_iter().flat_map(|way| way.copies(items).map(move |copies| (way, copies)));
+    let found = tried.find_map(|(way, copies)| match divided(items, vectors, way, copies, limits) {
         Ok((room, per_block)) => Some((way, room, per_block)),
         Err(bytes) => {
             wanted = bytes;
@@ -384,32 +384,32 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     });
     let Some((way, room, per_block)) = found else {
         return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
-            .tensor(jobs[0].tiles.tensor.name())
+            .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));
     };
-    let mut params = Box::new(abi::FactorsBatch { count: jobs.len() as u32, ..Default::default() });
+    let mut params = Box::new(abi::FactorsBatch { count: items.len() as u32, ..Default::default() });
     // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
-    let least = |job: &ProductJob<'_>| job.strips().div_ceil(per_block);
-    let strips: usize = jobs.iter().map(ProductJob::strips).sum();
-    let more = (limits.multiprocessors * way.blocks).saturating_sub(jobs.iter().map(least).sum());
+    let least = |item: &ProductItem<'_>| item.strips().div_ceil(per_block);
+    let strips: usize = items.iter().map(ProductItem::strips).sum();
+    let more = (limits.multiprocessors * way.blocks).saturating_sub(items.iter().map(least).sum());
     let mut grid = 0usize;
-    for (job, item) in jobs.iter().zip(&mut params.items) {
+    for (item, to) in items.iter().zip(&mut params.items) {
         let begin = grid;
-        let blocks = (least(job) + more * job.strips() / strips).min(job.strips());
+        let blocks = (least(item) + more * item.strips() / strips).min(item.strips());
         grid += blocks;
         let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
             return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
         };
-        let tiles = abi::Tiles { block_begin, block_end, ..job.tiles.item(0) };
-        *item = abi::Factor {
+        let tiles = abi::Tiles { block_begin, block_end, ..item.tiles.params(0) };
+        *to = abi::Factor {
             tiles,
-            bias: job.times.bias,
-            before: job.times.before,
-            stride: job.times.stride,
-            place: job.times.place,
-            strips: (job.strips() / blocks) as u32,
-            part: job.times.part,
-            vector: job.times.vector,
+            bias: item.times.bias,
+            before: item.times.before,
+            stride: item.times.stride,
+            place: item.times.place,
+            strips: (item.strips() / blocks) as u32,
+            part: item.times.part,
+            vector: item.times.vector,
             reserved: 0,
             minus: match (tiles.output.offset, kind) {
                 (0, OutputKind::BF16) => 0xBF00_BF00,
@@ -420,7 +420,7 @@ fn product_launch(jobs: &[ProductJob<'_>], vectors: usize, limits: Limits) -> Re
     }
     // Kernels count results in 32 bits.
     let results = |t: &Times| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
-    if jobs.iter().any(|job| results(&job.times) + job.strips() * TILE_ROWS >= u32::MAX as usize) {
+    if items.iter().any(|item| results(&item.times) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
         return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
     }
     params.barriers = room.barriers as u32;

@@ -2,7 +2,7 @@
 
 use wcodec_kernels::abi;
 
-use super::{Limits, TilesJob};
+use super::{Limits, TilesItem};
 use crate::error::{Error, Result};
 
 /// Shared memory that the system takes of each block.
@@ -21,14 +21,14 @@ pub struct Rooms {
 
 impl Rooms {
     /// For any of these planes.
-    pub fn new(jobs: &[TilesJob<'_>]) -> Self {
-        let most = |size: &dyn Fn(&TilesJob<'_>) -> usize| jobs.iter().map(size).max().unwrap_or(0);
-        let longest = most(&|job| job.tiles.max_chunk.next_multiple_of(4));
+    pub fn new(items: &[TilesItem<'_>]) -> Self {
+        let most = |size: &dyn Fn(&TilesItem<'_>) -> usize| items.iter().map(size).max().unwrap_or(0);
+        let longest = most(&|item| item.tiles.max_chunk.next_multiple_of(4));
         Self {
-            table: most(&|job| 4 << job.tiles.table.bits()),
+            table: most(&|item| 4 << item.tiles.table.bits()),
             // Whole 16 bytes around a chunk, which begins at any multiple of 4.
             buffer: (12 + longest).next_multiple_of(16),
-            slack: most(&|job| job.tiles.slack()),
+            slack: most(&|item| item.tiles.slack()),
         }
     }
 

@@ -63,11 +63,11 @@ fn multiply_around(
     seed: u64,
 ) -> (Vec<u16>, Vec<u16>, BTreeSet<String>) {
     let part = |i: usize| if what.gated { [abi::PART_GATE, abi::PART_VALUE][i % 2] } else { abi::PART_RESULT };
-    let (jobs, rows) = jobs(tensors, inputs.kind, bias, &|s| 0..s, &part);
+    let (items, rows) = items(tensors, inputs.kind, bias, &|s| 0..s, &part);
     let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
     out.fill(POISON);
     let cols = tensors[0].plan.matrix.2;
-    let (launches, kernels) = launches(&jobs, inputs.count, limits);
+    let (launches, kernels) = launches(&items, inputs.count, limits);
     let Room { squared, residual, gain, scaled, stash, arrivals } = room;
     let places = [
         squared.memory.address() + squared.off as u64,
