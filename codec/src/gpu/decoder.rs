@@ -64,7 +64,7 @@ use crate::tensor::Dtype;
 #[derive(Debug)]
 pub struct TensorDecoder(Arc<Inner>);
 
-/// What a decoder shares with its batches, and with the graphs that captured them.
+/// The state that a decoder shares with its batches, and with the graphs that captured them.
 #[derive(Debug)]
 struct Inner {
     shared: Shared,
@@ -324,7 +324,7 @@ impl TensorDecoder {
         self.0.host.as_ref().map_or(0, |host| host.memory.len()) + self.ring_bytes()
     }
 
-    /// Of [`host_bytes`](Self::host_bytes), those that tensors in the file pass through.
+    /// Bytes, among [`host_bytes`](Self::host_bytes), that tensors in the file pass through.
     pub fn ring_bytes(&self) -> usize {
         SLOTS * self.0.streaming.as_ref().map_or(0, |streaming| streaming.pinned_bytes)
     }

@@ -92,7 +92,7 @@ impl Device {
         Ok(Self(inner))
     }
 
-    /// What is known of it.
+    /// The facts that the driver tells of it.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
@@ -186,7 +186,7 @@ impl PartialEq for Device {
 
 impl Eq for Device {}
 
-/// What a call has to do with a capture that is under way somewhere in the process.
+/// The relation of a call to a capture that is under way somewhere in the process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Capture {
     /// It can be a part of it.

@@ -20,7 +20,7 @@ use crate::tensor::AlignedBytes;
 
 /// Bytes that a thread reads at once.
 const PIECE: u64 = 1 << 20;
-/// How often a thread that waits looks whether it is to stop.
+/// Time after which a thread that waits looks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
 
 /// An open file of compressed tensors, and threads that read it.
@@ -40,16 +40,16 @@ pub struct Fetch {
     /// Name of the tensor.
     tensor: String,
     segment: Segment,
-    /// Where they are in the file.
+    /// Their place in the file.
     file: Range<u64>,
-    /// Where they go in the device's slot.
+    /// Their place in the device's slot.
     pub place: usize,
-    /// What they hash to: as the container says of a whole segment, otherwise as they did when they were read first, which was after the whole
+    /// Their hash: as the container says of a whole segment, otherwise as it was when they were read first, which was after the whole
     /// segment was compared.
     hash: OnceLock<Hash>,
 }
 
-/// What a slot is filled with from the file.
+/// The bytes of the file that a slot is filled with.
 #[derive(Debug, Default)]
 pub struct Reads {
     pub fetches: Vec<Fetch>,
@@ -86,7 +86,7 @@ pub fn margin(planes: impl Iterator<Item = usize>) -> usize {
     2 * PAGE * planes.map(|planes| 1 + 3 * planes).max().unwrap_or(0).max(32)
 }
 
-/// What a piece of a tensor needs of the file; it goes to `at` of a slot.
+/// The bytes of the file that a piece of a tensor needs; they go to `at` of a slot.
 pub fn fetches(plan: &TensorPlan, piece: &Piece, at: usize) -> Vec<Fetch> {
     let (tensor, image) = (&plan.tensor, &plan.image);
     let planes = tensor.planes.iter().zip(&image.planes).flat_map(|(stored, place)| {
@@ -132,7 +132,7 @@ impl Reads {
             return Err(fetches);
         }
         self.fetches.extend(fetches);
-        // What lies together is read together.
+        // Pages that lie together are read together.
         let mut ranges: Vec<Range<u64>> = self.fetches.iter().map(|f| pages(&f.file)).collect();
         ranges.sort_unstable_by_key(|r| r.start);
         (self.extents, self.bytes) = (Vec::new(), 0);
@@ -149,7 +149,7 @@ impl Reads {
         Ok(())
     }
 
-    /// Where bytes that are fetched lie in memory.
+    /// The place in memory of bytes that are fetched.
     pub fn memory(&self, fetch: &Fetch) -> Range<usize> {
         let i = self.extents.partition_point(|(range, _)| range.start <= fetch.file.start) - 1;
         let (range, at) = &self.extents[i];
@@ -157,7 +157,7 @@ impl Reads {
         begin..begin + fetch.len()
     }
 
-    /// What threads read: places in the file and in memory.
+    /// The parts that threads read: places in the file and in memory.
     fn pieces(&self) -> Vec<(Range<u64>, usize)> {
         let cut = |(range, at): &(Range<u64>, usize)| {
             let (range, at) = (range.clone(), *at);
@@ -170,7 +170,7 @@ impl Reads {
 
 /// Memory that is filled from the file, and what becomes of it.
 pub trait Slot: Send + Sync {
-    /// What it is filled with.
+    /// The bytes that it is filled with.
     fn reads(&self) -> &Reads;
 
     /// Waits until nobody uses the memory any more. Called by each thread that is about to write there.
@@ -194,7 +194,7 @@ pub struct Job {
 struct State {
     /// Tasks that are not done yet, of those that read or those that check.
     left: usize,
-    /// Of those, that are being done.
+    /// Tasks, among those, that are being done.
     running: usize,
     /// Whether all was taken, or what went wrong.
     result: Option<Result<()>>,
@@ -267,7 +267,7 @@ impl Job {
     }
 }
 
-/// What the tasks of a job share.
+/// The state that the tasks of a job share.
 struct Filling<S> {
     job: Arc<Job>,
     slot: S,
@@ -304,7 +304,7 @@ impl Disk {
         parts.into_iter().try_for_each(|f| self.check_segment(&f.segment).map_err(|e| f.named(e)))
     }
 
-    /// The same, of a segment.
+    /// Compares a segment with its hash, once.
     pub fn check_segment(&self, segment: &Segment) -> Result<()> {
         let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
         if sound().contains(&segment.offset) {

@@ -64,7 +64,7 @@ const FUNCTIONS: [&str; 46] = [
     "cuUserObjectRelease",
 ];
 
-/// What keeps the driver from being used.
+/// The reason why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unusable {
     message: String,
@@ -208,7 +208,7 @@ fn refused(call: &str, e: DriverError) -> Unusable {
     Unusable::new(format!("the NVIDIA driver's {call} failed: {name}{what}"), advice_for(code(e)))
 }
 
-/// What to do about an error of the driver.
+/// Advice about an error of the driver.
 fn advice_for(code: u32) -> &'static str {
     match code {
         OUT_OF_MEMORY => "free memory of the GPU, or use another one",

@@ -37,10 +37,10 @@ struct Loaded {
     plan: TensorPlan,
     image: Buffer,
     places: Vec<Places>,
-    /// Of each plane.
+    /// The table of each plane.
     tables: Vec<Vec<u32>>,
     status: Vec<u32>,
-    /// What planes that are not in tiles decode to, which is nvCOMP's work.
+    /// The decoded bytes of planes that are not in tiles, which are nvCOMP's work.
     symbols: Vec<Buffer>,
 }
 
@@ -86,7 +86,7 @@ impl Loaded {
         }
     }
 
-    /// The same of a plane that is in tiles, to no place yet.
+    /// Decoding strips of a plane that is in tiles, to no place yet.
     fn in_tiles(&self, plane: usize, strips: Range<usize>, kind: OutputKind) -> TilesItem<'_> {
         let Method::Tiles(tiles) = &self.plan.planes[plane] else { panic!("{} is not in tiles", self.plan.name()) };
         let rows = self.plan.first_row(strips.start)..self.plan.first_row(strips.end);
@@ -117,7 +117,7 @@ impl Loaded {
     }
 }
 
-/// What decoding one tensor gave.
+/// The result of decoding one tensor.
 struct Decoded {
     /// The output without its guards.
     bytes: Vec<u8>,
@@ -130,7 +130,7 @@ fn run(tensors: &mut [Loaded], kind: OutputKind, strips: &dyn Fn(usize) -> Range
     run_at(tensors, kind, strips, seed, 0)
 }
 
-/// Likewise, to addresses that are `off` bytes behind a multiple of 256.
+/// Decodes as [`run`] does, to addresses that are `off` bytes behind a multiple of 256.
 fn run_at(
     tensors: &mut [Loaded],
     kind: OutputKind,
@@ -487,7 +487,7 @@ fn damage(rng: &mut StdRng, bytes: &mut [u8]) {
     }
 }
 
-/// What the oracle makes of a plane's bytes that may be damaged: what it decodes to, or that it noticed.
+/// The oracle's result for a plane's bytes that may be damaged: the decoded bytes, or nothing where it noticed.
 fn symbols_of(bytes: &TensorBytes, plane: usize) -> Option<Vec<u8>> {
     let (stored, source) = (&bytes.tensor.planes[plane], &bytes.planes[plane]);
     let plane = Plane::new(source.source(stored.form), Isa::Scalar).ok()?;

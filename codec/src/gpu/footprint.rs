@@ -1,4 +1,4 @@
-//! What tensors take on a device, before anything of them is read.
+//! The memory that tensors take on a device, before anything of them is read.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ pub struct Footprint {
     pub ring: usize,
     /// Decoding tables, and a status for each plane.
     pub tables: usize,
-    /// What nvCOMP needs for planes of coder `zstd`.
+    /// Scratch that nvCOMP needs for planes of coder `zstd`.
     pub scratch: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct Sizes {
 
 #[derive(Debug)]
 struct TensorSize {
-    /// What cannot be cut.
+    /// Bytes that cannot be cut: those of a strip.
     strip: usize,
     planes: usize,
     /// Number, form and bits of its planes' tables.
@@ -128,7 +128,7 @@ impl Sizes {
         images + SLOTS * (slot.next_multiple_of(disk::PAGE) + margin)
     }
 
-    /// What a decoder of some of the tensors, by their places, takes: [`GpuDecoder`](super::GpuDecoder), or with `on_host`
+    /// The memory that a decoder of some of the tensors, by their places, takes: [`GpuDecoder`](super::GpuDecoder), or with `on_host`
     /// [`HostDecoder`](super::HostDecoder). Without a device, where nvCOMP cannot be asked, as much as it has asked for at most.
     ///
     /// # Errors
@@ -203,7 +203,7 @@ mod tests {
             for ring in [0, 1 << 20, 1 << 22] {
                 let gpu = GpuOptions { ring, ..Default::default() };
                 let takes = sizes.footprint([0], true, &gpu, None).unwrap();
-                // Where it is asked for less, sixteen rows are what cannot be cut.
+                // Sixteen rows cannot be cut, if less is asked for.
                 let most = ring.max(SLOTS * (stored / SHAPE[0] * 16 * 2 + (64 << 10)));
                 assert!(takes.ring > 0 && takes.ring <= most, "{options:?}: a ring of {} for {ring}", takes.ring);
                 assert_eq!(takes.images, 0);

@@ -27,7 +27,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 pub(super) struct GroupPiece {
     target: Target,
-    /// Where it is to be multiplied with.
+    /// Its products' places, if it is to be multiplied with.
     times: Option<Times>,
     pub rows: Range<usize>,
     piece: Piece,
@@ -103,7 +103,7 @@ impl Sources<'_> {
         let begin = left.start;
         let whole = left.len() == plan.rows() && plan.image.len <= self.slot;
         let head = match (home, self.disk) {
-            // Of what is copied as a whole nothing is asked.
+            // A tensor that is copied as a whole is asked nothing.
             (Home::Disk, Some(disk)) if !whole => Some(disk.head(plan)?),
             _ => None,
         };
@@ -114,7 +114,7 @@ impl Sources<'_> {
         };
         loop {
             let room = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
-            // What is read as a whole can be compared with its hash.
+            // A tensor that is read as a whole can be compared with its hash.
             let fits = if whole && home == Home::Disk && plan.image.len > room {
                 None
             } else {
@@ -185,7 +185,7 @@ impl Group {
 }
 
 impl GroupPiece {
-    /// Where each plane of the tensor lies, in a slot at the address `base`.
+    /// The places of the tensor's planes in a slot at the address `base`.
     pub fn places(&self, base: u64) -> Vec<Places> {
         self.piece.at(base + self.at as u64)
     }
@@ -195,7 +195,7 @@ impl GroupPiece {
 #[derive(Debug)]
 pub(super) struct FileLookup {
     pub groups: Vec<Group>,
-    /// Of each group, runs of the rows that are looked up, each with the group's piece that has them.
+    /// Runs of the rows that are looked up, by group, each with the group's piece that has them.
     pub runs: Vec<Vec<(usize, Range<usize>)>>,
 }
 

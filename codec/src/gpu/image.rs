@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// GPUs whose driver has refused machine code. The next module need not try again, and reports say what is used.
 static REFUSED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
-/// What the driver answers to machine code that it does not run, where PTX may do.
+/// The driver's answers to machine code that it does not run, where PTX may do.
 const NOT_FOR_IT: [CUresult; 6] = [
     CUresult::CUDA_ERROR_INVALID_IMAGE,
     CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
@@ -29,7 +29,7 @@ const NOT_FOR_IT: [CUresult; 6] = [
 #[derive(Debug)]
 pub(super) struct Refused {
     pub error: DriverError,
-    /// What its compiler says.
+    /// The messages of its compiler.
     pub log: String,
 }
 
@@ -38,7 +38,7 @@ impl Refused {
         NOT_FOR_IT.iter().any(|&e| driver::code(DriverError(e)) == driver::code(self.error))
     }
 
-    /// The same as an error about `image`.
+    /// An error about `image`, with what the compiler said.
     pub fn error(self, info: &DeviceInfo, image: &str) -> Error {
         let (major, minor) = info.compute_capability;
         let mut about =
@@ -62,7 +62,7 @@ impl DeviceInfo {
     }
 }
 
-/// What the environment wishes: `ptx` leaves machine code alone, to see whether that is at fault, and for tests.
+/// The wish of the environment: `ptx` leaves machine code alone, to see whether that is at fault, and for tests.
 fn wish() -> Option<String> {
     env::var_os("WCODEC_KERNELS").map(|v| v.to_string_lossy().into_owned()).filter(|v| !v.is_empty())
 }
@@ -99,7 +99,7 @@ fn load_by<M>(
         Err(refused) if image.kind == Kind::Cubin && refused.not_for_it() => {
             REFUSED.lock().unwrap_or_else(PoisonError::into_inner).insert(info.ordinal);
             let text = wcodec_kernels::ptx(module, info.compute_capability);
-            // Where PTX does not load either, what the driver says of that is what its user can mend.
+            // If PTX does not load either, the driver's word about that is the one that its user can act on.
             load(&decompressed(module, text)?).map_err(|refused| error(refused, text))
         }
         Err(refused) => Err(error(refused, image)),

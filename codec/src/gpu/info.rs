@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::driver::{self, DriverResult};
 use crate::error::{Error, Result};
 
-/// What is known of a device without using it.
+/// Facts about a device that are known without using it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeviceInfo {

@@ -15,7 +15,7 @@ use super::task::{
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
 
-/// What only needs to be launched.
+/// Launches that are ready, by kernel.
 #[derive(Debug, Default)]
 pub(super) struct Launches {
     tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
@@ -26,11 +26,11 @@ pub(super) struct Launches {
     products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
 }
 
-/// What looks rows of a tensor up, in the order of its planes.
+/// The launches that look rows of a tensor up, in the order of its planes.
 #[derive(Debug)]
 pub(super) struct Lookups(Vec<(super::kernel::Kernel, LookupLaunch)>);
 
-/// What a device needs for launches.
+/// The device and its limits, for launches.
 #[derive(Debug)]
 pub(super) struct Launcher {
     device: Device,
@@ -121,7 +121,7 @@ impl Launcher {
             let Method::Tiles(tiles) = item.method else { unreachable!("`no_lookup` was asked") };
             in_tiles.push(item.in_tiles(tiles));
         }
-        // What adds to others' bits comes behind them.
+        // Planes that add to others' bits come behind them.
         in_tiles.sort_by_key(TilesItem::key);
         let launches = in_tiles.iter().map(|item| {
             let launch = LookupLaunch::new(item, self.limits)?;

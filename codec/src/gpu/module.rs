@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 /// Bytes of the compiler's messages that are kept.
 const LOG: usize = 8 << 10;
 
-/// Where a kernel is.
+/// The place of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Code {
     /// In a module of ours.

@@ -1,10 +1,10 @@
-//! What decoders on a device are told.
+//! Options of decoders on a device.
 
 use std::path::PathBuf;
 
 use crate::cancel::Cancel;
 
-/// How to decode on a device.
+/// Options for decoding on a device.
 #[derive(Clone, Debug)]
 pub struct GpuOptions {
     /// Threads that read and check the file; all cores where absent.
@@ -22,7 +22,7 @@ pub struct GpuOptions {
     /// Whether these are read beside the system's page cache, where file and system allow it: what pays where they are more than the cache can
     /// hold.
     pub direct: bool,
-    /// Where nvCOMP is; searched for where absent (see [`Nvcomp::load`](super::nvcomp::Nvcomp::load)). Needed for planes of coder `zstd` only.
+    /// The place of nvCOMP, which is searched for if absent (see [`Nvcomp::load`](super::nvcomp::Nvcomp::load)). Needed for planes of coder `zstd` only.
     pub nvcomp: Option<PathBuf>,
     /// Folders to search for nvCOMP, such as Python's `site-packages`.
     pub nvcomp_folders: Vec<PathBuf>,

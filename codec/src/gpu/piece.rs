@@ -9,7 +9,7 @@ use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
 use crate::stored::StoredTensor;
 
-/// What decoding some rows reads of an image, packed.
+/// The parts of an image that decoding some rows reads, packed.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// Ranges of the image, each with its place in the piece: multiples of 128.
@@ -20,7 +20,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// What is read of a tensor's `image` when `rows` are decoded, which begin and end with strips: whole units of
+    /// The parts of a tensor's `image` that are read when `rows` are decoded, which begin and end with strips: whole units of
     /// [`Image::ALIGN`] bytes, in which lies what kernels read around a part.
     pub fn of(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> Self {
         let parts = &plan.image;
@@ -114,7 +114,7 @@ impl Piece {
         (place as u64).wrapping_add(part.start as u64).wrapping_sub(begin as u64)
     }
 
-    /// What each plane is decoded from where the piece is at `address`.
+    /// The places that each plane is decoded from, of a piece at `address`.
     pub fn at(&self, address: u64) -> Vec<Places> {
         let at = |p: &Places| Places {
             scales: p.scales.wrapping_add(address),
@@ -126,7 +126,7 @@ impl Piece {
     }
 }
 
-/// What decoding `rows`, not all and not none, reads of a plane's offsets, data and side, counted from where each begins.
+/// The ranges of a plane's offsets, data and side that decoding `rows`, not all and not none, reads, counted from where each begins.
 fn ranges(
     plan: &TensorPlan,
     method: &Method,

@@ -1,4 +1,4 @@
-//! What a device needs of a tensor: one run of bytes, its *image*, and what the kernels are told about it. No device is
+//! The part of a tensor that a device needs: one run of bytes, its *image*, and the facts that kernels are told about it. No device is
 //! touched here, so that the emulator's tests run the same plans.
 
 mod image;
@@ -28,7 +28,7 @@ use crate::scheme::Fields;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::Dtype;
 
-/// How a plane is decoded, and what of elements it is where that is not all.
+/// The way in which a plane is decoded, and the part of elements that it is if that is not all.
 #[derive(Clone, Debug)]
 pub enum Method {
     /// Our own kernels.
@@ -45,7 +45,7 @@ pub enum Method {
     Raw { part: Option<Part> },
 }
 
-/// What the kernels are told about a plane in tiles.
+/// The facts that kernels are told about a plane in tiles.
 #[derive(Clone, Debug)]
 pub struct TilesPlan {
     pub tiling: Tiling,
@@ -57,7 +57,7 @@ pub struct TilesPlan {
     /// Length of its chunks in units of [`OFFSET_UNIT`].
     data_units: u32,
     part: Option<Part>,
-    /// Where kernels of their own put its bits together: what they are called by.
+    /// The kind of output that names the kernels which put its bits together, if it has some of their own.
     common: Option<OutputKind>,
     /// Whether symbols become values by products with scales of f32 alone, as scheme `int8` says.
     products: bool,
@@ -70,7 +70,7 @@ pub struct TensorPlan {
     /// Matrices, rows, columns: see [`StoredTensor::rows_view`].
     pub matrix: (usize, usize, usize),
     pub image: Image,
-    /// How each plane is decoded.
+    /// The way in which each plane is decoded.
     pub planes: Vec<Method>,
 }
 
@@ -80,7 +80,7 @@ impl TensorPlan {
         Self::of(&bytes.tensor, bytes.planes.iter().map(|plane| plane.table.clone()))
     }
 
-    /// The same, by the tensor's tables, one of each plane that has one.
+    /// Plans the decoding of a tensor by its tables, one of each plane that has one.
     pub fn of(tensor: &Arc<StoredTensor>, tables: impl Iterator<Item = Option<Arc<Table>>>) -> Result<Self> {
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
@@ -191,7 +191,7 @@ impl TensorPlan {
         self.strides().0 * kind.bytes()
     }
 
-    /// Where the elements of `rows` go when they are written to `out`, which begins with the first of them.
+    /// The places of the elements of `rows` when they are written to `out`, which begins with the first of them.
     pub fn place(&self, image: &Places, out: u64, kind: OutputKind) -> abi::Output {
         let (row_stride, column_stride) = self.strides();
         let cols = self.matrix.2;
@@ -217,10 +217,10 @@ impl TensorPlan {
     }
 }
 
-/// Of elements that are put together: what of them a plane is.
+/// The part that a plane is of elements that are put together.
 struct Joins<'a> {
     fields: &'a Fields,
-    /// Of an element.
+    /// Bytes of an element.
     bytes: usize,
     pass: usize,
 }
@@ -229,7 +229,7 @@ fn too_large() -> Error {
     Error::unsupported("a matrix with more rows or columns than the kernels count").advice("decode it on the CPU")
 }
 
-/// How many planes of a tensor are written before this one: those in tiles come first, and then those that are raw, as launches have them.
+/// The number of a tensor's planes that are written before this one: those in tiles come first, and then those that are raw, as launches have them.
 fn pass(tensor: &StoredTensor, plane: usize) -> usize {
     let turn = |i: usize| match tensor.planes[i].form.coding {
         Coding::Tiles(_) => (0, i),
@@ -253,7 +253,7 @@ fn method(
             let (bits, bytes) = (fields.runs(), coding.element_bytes());
             return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
         }
-        // What is all of an element is written as symbols are.
+        // A plane of whole elements is written as symbols are.
         if bytes > 1 || !part::is_whole(fields, bytes) {
             part = Some(Part::new(fields, pass)?);
             common = part::common(fields, bytes).filter(|_| pass == 0);
@@ -287,7 +287,7 @@ fn method(
     })
 }
 
-/// What the compiler of the kernels assumed.
+/// The assumptions of the kernels' compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
     /// Layout `byte`, tables of 12 bits, no filter, scales as in scheme `int8`.
@@ -346,7 +346,7 @@ impl TilesPlan {
     }
 }
 
-/// What launches are sorted by.
+/// The key that launches are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Later ones add to what earlier ones have written.
@@ -363,7 +363,7 @@ pub struct Key {
 pub struct TilesItem<'a> {
     pub tensor: &'a TensorPlan,
     pub tiles: &'a TilesPlan,
-    /// Where the tensor's image is.
+    /// The places of the tensor's image.
     pub image: Places,
     /// Address of the plane's decoding table.
     pub table: u64,
@@ -443,7 +443,7 @@ pub fn filter_code(filter: Filter) -> u8 {
     }
 }
 
-/// What of a device decides how a launch is cut.
+/// The limits of a device, which decide how a launch is cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub multiprocessors: usize,
@@ -471,7 +471,7 @@ pub struct TilesLaunch {
     pub shared: u32,
 }
 
-/// What it is launched with.
+/// The parameters that it is launched with.
 #[derive(Clone, Debug)]
 pub enum Params {
     Tiles(Box<abi::TilesBatch>),

@@ -11,7 +11,7 @@ pub enum Residency {
     Disk,
 }
 
-/// The same, with the byte at which the tensor's image begins there.
+/// The residency of a tensor, with the byte at which the tensor's image begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     /// In the images on the device.

@@ -1,4 +1,4 @@
-//! Who has which slot of a [`HostDecoder`](super::HostDecoder)'s ring. No device is touched here.
+//! The holders of the slots of a decoder's ring. No device is touched here.
 
 /// Slots of the ring: while one is decoded, the next ones are filled.
 pub(super) const SLOTS: usize = 4;

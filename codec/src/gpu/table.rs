@@ -4,7 +4,7 @@ use crate::coder::plane::Tiling;
 use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 
-/// What of a plane its table's words depend on, beside the table.
+/// The facts about a plane that its table's words depend on, beside the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// A symbol lies in one piece.

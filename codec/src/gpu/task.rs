@@ -17,7 +17,7 @@ pub struct Target {
     /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
     /// bytes are faster.
     pub out: u64,
-    /// What to write: `F32`, `F16` or `BF16` for schemes `int8` and `rate`, `I8` for their symbols; the tensor's own dtype for schemes `lossless` and
+    /// The dtype to write: `F32`, `F16` or `BF16` for schemes `int8` and `rate`, `I8` for their symbols; the tensor's own dtype for schemes `lossless` and
     /// `raw`.
     pub dtype: Dtype,
     /// Rows to decode, counted through all matrices (of a tensor that is stored raw and not as matrices, entries of its first
@@ -31,19 +31,19 @@ pub struct Target {
 pub struct Factor {
     /// Name of the tensor, or of an alias.
     pub name: String,
-    /// Of the vectors' elements and the results: `F16` or `BF16`.
+    /// The dtype of the vectors' elements and of the results: `F16` or `BF16`.
     pub dtype: Dtype,
     /// Rows to multiply with, as in [`Target::rows`]; all where absent. Each gives one result.
     pub rows: Option<Range<usize>>,
     /// Device address of what is added to the results, as many elements of `dtype`; 0 for nothing.
     pub bias: u64,
-    /// What becomes of the results.
+    /// The use of the results.
     pub part: FactorPart,
     /// Which of the vectors of a call is the first that it multiplies: for matrices that belong to other vectors each, as experts do.
     pub vector: usize,
 }
 
-/// What becomes of the products with a matrix.
+/// The use of the products with a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FactorPart {
     /// They are results.
@@ -62,7 +62,7 @@ pub struct Vectors {
     pub x: u64,
     /// From one vector to the next, elements.
     pub x_stride: usize,
-    /// How many vectors: at most [`Vectors::MOST`].
+    /// The number of vectors: at most [`Vectors::MOST`].
     pub count: usize,
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
     /// Gates and their values give results together.
@@ -107,7 +107,7 @@ impl Vectors {
 pub struct RowIds {
     /// Device address of the first one, a multiple of its size.
     pub ptr: u64,
-    /// How many.
+    /// The number of them.
     pub count: usize,
     /// Whether they are `i64`; otherwise they are `i32`.
     pub wide: bool,
@@ -132,9 +132,9 @@ impl RowIds {
 #[derive(Clone, Debug)]
 pub(super) struct WorkItem<'a> {
     pub plan: &'a TensorPlan,
-    /// How the plane is decoded.
+    /// The way in which the plane is decoded.
     pub method: &'a Method,
-    /// Where what it is decoded from is.
+    /// The places that it is decoded from.
     pub image: Places,
     /// Address of its decoding table; 0 where it has none.
     pub table: u64,
@@ -145,7 +145,7 @@ pub(super) struct WorkItem<'a> {
     pub kind: OutputKind,
     /// Rows of all matrices.
     pub rows: Range<usize>,
-    /// Where it is to be multiplied with, and not decoded: what its rows' results are.
+    /// The places of its rows' results, if it is to be multiplied with and not decoded.
     pub times: Option<Times>,
 }
 
@@ -232,7 +232,7 @@ pub(super) fn symbols_batch(items: &[abi::Symbols], limits: Limits) -> (Box<abi:
 /// Symbols of planes that are bits of elements, each with its pass: those of one are launched together, and before those of the next.
 pub(super) type Parts = Vec<(u8, abi::FieldsSymbols)>;
 
-/// The same as an item of `wcodec_fields`.
+/// An item of `wcodec_fields`, and its pass.
 pub(super) fn part_item(part: Part, kind: OutputKind, symbols: abi::Symbols) -> (u8, abi::FieldsSymbols) {
     (part.pass, abi::FieldsSymbols { symbols: abi::Symbols { kind: 0, ..symbols }, fields: part.fields(kind) })
 }

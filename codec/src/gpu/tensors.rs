@@ -144,7 +144,7 @@ impl Tensors {
         Ok(items)
     }
 
-    /// The same as targets, one for each range.
+    /// Targets that decode these rows, one for each range.
     pub fn run_targets(&self, target: &Target, runs: &[Range<usize>]) -> Result<Vec<Target>> {
         let plan = &self.plans[self.find(&target.name)?];
         let row_bytes = plan.matrix.2 * plan.output(target.dtype)?.bytes();
@@ -157,7 +157,7 @@ impl Tensors {
         each.collect()
     }
 
-    /// What is to be done for products with these matrices together: targets without addresses, and where their results lie.
+    /// The work of products with these matrices together: targets without addresses, and the places of their results.
     ///
     /// `multiplies` tells of which dtypes the device's kernels multiply vectors.
     ///

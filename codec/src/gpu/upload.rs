@@ -22,7 +22,7 @@ const PIECE: usize = 2 << 20;
 /// Tensors that were read, whose images follow each other.
 pub struct Images<'a> {
     tensors: Vec<(TensorPlan, TensorBytes)>,
-    /// Where each image begins, and where the last one ends.
+    /// The byte at which each image begins, and the one at which the last one ends.
     begins: Vec<usize>,
     pool: &'a Pool,
     cancel: &'a Cancel,
@@ -34,7 +34,7 @@ impl Images<'_> {
         self.begins[self.tensors.len()]
     }
 
-    /// Where each image begins.
+    /// The byte at which each image begins.
     pub fn begins(&self) -> &[usize] {
         &self.begins[..self.tensors.len()]
     }

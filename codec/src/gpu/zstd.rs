@@ -29,7 +29,7 @@ const ENTRY: usize = 5 * 8 + 4;
 pub(super) struct FrameRun {
     /// Addresses as in [`abi::Frames`]; `output` and `first` are set when frames are put into a batch.
     item: abi::Frames,
-    /// Where decoded bytes go themselves; otherwise to scratch, and from there by `symbols`.
+    /// The address that decoded bytes go to themselves; otherwise they go to scratch, and from there by `symbols`.
     direct: Option<u64>,
     symbols: abi::Symbols,
     /// The part of elements that the symbols are, where they are not all.
@@ -96,9 +96,9 @@ pub(super) struct Zstd {
 /// Whose turn it is with the scratch: work in another stream waits until that before it is done.
 #[derive(Debug)]
 struct Turns {
-    /// Of work that is done at once.
+    /// Scratch of work that is done at once.
     streams: Turn,
-    /// Of the capture that was under way last: its number, and its scratch. Graphs run at any time, also beside each other, so that
+    /// The capture that was under way last: its number, and its scratch. Graphs run at any time, also beside each other, so that
     /// each has its own; it keeps it.
     captured: Option<(u64, Weak<DeviceBuffer>, Turn)>,
 }
@@ -128,7 +128,7 @@ impl Turn {
     }
 }
 
-/// What a batch has to fit: the tensors of a plan.
+/// The demand of a plan's tensors, which a batch has to fit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
     /// Decoded bytes of all.
@@ -144,7 +144,7 @@ pub(super) struct Demand {
 
 /// Scratch that is enough for any number of frames, where less is not asked for.
 const MOST: usize = 3 << 29;
-/// What nvCOMP's versions have asked for at most: so many bytes for each decoded one, and so many more.
+/// The most that nvCOMP's versions have asked for: so many bytes for each decoded one, and so many more.
 pub(super) const FACTOR: usize = 3;
 pub(super) const LEAST: usize = 16 << 20;
 
@@ -158,7 +158,7 @@ pub(super) fn scratch_bytes(nvcomp: &Nvcomp, demand: Demand, budget: usize) -> R
     Ok(Size::within(nvcomp, demand, budget)?.total)
 }
 
-/// What a batch takes.
+/// The memory that a batch takes.
 struct Size {
     /// Decoded bytes and frames.
     bytes: usize,
@@ -182,7 +182,7 @@ impl Size {
         let all = demand.bytes.max(demand.longest);
         let mut best = size(all)?;
         if best.total > budget && all > demand.longest {
-            // What nvCOMP wants is for it to say: the largest batch that fits is searched for, and then the smallest that makes
+            // Only nvCOMP can say how much it wants: the largest batch that fits is searched for, and then the smallest that makes
             // no more batches, since equal ones fill the device alike.
             let (mut fits, mut too_much) = (demand.longest, all);
             while too_much - fits > (all / 64).max(demand.longest) {
@@ -323,7 +323,7 @@ impl Batches<'_> {
         unsafe { self.launch_batch(&batch, bytes, limits, stream) }
     }
 
-    /// How many of these frames fit the batch still.
+    /// The number of these frames that fit the batch still.
     fn fitting(&self, left: &FrameRun, frames: u64, bytes: u64) -> u64 {
         let room = self.zstd.most_bytes.saturating_sub(bytes);
         let chunk = u64::from(left.item.chunk);
@@ -372,7 +372,7 @@ impl Batches<'_> {
         self.arrays_at() + number * self.zstd.most_frames * 8 + u64::from(i) * if number == 5 { 4 } else { 8 }
     }
 
-    /// What fills, and checks, the entries of at most [`abi::MAX_ITEMS`] planes.
+    /// The parameters of the kernel that fills, and checks, the entries of at most [`abi::MAX_ITEMS`] planes.
     fn frames_batch(&self, parts: &[FrameRun]) -> Box<abi::FramesBatch> {
         let (first, last) = (parts[0].item.first, parts[parts.len() - 1].item);
         let mut batch = Box::new(abi::FramesBatch {

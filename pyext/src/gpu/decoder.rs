@@ -177,7 +177,7 @@ impl TensorDecoder {
         self.decoder.host_bytes()
     }
 
-    /// Of these, the bytes that tensors in the file pass through.
+    /// Bytes, among these, that tensors in the file pass through.
     fn host_ring_bytes(&self) -> usize {
         self.decoder.ring_bytes()
     }

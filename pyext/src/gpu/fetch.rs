@@ -9,11 +9,11 @@ use wcodec::{AlignedBytes, Cancel, Pool, Result, SourceTensor};
 
 use super::crate_stream;
 
-/// Where a tensor is: the number of its GPU, the address, the bytes, torch's current stream there, and what keeps it alive.
+/// The place of a tensor: the number of its GPU, the address, the bytes, torch's current stream there, and what keeps it alive.
 #[derive(FromPyObject)]
 pub struct OnDevice(usize, u64, usize, usize, #[allow(dead_code, reason = "held until it was copied")] Py<PyAny>);
 
-/// What copies tensors from GPUs, made for each GPU when its first tensor comes.
+/// Copiers of tensors from GPUs, one made for each GPU when its first tensor comes.
 #[derive(Default)]
 pub struct Fetchers(Mutex<HashMap<usize, Option<Fetcher>>>);
 

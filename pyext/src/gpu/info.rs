@@ -1,4 +1,4 @@
-//! What is there of drivers, GPUs and libraries.
+//! The drivers, GPUs and libraries that are there.
 
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub fn gpu_devices(py: Python<'_>) -> PyResult<String> {
     Ok(json!(records).to_string())
 }
 
-/// What kernels are shipped as, such as `cubin sm_80` and `PTX sm_80`.
+/// The images that kernels are shipped as, such as `cubin sm_80` and `PTX sm_80`.
 #[pyfunction]
 pub fn gpu_kernels() -> Vec<String> {
     wcodec_kernels::images(Module::Util).iter().map(ToString::to_string).collect()

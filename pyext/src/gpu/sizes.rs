@@ -1,4 +1,4 @@
-//! What decoders hold on a GPU.
+//! The memory that decoders hold on a GPU.
 
 use pyo3::prelude::*;
 use wcodec::Cancel;

@@ -8,7 +8,7 @@ use wcodec::{AlignedBytes, Container, DecodeOptions, Dtype, ErrorKind, ProgressE
 use super::Options;
 use crate::progress::run;
 
-/// What memory of the GPU is filled with before it is decoded into, so that what was not written shows.
+/// The byte that memory of the GPU is filled with before it is decoded into, so that what was not written shows.
 const POISON: u8 = 0xA5;
 
 /// Decodes the tensors `names` on GPU `ordinal` and on the CPU, and compares; name, status and detail of each as JSON.
@@ -75,7 +75,7 @@ fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &
     Ok(first(&values, &found, size, what))
 }
 
-/// What the GPU makes of a tensor.
+/// The GPU's decoding of a tensor.
 fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Result<AlignedBytes> {
     let bytes = decoder.output_bytes(name, dtype)?;
     let buffer = DeviceBuffer::new(stream.device(), bytes)?;
@@ -99,7 +99,7 @@ fn in_shape(symbols: &[i8], info: &TensorInfo) -> Vec<u8> {
     (0..cols).flat_map(|c| (0..rows).map(move |r| symbols[r * cols + c] as u8)).collect()
 }
 
-/// Where two runs of elements of `size` bytes differ first, and how often they do.
+/// The first difference between two runs of elements of `size` bytes, and how many there are.
 fn first(cpu: &[u8], gpu: &[u8], size: usize, what: &str) -> Option<String> {
     if cpu.len() != gpu.len() {
         return Some(format!("the GPU decodes {} bytes of {what}, the CPU {}", gpu.len(), cpu.len()));

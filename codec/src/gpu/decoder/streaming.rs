@@ -39,7 +39,7 @@ struct Ring {
 #[derive(Debug)]
 struct Slot {
     buffer: DeviceBuffer,
-    /// What comes from the file goes here first.
+    /// Bytes from the file come here first.
     pinned: PinnedBuffer,
     /// The last copies into it.
     copied: Event,
@@ -62,7 +62,7 @@ struct Turns {
 pub struct Groups {
     batch: u64,
     pub all: Vec<Group>,
-    /// Of each group the launches that decode it from each slot.
+    /// The launches that decode each group, from each slot.
     pub work: Vec<[OnceLock<Work>; SLOTS]>,
 }
 
@@ -111,7 +111,7 @@ impl Streaming {
     /// Begins to fill a slot for a group.
     fn begin(&self, turns: &mut Turns, groups: &Arc<Groups>, i: usize, slot: usize) -> Result<()> {
         let group = &groups.all[i];
-        // What was begun for others, and is wanted no more, still writes there.
+        // A job that was begun for others, and is wanted no more, still writes there.
         if let Some(job) = turns.jobs[slot].take() {
             job.stop();
         }
@@ -196,7 +196,7 @@ impl Streaming {
             self.ring.slots[slot].decoded.record(stream)?;
             turns.slots.release(slot);
             launched?;
-            // What fails there is of another batch, which begins it again itself, and tells.
+            // A failure there is another batch's, which begins it again itself, and tells.
             let _ = self.begin_wanted(&mut turns);
         }
         Ok(())

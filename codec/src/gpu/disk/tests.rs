@@ -68,7 +68,7 @@ fn plan(container: &Container, name: &str) -> TensorPlan {
     TensorPlan::of(&tensor, tables.into_iter()).unwrap()
 }
 
-/// What the image of a tensor is.
+/// The plan and the image of a tensor.
 fn image(container: &Container, name: &str) -> (TensorPlan, Vec<u8>) {
     let bytes = container.bytes_of(name, &DecodeOptions::default()).unwrap();
     let plan = TensorPlan::new(&bytes).unwrap();
@@ -108,7 +108,7 @@ fn slots_get_what_pieces_of_images_have() {
                         for (range, place) in &piece.copies {
                             for at in [128 + place, 128 + piece.len + place] {
                                 let (got, want) = (&slot[at..at + range.len()], &whole[range.clone()]);
-                                // What lies between the parts is not the file's.
+                                // The bytes between the parts are not the file's.
                                 let same = got.iter().zip(want).all(|(a, b)| a == b || (*a == 0xA5 && *b == 0));
                                 assert!(same, "{coder} {name} {rows:?}");
                             }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpu::disk::{Disk, Reads, fetches, tests::filled};
 
-/// What lies between the parts of an image is whatever was in the slot before: kernels read it, and nothing depends on it.
+/// The bytes between the parts of an image are whatever was in the slot before: kernels read them, and nothing depends on them.
 #[test]
 fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
     let mut rng = StdRng::seed_from_u64(16);

@@ -18,7 +18,7 @@ pub fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {
         .collect()
 }
 
-/// What one wants: rows of the whole, and NaN where there are none.
+/// The expected output: rows of the whole, and NaN where there are none.
 pub fn wanted(whole: &[u8], ids: &[i64], kind: OutputKind, cols: usize) -> Vec<u8> {
     let row = cols * kind.bytes();
     let rows = whole.len() / row;
@@ -181,7 +181,7 @@ pub fn sound_or_nan(t: &mut Loaded, kind: OutputKind, ids: &[i64], seed: u64, wh
     all_sound
 }
 
-/// What decoding all of a damaged tensor gives, and NaN where it reports; what is not looked up is not reported.
+/// Damaged tensors give the rows that decoding all of them gives, and NaN where that reports; rows that are not looked up are not reported.
 #[test]
 fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
     let cases: usize = std::env::var("WCODEC_CORRUPTIONS").map_or(600, |n| n.parse().unwrap());
@@ -248,7 +248,7 @@ fn what_no_kernel_looks_up_is_refused() {
         TilesItem { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::Int8, strips: (0, 0) };
     let e = LookupLaunch::new(&item, LIMITS).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
-    // What a launch cannot take.
+    // Numbers and outputs that a launch cannot take.
     let plan = of(huffman, "w0");
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
     let image = plan.image.at(0)[0];

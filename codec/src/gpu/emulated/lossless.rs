@@ -10,16 +10,16 @@ use crate::scheme::{Fields, join};
 
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F8_E4M3, Dtype::F8_E5M2];
 
-/// What the bits of a tensor are.
+/// The sort of a tensor's bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bits {
     /// Those of weights.
     Weights,
-    /// Of some elements whatever bits, NaNs among them.
+    /// Any bits in some elements, NaNs among them.
     Strange,
     /// Weights that were of fewer bits once.
     Narrow,
-    /// Likewise, of a format with exponents of its own.
+    /// Weights of a format that has fewer bits and exponents of its own.
     Half,
 }
 
@@ -34,7 +34,7 @@ fn floats(rng: &mut StdRng, dtype: Dtype, n: usize, bits: Bits) -> Vec<u8> {
             (_, Bits::Strange) if i % 7 == 0 || i % 4096 < 1024 => rng.random(),
             (Dtype::F32, Bits::Narrow) => u32::from(bf16.to_bits()) << 16,
             (Dtype::F32, Bits::Half) => f16.to_f32().to_bits(),
-            // What they were summed of leaves low bits 0.
+            // Sums of a few random numbers leave low bits 0.
             (Dtype::F32, _) => w.to_bits() ^ rng.random_range(0..0x1000),
             (Dtype::F16, Bits::Narrow | Bits::Half) => half::f16::from_f32(bf16.to_f32()).to_bits().into(),
             (Dtype::F16, _) => f16.to_bits().into(),
@@ -72,7 +72,7 @@ fn joined(container: &Container) -> Vec<TensorBytes> {
     infos.map(|i| container.bytes_of(&i.name, &oracle()).unwrap()).collect()
 }
 
-/// What the oracle makes of bytes that may be damaged, in the order of the matrix.
+/// The oracle's result for bytes that may be damaged, in the order of the matrix.
 fn elements(bytes: &TensorBytes) -> Option<Vec<u8>> {
     let planes: Vec<Vec<i8>> = (0..bytes.planes.len())
         .map(|i| Some(symbols_of(bytes, i)?.into_iter().map(|b| b as i8).collect()))
@@ -259,7 +259,7 @@ fn slices_of_rows_are_those_of_the_whole() {
     }
 }
 
-/// As for other schemes: what the oracle notices is reported, and what it does not notice decodes to the same.
+/// Damage that the oracle notices is reported, as for other schemes, and damage that it does not notice decodes to the same.
 #[test]
 fn damaged_chunks_are_found_as_the_oracle_finds_them() {
     let cases: usize = std::env::var("WCODEC_CORRUPTIONS").map_or(800, |n| n.parse().unwrap());
@@ -301,7 +301,7 @@ fn damaged_chunks_are_found_as_the_oracle_finds_them() {
     assert!(noticed > cases / 3, "{noticed} of {cases} were noticed");
 }
 
-/// What kernels have no room for is refused, and it is said what to do.
+/// Tensors that kernels have no room for are refused, with advice.
 #[test]
 fn what_no_kernel_does_is_refused() {
     let mut rng = StdRng::seed_from_u64(26);

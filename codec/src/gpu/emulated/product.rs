@@ -42,7 +42,7 @@ impl Inputs {
         let (stride, off) =
             (cols + rng.random_range(0..3) * 8 + usize::from(rng.random::<bool>()), 2 * rng.random_range(0..2));
         let mut memory = Buffer::new(off + stride * count * 2);
-        // What lies between vectors is no number.
+        // The elements between vectors are no numbers.
         memory.fill(0xFF);
         let mut inputs = Self { kind, count, stride, off, memory };
         for v in 0..count {
@@ -178,7 +178,7 @@ pub fn compare(
         for (i, row) in rows.clone().enumerate() {
             let term = |c: usize| weight(row * cols + c) * inputs.get(v, c);
             let (mut sum, mut size) = (0..cols).map(term).fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()));
-            // Where levels are symbols, half a step of each element goes in and out again.
+            // Half a step of each element goes in and out again, if levels are symbols.
             let step = (0..cols).map(|c| weight(row * cols + c).abs()).fold(0.0, f64::max);
             size += offset * step * (0..cols).map(|c| inputs.get(v, c).abs()).sum::<f64>();
             if let Some(bias) = bias {
@@ -390,7 +390,7 @@ pub fn like_decoded(mut t: Loaded, rng: &mut StdRng, what: &str) {
     }
 }
 
-/// What of a damaged plane decodes is multiplied with as it is; what does not makes its rows NaN, and is told.
+/// Chunks of a damaged plane that decode are multiplied with as they are; others make their rows NaN, and are told.
 #[test]
 fn damage_shows_where_it_is() {
     let mut rng = StdRng::seed_from_u64(81);

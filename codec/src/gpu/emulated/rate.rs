@@ -211,7 +211,7 @@ fn slices_of_rows_are_those_of_the_whole() {
             let row = t.plan.matrix.2 * 4;
             assert!(slice.bytes == whole[first * row..last * row], "{} {:?} {name}", o.coder, o.layout);
             let Method::Tiles(tiles) = &t.plan.planes[0] else { continue };
-            // Of a chunk that is empty, or ends before it begins, nothing is read: its plane's first chunks are not there.
+            // Nothing is read of a chunk that is empty, or ends before it begins: its plane's first chunks are not there.
             let chunk = tiles.geometry.tiles();
             let at = (t.places[0].offsets.wrapping_add(4 * chunk as u64) - t.image.address()) as usize;
             let begin = u32::from_le_bytes(t.image[at..at + 4].try_into().unwrap());
@@ -225,7 +225,7 @@ fn slices_of_rows_are_those_of_the_whole() {
     }
 }
 
-/// As for other schemes: what the oracle notices is reported, and what it does not notice decodes to the same.
+/// Damage that the oracle notices is reported, as for other schemes, and damage that it does not notice decodes to the same.
 #[test]
 fn damaged_chunks_are_found_as_the_oracle_finds_them() {
     let cases: usize = std::env::var("WCODEC_CORRUPTIONS").map_or(1200, |n| n.parse().unwrap());
@@ -247,7 +247,7 @@ fn damaged_chunks_are_found_as_the_oracle_finds_them() {
         match rng.random_range(0..10) {
             0 => damage(&mut rng, &mut plane.offsets),
             1 => damage(&mut rng, &mut plane.side),
-            // Where patches are.
+            // The place of the patches.
             2 | 3 => {
                 let chunk = rng.random_range(0..plane.offsets.len() / 4 - 1);
                 let at = u32::from_le_bytes(plane.offsets[4 * chunk..][..4].try_into().unwrap()) as usize * 4;

@@ -37,7 +37,7 @@ impl Machine {
         for info in container.infos().unwrap() {
             let parts = container.bytes_of(&info.name, &read);
             let Ok(parts) = parts else {
-                // Of a damaged tensor only the structure is read now.
+                // Only the structure of a damaged tensor is read now.
                 assert_eq!(residency(&info.name), Residency::Disk);
                 let (tensor, tables) = container.structure_of(&info.name, &read).unwrap();
                 plans.push(TensorPlan::of(&tensor, tables.into_iter()).unwrap());
@@ -192,7 +192,7 @@ impl Machine {
         let plan = &self.tensors.plans[number];
         let row = plan.row_bytes(plan.output(dtype)?);
         let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };
-        // What the host has of the numbers is what it has read of the device's memory.
+        // The host has the numbers that it has read of the device's memory.
         let numbers = ids.place(0..ids.all.len()).numbers(&ids.memory);
         assert_eq!(numbers, ids.all);
         let mut lookup = FileLookup::new(&self.sources(), &self.tensors, &target, &numbers)?;
@@ -213,7 +213,7 @@ impl Machine {
         Ok(runs)
     }
 
-    /// What was found damaged since this was asked last.
+    /// The damage that was found since this was asked last.
     fn check(&mut self) -> Option<Error> {
         let damage = self.tensors.damage(&self.statuses);
         self.statuses.fill(abi::STATUS_GOOD);
@@ -527,7 +527,7 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
                 at = end;
                 compared += 1;
             }
-            // The same bits wherever bytes are.
+            // Results have the same bits wherever bytes are.
             assert!(*first.get_or_insert_with(|| results.clone()) == results, "{what}");
         }
         // With what is added, and of some rows of a matrix.
@@ -670,8 +670,8 @@ fn what_cannot_be_done_is_refused_alike_for_every_residency() {
     assert!(all[0] == all[1] && all[1] == all[2], "{all:?}");
 }
 
-/// Of a file that is damaged nothing is decoded where it is compared with hashes; otherwise what kernels find damaged is told, and rows that
-/// are looked up or multiplied with show it.
+/// Damaged files are not decoded where they are compared with hashes; otherwise the damage that kernels find is told, and rows that are looked
+/// up show it.
 #[test]
 fn damage_in_the_file_is_found_whatever_is_asked() {
     let mut rng = StdRng::seed_from_u64(106);

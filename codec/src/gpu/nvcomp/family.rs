@@ -14,7 +14,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// What libraries are taken for that do not say their version.
+    /// The version that libraries are taken for that do not say theirs.
     pub(super) const SILENT: Self = Self { major: 3, minor: 0, patch: 0 };
 
     /// From the number that `nvcompGetProperties` gives.

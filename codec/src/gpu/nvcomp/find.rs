@@ -1,4 +1,4 @@
-//! Where nvCOMP may be.
+//! The places where nvCOMP may be.
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,7 +30,7 @@ impl Candidate {
     }
 }
 
-/// What the search depends on besides the caller's wishes.
+/// The surroundings that the search depends on besides the caller's wishes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     /// Value of [`ENVIRONMENT`].
@@ -53,7 +53,7 @@ impl Surroundings {
     }
 }
 
-/// What was asked for by name, and what there is.
+/// The library that was asked for by name, and the ones that there are.
 #[derive(Debug)]
 pub(super) struct Search {
     /// The place that the caller or the environment insists on; nothing else is tried then.
@@ -111,7 +111,7 @@ fn sorted_folders(parent: &Path, prefix: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Where the wheels put the library.
+    /// The folders that the wheels put the library into.
     const WHEELS: [(&str, &str); 4] = [
         ("4.2.0", "nvidia/nvcomp/libnvcomp.so.4"),
         ("5.0.0", "nvidia/nvcomp/libnvcomp.so.5"),

@@ -1,10 +1,10 @@
-//! What nvCOMP's functions return.
+//! The results of nvCOMP's functions.
 
 use super::family::Version;
 use super::sys::Status;
 use crate::error::{Error, Result};
 
-/// What a status of nvCOMP means, whether a call returned it or it was written for a chunk.
+/// The meaning of a status of nvCOMP, whether a call returned it or it was written for a chunk.
 pub fn status_name(status: i32) -> &'static str {
     match status {
         0 => "success",
@@ -35,7 +35,7 @@ const CUDA_ERROR: i32 = 1000;
 /// Up to 5.0, failures of CUDA are reported as invalid values.
 const CUDA_ERRORS_HAVE_A_CODE: Version = Version { major: 5, minor: 1, patch: 0 };
 
-/// What `call` returned, as a result.
+/// The status that `call` returned, as a result.
 pub(super) fn check(call: &str, status: Status, version: Version) -> Result<()> {
     if status == 0 {
         return Ok(());

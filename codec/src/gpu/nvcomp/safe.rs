@@ -71,7 +71,7 @@ pub struct CompressBatch {
     pub statuses: u64,
 }
 
-/// How ANS is used. The data are bytes either way.
+/// The ways in which ANS is used. The data are bytes either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AnsMode {
     /// nvCOMP's defaults.
@@ -82,7 +82,7 @@ pub enum AnsMode {
     Specialised,
 }
 
-/// What addresses have to be multiples of.
+/// The numbers that addresses have to be multiples of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignments {
     /// Compressed chunks.
@@ -218,7 +218,7 @@ impl Nvcomp {
         unsafe { self.decompress("Zstd", &self.zstd, Options::default(), batch, (temp, temp_bytes), stream) }
     }
 
-    /// What [`Nvcomp::zstd_decompress`] wants of addresses.
+    /// The alignment that [`Nvcomp::zstd_decompress`] wants of addresses.
     ///
     /// # Errors
     /// nvCOMP refused.
@@ -254,7 +254,7 @@ impl Nvcomp {
         unsafe { self.decompress("ANS", &self.ans, options, batch, (temp, temp_bytes), stream) }
     }
 
-    /// What [`Nvcomp::ans_decompress`] wants of addresses.
+    /// The alignment that [`Nvcomp::ans_decompress`] wants of addresses.
     ///
     /// # Errors
     /// nvCOMP refused, or this version has not the mode.

@@ -144,7 +144,7 @@ unsafe fn function<T: Copy>(library: &Library, name: &str) -> Result<T, String> 
     }
 }
 
-/// What tells the families apart.
+/// The symbols that tell the families apart.
 pub fn symbols(library: &Library, format: &str) -> ExportedSymbols {
     ExportedSymbols::new(ExportedSymbols::SUFFIXES.map(|suffix| {
         let name = format!("nvcompBatched{format}DecompressGetTempSize{suffix}");

@@ -6,7 +6,7 @@ use crate::container::Segment;
 use crate::decode::TensorBytes;
 use crate::stored::StoredTensor;
 
-/// Where the parts of a tensor lie in its image, bytes.
+/// The places of a tensor's parts in its image, bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     pub scales: Range<usize>,
@@ -15,7 +15,7 @@ pub struct Image {
     pub len: usize,
 }
 
-/// Where the parts of a plane lie.
+/// The places of a plane's parts.
 #[derive(Clone, Debug, Default)]
 pub struct PlaneImage {
     pub offsets: Range<usize>,
@@ -97,7 +97,7 @@ impl Image {
         out[at - begin..].fill(0);
     }
 
-    /// What each plane is decoded from, of a whole image at `address`.
+    /// The places that each plane is decoded from, of a whole image at `address`.
     pub fn at(&self, address: u64) -> Vec<Places> {
         let place = |part: &Range<usize>| address + part.start as u64;
         let planes = self.planes.iter().map(|plane| Places {

@@ -1,4 +1,4 @@
-//! How rows are written whose numbers lie in the device's memory: an embedding's.
+//! Launches that write the rows whose numbers lie in the device's memory: an embedding's.
 
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
@@ -31,7 +31,7 @@ pub fn no_lookup(plan: &TensorPlan) -> Option<String> {
 /// One launch of a kernel that looks rows up, but for where numbers and results are.
 #[derive(Clone, Debug)]
 pub struct LookupLaunch {
-    /// Of the tensor.
+    /// The tensor's name.
     name: String,
     pub module: Module,
     pub kernel: String,
@@ -97,7 +97,7 @@ impl LookupLaunch {
         self.rooms.bytes(most, buffers) as u32
     }
 
-    /// What it is launched with for these numbers, of which there are some: parameters, blocks, threads, and shared memory.
+    /// The launch for these numbers, of which there are some: parameters, blocks, threads, and shared memory.
     ///
     /// # Errors
     /// There are too many, or something does not begin at a multiple of its elements' size.

@@ -37,7 +37,7 @@ impl Part {
         Ok(part)
     }
 
-    /// What the kernels are told, of elements of `kind`.
+    /// The fields that kernels are told, of elements of `kind`.
     pub fn fields(&self, kind: OutputKind) -> abi::Fields {
         abi::Fields {
             bytes: kind.bytes() as u8,
@@ -48,7 +48,7 @@ impl Part {
     }
 }
 
-/// What a plane's bits are called that kernels of their own put together: by the kind of float whose bits they are most often. `bytes` has an
+/// The name of a plane's bits that kernels of their own put together: by the kind of float whose bits they are most often. `bytes` has an
 /// element, and as many has what the plane decodes to.
 pub fn common(fields: &Fields, bytes: usize) -> Option<OutputKind> {
     match (fields.joined().as_slice(), bytes) {

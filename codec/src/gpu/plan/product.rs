@@ -1,4 +1,4 @@
-//! How vectors are multiplied with weights in tiles, without the weights being written anywhere.
+//! Launches that multiply vectors with weights in tiles, without the weights being written anywhere.
 
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
@@ -19,17 +19,17 @@ const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
 const DIGITS_SCALED: usize = 32;
 /// Shared memory that a device takes of each block's.
 const RESERVED: usize = 1 << 10;
-/// What issues a multiprocessor's instructions.
+/// The schedulers of a multiprocessor, which issue its instructions.
 const SCHEDULERS: usize = 4;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
-/// The same of kernels for up to 8 vectors that walk over chunks of quads: so many have 80 registers.
+/// Warps, at most, of kernels for up to 8 vectors that walk over chunks of quads: so many have 80 registers.
 const QUAD_WARPS: usize = 24;
 /// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
 const COPIES: [usize; 5] = [5, 4, 3, 2, 0];
 /// Bytes of a multiprocessor's tables in all their copies, at most: more of them take longer to write than they save.
 const MOST_COPIES: usize = 64 << 10;
-/// The same of a block that decodes before the vector is there: it leaves room for others.
+/// Bytes of the copies of a block that decodes before the vector is there: it leaves room for others.
 const EARLY_COPIES: usize = 16 << 10;
 /// Chunks for each multiprocessor up to which what counts is how early they are decoded, and not how many at a time: of several vectors.
 const FEW_CHUNKS: usize = 12;
@@ -39,12 +39,12 @@ const MOST_CHUNKS: usize = 80;
 /// Chunks for each multiprocessor up to which each has a warp of its own, though not all at a time: blocks of the same launch, and of the next one, take
 /// the places of those that end.
 const MOST_EARLY: usize = 64;
-/// Of such blocks a multiprocessor has so many at a time at least, if there are so many.
+/// The number of such blocks that a multiprocessor has at a time at least, if there are so many.
 const LEAST_EARLY: usize = 3;
 /// Warps that a block of one vector's kernels has at least, if there are chunks for them: what it prepares, it prepares for them.
 const SOME_WARPS: usize = 8;
 
-/// What a matrix gives to the results.
+/// The results of a matrix, and their places.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Address of what is added to the results of the first of the item's rows; 0 for nothing.
@@ -69,7 +69,7 @@ impl Times {
     }
 }
 
-/// What the compiler of the kernels that multiply assumed of a plane, if they take it. It may have any scales.
+/// The mode of the kernels that multiply with a plane, if they take it. It may have any scales.
 fn mode(tiles: &TilesPlan) -> Option<Mode> {
     match (tiles.tiling.layout, tiles.tiling.shift, tiles.tiling.filter) {
         (Layout::Pair, 3, Filter::None) if tiles.table.bits() == 12 => Some(Mode::Pair),
@@ -151,7 +151,7 @@ pub struct ProductLaunch {
     pub shared: u32,
 }
 
-/// What a launch's shared memory is divided into.
+/// The parts of a launch's shared memory.
 #[derive(Clone, Copy)]
 struct Room {
     /// log2 of the table's copies.
@@ -162,19 +162,19 @@ struct Room {
     /// Bytes of one buffer.
     buffer: usize,
     slack: usize,
-    /// Of the sums of all of a block's chunks.
+    /// Bytes of the sums of all of a block's chunks.
     sums: usize,
     /// Blocks of weights for each warp.
     staged: usize,
-    /// Of what is staged, or of the digits of one vector.
+    /// Bytes of the staged blocks, or of the digits of one vector.
     staging: usize,
-    /// Of sums of squares.
+    /// Bytes of sums of squares.
     squares: usize,
-    /// Of a word for each strip.
+    /// Bytes of a word for each strip.
     arrived: usize,
-    /// Of what patches change, for each warp.
+    /// Bytes of the changes by patches, for each warp.
     corrections: usize,
-    /// Of what is known of warps and results before the vector is there.
+    /// Bytes of the facts about warps and results that are known before the vector is there.
     known: usize,
 }
 
@@ -184,7 +184,7 @@ impl Room {
     }
 
     fn sums_at(&self) -> usize {
-        // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
+        // Reads behind a chunk may reach the next buffer: only behind the last one is there room for them.
         self.buffers_at() + self.warps * self.buffers * self.buffer + self.slack.next_multiple_of(16)
     }
 
@@ -356,7 +356,7 @@ fn divided(
             }
         }
     }
-    // What is early has to be all there is, or nearly: other chunks come one after the other.
+    // Chunks that are decoded early have to be all there are, or nearly: others come one after the other.
     let least = match way {
         Way { early: true, one: true, .. } => own,
         Way { early: true, .. } => tiles.min(MOST_WARPS[1]),

@@ -1,4 +1,4 @@
-//! What the shared memory of a block of threads that decodes is divided into, and how many of them share a multiprocessor.
+//! The parts of the shared memory of a block of threads that decodes, and how many of them share a multiprocessor.
 
 use wcodec_kernels::abi;
 
@@ -14,7 +14,7 @@ const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
 #[derive(Clone, Copy, Debug)]
 pub struct Rooms {
     table: usize,
-    /// Of one buffer.
+    /// Bytes of one buffer.
     pub buffer: usize,
     slack: usize,
 }
@@ -32,19 +32,19 @@ impl Rooms {
         }
     }
 
-    /// Where barriers are: the table's, and two for each warp.
+    /// The place of the barriers: the table's, and two for each warp.
     pub fn barriers(self) -> usize {
         abi::TABLE_AT + self.table
     }
 
-    /// Where the buffers of so many warps begin.
+    /// The place at which the buffers of so many warps begin.
     pub fn buffers_at(self, warps: usize) -> usize {
         self.barriers() + (8 + 16 * warps).next_multiple_of(16)
     }
 
     /// All of it.
     pub fn bytes(self, warps: usize, buffers: usize) -> usize {
-        // What is read behind a chunk may be of the next buffer: only behind the last one is there room for it.
+        // Reads behind a chunk may reach the next buffer: only behind the last one is there room for them.
         self.buffers_at(warps) + warps * buffers * self.buffer + self.slack.next_multiple_of(16)
     }
 

@@ -1,8 +1,8 @@
-//! What launches of products do around them: an RMSNorm in front; gates, a residual and gains behind.
+//! The work of launches around their products: an RMSNorm in front; gates, a residual and gains behind.
 
 use super::*;
 
-/// What a launch does besides the products.
+/// The work of a launch besides the products.
 #[derive(Clone, Copy, Debug, Default)]
 struct What {
     norm: bool,
@@ -117,7 +117,7 @@ fn multiply_around(
     (u16s(&out[GUARD..GUARD + results]), u16s(&room.scaled[GUARD..GUARD + results]), kernels)
 }
 
-/// What one result is, exactly.
+/// The exact value of one result.
 fn exact(
     weights: &[Vec<f64>],
     inputs: &Inputs,

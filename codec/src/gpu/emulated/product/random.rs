@@ -64,7 +64,7 @@ fn random_shapes_rates_and_damage() {
         let size = 2f32.powf(rng.random_range(-8.0..6.0));
         let inputs = Inputs::new(&mut rng, kind, count, t.plan.matrix.2, size);
         let (plan, all) = (t.plan.clone(), t.plan.rows());
-        // Of those with the least memory some refuse wide tiles and many columns.
+        // Some devices with the least memory refuse wide tiles and many columns.
         let (one, few) = (Limits { multiprocessors: 1, ..LARGE }, Limits { multiprocessors: 1, ..ROOMY });
         let devices = if shape.last() > Some(&1400) { [LARGE, one, LARGE, one] } else { [few, ROOMY, LARGE, one] };
         let at = rng.random_range(0..devices.len());
