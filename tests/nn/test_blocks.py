@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 import wcodec.nn
-from wcodec.nn._fusion import around, blocks, groups
+from wcodec.nn._fusion import around, blocks, groups, halves, recognize
 from wcodec.nn._layers import pattern
 
 transformers = pytest.importorskip("transformers")
@@ -28,8 +28,8 @@ _log: list[str] = []
 class Played:
     """What a launch does, by torch."""
 
-    def __init__(self, layers: Any, gated: bool) -> None:
-        self.layers, self.gated = layers, gated
+    def __init__(self, layers: Any, join: Any) -> None:
+        self.layers, self.join = layers, join
         self.limit = 16 * layers[0].in_features
 
     def _products(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -48,7 +48,7 @@ class Played:
         assert torch.equal(scaled, norm.scaled(h))
         by = 1 / norm.scale / (h.double().pow(2).mean(-1, keepdim=True) + norm.epsilon).sqrt()
         parts = self._products(scaled.double() * by)
-        if self.gated:
+        if self.join.gated:
             parts = [F.silu(parts[0]) * parts[1]]
         return torch.cat([y.reshape(-1) for y in parts]).to(h.dtype)
 
@@ -60,10 +60,10 @@ class Played:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    def launches(layers: Any, gated: bool = False) -> Any:
+    def launches(layers: Any, join: Any = around.PLAIN) -> Any:
         for layer in layers:
             layer._plan = layer._plan or layer._prepared(layer._dtype)
-        return Played(layers, gated), [(layer, layer._plan) for layer in layers]
+        return Played(layers, join), [(layer, layer._plan) for layer in layers]
 
     monkeypatch.setattr(around, "launches", launches)
     monkeypatch.setattr(groups, "KINDS", {"cpu"})
@@ -157,7 +157,7 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
     model = llama(kind)
     ids = torch.arange(34).view(2, 17)
     normed: list[Any] = []
-    monkeypatch.setattr(blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    monkeypatch.setattr(halves, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
     with torch.no_grad():
         want = model(ids, output_hidden_states=True)
         wcodec.nn.fuse_(model)
@@ -178,7 +178,7 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
         assert torch.equal(model(ids).logits, want.logits) and len(normed) == 6
         # Without a norm of torch's, the module's own is asked.
         wcodec.nn.fuse_(model)
-        monkeypatch.setattr(blocks, "_rms_norm", None)
+        monkeypatch.setattr(halves, "_rms_norm", None)
         torch.testing.assert_close(model(ids).logits, want.logits, rtol=1e-4, atol=1e-4)
 
 
@@ -207,7 +207,7 @@ def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatc
     model = llama()
     ids = torch.arange(17)[None]
     normed: list[Any] = []
-    monkeypatch.setattr(blocks, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
+    monkeypatch.setattr(halves, "_rms_norm", lambda h, *more: normed.append(h) or F.rms_norm(h, *more))
     with torch.no_grad():
         want = model(ids).logits
         for name in ("self_attn.q_proj", "mlp.down_proj"):
@@ -222,7 +222,7 @@ def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatc
 def _without(model: Any, name: str, launches: Any) -> Any:
     """No launches for the layers of that name."""
     apart = [block.get_submodule(name) for block in model.model.layers]
-    return lambda layers, gated=False: None if layers[0] in apart else launches(layers, gated)
+    return lambda layers, join=around.PLAIN: None if layers[0] in apart else launches(layers, join)
 
 
 def test_tensors_that_change_between_blocks(played: list[str]) -> None:
@@ -284,7 +284,7 @@ def test_gains_in_float16_are_divided(played: list[str]) -> None:
         wcodec.nn.fuse_(model)
         torch.testing.assert_close(model(IDS).logits.float(), want, rtol=2e-2, atol=2e-2)
         block = model.model.layers[1].__dict__["_wcodec_block"]
-        norm = block._norms["attention"].get(block.layers[0])
+        norm = block.halves["attention"].before.get(block.layers[0])
         assert norm.scale == 1 / 8 and norm.scaled(torch.ones(1, 64, dtype=torch.float16))[0, 0] == 7 / 8
         # Another weight counts at once, however it came there.
         for weight in (20.0, 0.5):
@@ -451,16 +451,68 @@ def test_blocks_are_known_by_their_code() -> None:
     from transformers.models.qwen3 import modeling_qwen3
 
     for module, name in ((modeling_llama, "Llama"), (modeling_qwen3, "Qwen3")):
-        form = pattern.block_form(getattr(module, f"{name}DecoderLayer"))
-        assert form is not None and ("attention_mask", "attention_mask") in form.keywords and form.rest == "kwargs"
-        assert pattern.attends(getattr(module, f"{name}Attention"))
-        assert pattern.is_gated(getattr(module, f"{name}MLP")) and pattern.is_rms_norm(
-            getattr(module, f"{name}RMSNorm")
-        )
+        form = recognize.block_form(getattr(module, f"{name}DecoderLayer"))
+        assert form is not None
+        call = form.calls["self_attn"]
+        assert ("attention_mask", "attention_mask") in call.keywords and call.rest == "kwargs"
+        assert recognize.attention_form(getattr(module, f"{name}Attention")) is not None
+        assert recognize.mlp_form(getattr(module, f"{name}MLP")) is not None
+        assert recognize.norm_form(getattr(module, f"{name}RMSNorm")) is not None
     # Norms behind, and gains of 1 + w.
-    assert pattern.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
-    assert pattern.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
-    assert not pattern.is_rms_norm(modeling_gemma2.Gemma2RMSNorm)
+    assert recognize.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
+    assert recognize.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
+    assert recognize.norm_form(modeling_gemma2.Gemma2RMSNorm) is None
+
+
+def test_code_is_known_up_to_names() -> None:
+    class Renamed(torch.nn.Module):
+        def forward(self, hidden_states: Any, mask: Any = None, **rest: Any) -> Any:
+            before = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+            hidden_states, weights = self.self_attn(hidden_states=hidden_states, attention_mask=mask, **rest)
+            hidden_states = before + hidden_states
+            before = hidden_states
+            hidden_states = self.post_attention_layernorm(hidden_states)
+            hidden_states = self.mlp(hidden_states)
+            return before + hidden_states
+
+    class Swapped(torch.nn.Module):
+        def forward(self, hidden_states: Any) -> Any:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+            _, hidden_states = self.self_attn(hidden_states=hidden_states)
+            hidden_states = residual + hidden_states
+            residual = hidden_states
+            hidden_states = self.post_attention_layernorm(hidden_states)
+            hidden_states = self.mlp(hidden_states)
+            return residual + hidden_states
+
+    class Twice(torch.nn.Module):
+        def forward(self, hidden_states: Any) -> Any:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+            hidden_states, _ = self.self_attn(hidden_states=hidden_states)
+            hidden_states = residual + hidden_states
+            residual = hidden_states
+            hidden_states = self.post_attention_layernorm(hidden_states)
+            hidden_states = self.mlp(self.mlp(hidden_states))
+            return residual + hidden_states
+
+    class Given(torch.nn.Module):
+        def forward(self, hidden_states: Any) -> Any:
+            residual = hidden_states
+            hidden_states = self.input_layernorm(hidden_states)
+            hidden_states, _ = self.self_attn(hidden_states=hidden_states, scale=1 / 2)
+            hidden_states = residual + hidden_states
+            residual = hidden_states
+            hidden_states = self.post_attention_layernorm(hidden_states)
+            hidden_states = self.mlp(hidden_states)
+            return residual + hidden_states
+
+    form = recognize.block_form(Renamed)
+    assert form is not None and form.calls["self_attn"] == ((("attention_mask", "mask"),), "rest")
+    for kind in (Swapped, Twice, Given):
+        assert recognize.block_form(kind) is None, kind
 
 
 def test_arguments_by_their_earlier_names(played: list[str]) -> None:
@@ -468,9 +520,9 @@ def test_arguments_by_their_earlier_names(played: list[str]) -> None:
     model = llama()
     wcodec.nn.fuse_(model)
     layer, h = model.model.layers[0], torch.randn(1, 5, 64)
-    form = pattern.block_form(transformers.models.llama.modeling_llama.LlamaDecoderLayer)
+    form = recognize.block_form(transformers.models.llama.modeling_llama.LlamaDecoderLayer)
     assert form is not None
-    known = [keyword for keyword, _ in form.keywords if keyword in ("cache", "past_key_values")]
+    known = [keyword for keyword, _ in form.calls["self_attn"].keywords if keyword in ("cache", "past_key_values")]
     places = model.model.rotary_emb(h, torch.arange(5)[None])
     results = []
     for name in (*known, *form.earlier):

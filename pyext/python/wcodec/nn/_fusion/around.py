@@ -1,4 +1,4 @@
-"""Launches that multiply with several weights at once, and do what is around the products in blocks like Llama's."""
+"""Launches that multiply with several weights at once, and do what is around the products in decoder layers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,36 @@ _ROWS = 16
 
 
 class Norm(NamedTuple):
-    """An RMSNorm as launches do it: vectors ``h * gain * scale`` are multiplied with, and results with
-    ``1 / (scale * rms(h))``."""
+    """A norm as launches do it. Of an RMSNorm, vectors ``h * (gain + offset) * scale`` are multiplied with, and results
+    with ``1 / (scale * rms(h))``."""
 
     gain: torch.Tensor
     """The norm's own weight, whatever becomes of it."""
     scale: float
     """A power of two."""
     epsilon: float
+    offset: float = 0.0
+    kind: str = "rms"
 
     def scaled(self, h: torch.Tensor) -> torch.Tensor:
         """What the products take of ``h``, rounded once."""
-        if self.scale == 1:
+        if self.scale == 1 and not self.offset:
             return h * self.gain
-        return (h.float() * self.gain.float() * self.scale).to(h.dtype)
+        return (h.float() * ((self.gain.float() + self.offset) * self.scale)).to(h.dtype)
+
+
+class Join(NamedTuple):
+    """What becomes of the products of a launch, beside results as they are."""
+
+    gated: bool = False
+    """They are gates, and behind them values; results are ``activation(gate) * value``."""
+    packed: bool = False
+    """Of one layer, whose first half of rows are gates."""
+    activation: str = "none"
+    """The kernels' name of a function of gates, or of results."""
+
+
+PLAIN = Join()
 
 
 _State = tuple["Launch | None", "list[tuple[CompressedLinear, Any]]", tuple[int, ...]]
@@ -46,17 +62,26 @@ class Launch:
     """The products with the weights of some layers, which read the same vectors, in one launch (or as many as there are
     kernels that the weights need).
 
-    :param gated: they are gates and values in turn, and the results are ``silu(gate) * value``.
+    :param gated: they are gates and values in turn, or with ``packed`` one layer of both, and the results are
+        ``activation(gate) * value``.
     """
 
-    def __init__(self, parts: Sequence[Fused], biases: Sequence[torch.Tensor | None], gated: bool = False) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Fused],
+        biases: Sequence[torch.Tensor | None],
+        gated: bool = False,
+        packed: bool = False,
+        activation: str = "silu",
+    ) -> None:
         first = parts[0]
         # Their memory is what the launches add.
         self._biases = [None if bias is None else bias.detach() for bias in biases]
         factors: list[tuple[str, tuple[int, int] | None, int, int]] = [
-            (part.name, None, 0 if bias is None else bias.data_ptr(), 0)
+            (part.name, rows, 0 if bias is None else bias.data_ptr() + (rows or (0,))[0] * bias.element_size(), 0)
             for part, bias in zip(parts, self._biases, strict=True)
-        ]  # fmt: skip
+            for rows in (_halves(part.features[0]) if packed else (None,))
+        ]
         native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)
         self._multiply = native.multiply
         self._multiply_around = native.multiply_around
@@ -67,13 +92,15 @@ class Launch:
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
         self.limit = min(part.tokens for part in parts) * self._in
-        self._total = sum(part.features[0] for part in parts[:: 2 if gated else 1])
+        self._total = sum(part.features[0] for part in parts) // (2 if gated else 1)
         self._index: int = first.decoder.device.index
         self._meeting = Meeting(self._total, first.decoder.device) if gated else None
 
     def all(self, x: torch.Tensor) -> torch.Tensor:
-        """The products with contiguous ``x``, of one layer behind those of the other."""
+        """The products with ``x``, of one layer behind those of the other; or gates with values."""
         x = x.contiguous()
+        if self._meeting is not None:
+            return self._multiplied(x, x, None)
         count = x.numel() // self._in
         y = x.new_empty(self._total * count)
         stream = _current_stream(self._index)
@@ -96,22 +123,25 @@ class Launch:
 
         :param scaled: ``norm.scaled(h)``.
         """
-        h, scaled = h.contiguous(), scaled.contiguous()
+        return self._multiplied(h.contiguous(), scaled.contiguous(), norm)
+
+    def _multiplied(self, h: torch.Tensor, scaled: torch.Tensor, norm: Norm | None) -> torch.Tensor:
         count = h.numel() // self._in
         y = h.new_empty(self._total * count)
         stash = arrivals = 0
+        gains = () if norm is None else (norm.gain,)
         stream = _current_stream(self._index)
         if self._meeting is not None:
             room = torch.empty(2 * y.numel(), dtype=torch.float32, device=h.device)
             words = self._meeting.words(stream)
-            self._keep(stream, (words, norm.gain))
+            self._keep(stream, (words, *gains))
             stash, arrivals = room.data_ptr(), words.data_ptr()
         else:
-            self._keep(stream, (norm.gain,))
+            self._keep(stream, gains)
         around = _native.Around(
-            squared=h.data_ptr(),
-            epsilon=norm.epsilon,
-            norm_factor=1 / norm.scale,
+            squared=0 if norm is None else h.data_ptr(),
+            epsilon=0.0 if norm is None else norm.epsilon,
+            norm_factor=1.0 if norm is None else 1 / norm.scale,
             stash=stash,
             arrivals=arrivals,
         )
@@ -189,8 +219,12 @@ class Meeting:
         self._own.pop((stream, threading.get_ident()), None)
 
 
+def _halves(rows: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (0, rows // 2), (rows // 2, rows)
+
+
 def launches(
-    layers: Sequence[CompressedLinear], gated: bool = False
+    layers: Sequence[CompressedLinear], join: Join = PLAIN
 ) -> tuple[Launch, list[tuple[CompressedLinear, Any]]] | None:
     """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the plan that this
     holds for."""
@@ -211,8 +245,11 @@ def launches(
     alike = all(p.decoder is first.decoder and p.dtype is first.dtype for p in parts)
     if not alike or any(p.features[1] != first.features[1] for p in parts):
         return None
+    if join.packed and first.features[0] % (2 * _ROWS):
+        # Kernels take whole strips of rows.
+        return None
     try:
-        return Launch(parts, [layer._parameters["bias"] for layer in layers], gated), seen
+        return Launch(parts, [layer._parameters["bias"] for layer in layers], *join), seen
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them and for all else.
         return None
@@ -227,9 +264,9 @@ def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
 class Ready:
     """A launch for some layers, made when it is wanted first, and again where they have changed."""
 
-    def __init__(self, layers: Sequence[CompressedLinear], gated: bool = False) -> None:
+    def __init__(self, layers: Sequence[CompressedLinear], join: Join = PLAIN) -> None:
         self.layers = tuple(layers)
-        self._gated = gated
+        self._join = join
         # The launch, the layers with the plans that it is for, and the addresses of their biases: one thing, since
         # other threads look at it meanwhile.
         self._state: _State | None = None
@@ -261,7 +298,7 @@ class Ready:
 
     def _prepare(self) -> Launch | None:
         biases = self._addresses()
-        made = launches(self.layers, self._gated)
+        made = launches(self.layers, self._join)
         found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
         self._state = found, seen, biases
         return found

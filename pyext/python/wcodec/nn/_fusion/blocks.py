@@ -1,110 +1,60 @@
-"""Blocks of models like Llama's. For few tokens they are four launches: norms, gates and residuals are done by those
-that multiply. For more, weights are decoded, and what is around their products takes few of torch's kernels.
+"""Decoder layers whose code a description stands for (:mod:`wcodec.nn.specs`). For few tokens they are four launches:
+norms, activations and residuals are done by those that multiply. For more, weights are decoded, and what is around
+their products takes few of torch's kernels.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
-import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from ..._gpu.decoder import ProductBatch
 from .._layers import ops as _ops
-from .._layers.pattern import attends, block_form, is_gated, is_rms_norm
 from .._layers.served import Serving, given, here
-from .._weights.workspace import is_capturing
 from ..linear import CompressedLinear
 from .around import Launch, Norm, Ready
 from .groups import KINDS, apart, hooked, plain_class, watched
+from .halves import HALVES, Half, HalfName
+from .recognize import BlockForm, block_form
 
 _is_compiling = torch.compiler.is_compiling
-# Where it is one kernel: in older ones it is as many as a module's, and f16 was squared as it is.
-_rms_norm: Any = F.rms_norm if hasattr(torch, "_fused_rms_norm") else None
-Half = Literal["attention", "mlp"]
-_HALVES: tuple[Half, Half] = ("attention", "mlp")
 # By launches that do what is around the products, too; with decoded weights and few kernels beside; or as it was.
 Way = Literal["launches", "decoded", "modules"]
 
 
-class Gain:
-    """The weight of an RMSNorm, as launches take it."""
+class Launches(NamedTuple):
+    """A half for few tokens: two launches, and its norms."""
 
-    def __init__(self, norm: Any) -> None:
-        self.norm = norm
-        self._of: torch.Tensor | None = None
-        self._scale = 1.0
-
-    def __call__(self, h: torch.Tensor) -> torch.Tensor:
-        """The norm of many vectors: by one kernel, which rounds once, where torch has it."""
-        norm = self.norm
-        if _rms_norm is None:
-            found: torch.Tensor = norm(h)
-            return found
-        found = _rms_norm(h, h.shape[-1:], norm.weight, norm.variance_epsilon)
-        return found
-
-    def fits(self, layer: CompressedLinear) -> bool:
-        """Whether the weight is one for vectors that the layer takes."""
-        weight = self.norm._parameters.get("weight")
-        if weight is None or weight.dtype is not layer._dtype or weight.device != layer._device:
-            return False
-        return weight.is_contiguous() and weight.shape == (layer.in_features,)
-
-    def get(self, layer: CompressedLinear) -> Norm | None:
-        """For vectors that the layer takes; nothing if the weight is none of them."""
-        if not self.fits(layer):
-            return None
-        weight = self.norm.weight
-        if weight is not self._of:
-            if layer._dtype is torch.float16 and weight.is_cuda and is_capturing():
-                # To look at the largest would be to wait, which a capture does not do.
-                return None
-            self._scale, self._of = _scale(weight), weight
-        return Norm(weight.detach(), self._scale, float(self.norm.variance_epsilon))
-
-
-def _scale(weight: torch.Tensor) -> float:
-    """A power of two for products with vectors of float16, so that they are hardly larger than these. What the weight
-    becomes later changes the range of the products, and not what they stand for."""
-    largest = float(weight.detach().abs().max()) if weight.dtype is torch.float16 else 1.0
-    return 2.0 ** -math.ceil(math.log2(largest)) if 1 < largest < math.inf else 1.0
+    first: Launch
+    last: Launch
+    before: Norm | None
 
 
 class Block:
-    """A block, taken apart: which of its halves can be done in another way than by its modules, and what does them."""
+    """A decoder layer, taken apart: which of its halves can be done in another way than by its modules, and what does
+    them."""
 
-    def __init__(self, module: Any) -> None:
-        form = block_form(plain_class(module))
-        assert form is not None
+    def __init__(self, module: Any, form: BlockForm) -> None:
         self._form = form
         self._names = _arguments(plain_class(module))
-        self._mlp = module.mlp
-        self._norms = {"attention": Gain(module.input_layernorm), "mlp": Gain(module.post_attention_layernorm)}
-        self.first: dict[Half, Ready] = {}
-        self.last: dict[Half, Ready] = {}
-        # Each module, where it stands: what takes its place, or looks on, finds the block done as it was.
-        own = module._modules
-        self._watched: list[tuple[Any, str, Any]] = [
-            (own, name, own[name])
-            for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
-        ]  # fmt: skip
-        attention, mlp = module.self_attn, module.mlp
-        if attends(plain_class(attention)) and _norms(module.input_layernorm):
-            self._half("attention", attention, ("q_proj", "k_proj", "v_proj"), "o_proj", gated=False)
-        if _norms(module.post_attention_layernorm) and is_gated(plain_class(mlp)) and _is_silu(mlp.act_fn):
-            self._half("mlp", mlp, ("gate_proj", "up_proj"), "down_proj", gated=True)
-        if "mlp" in self.first and isinstance(mlp.act_fn, torch.nn.Module):
-            self._watched.append((mlp._modules, "act_fn", mlp.act_fn))
-        self._act = getattr(mlp, "act_fn", None)
-        kinds = {
-            plain_class(part) for part in (module.input_layernorm, module.post_attention_layernorm, attention, mlp)
+        spec, attending = form.spec, _attending(form, module)
+        assert attending is not None
+        self._attending = attending
+        attention = dataclasses.replace(spec.attention, module=attending)
+        self.halves: dict[HalfName, Half] = {
+            "attention": Half("attention", attention, module),
+            "mlp": Half("mlp", spec.mlp, module),
         }
-        self._code = [(kind, kind.forward) for kind in kinds]
+        halves = self.halves.items()
+        self.first: dict[HalfName, Ready] = {name: half.first for name, half in halves if half.first is not None}
+        self.last: dict[HalfName, Ready] = {name: half.last for name, half in halves if half.last is not None}
+        self._watched = [watched for half in self.halves.values() for watched in half.watched]
+        self._code = [code for half in self.halves.values() for code in half.code]
         # The block that comes next, whose norm the last launch prepares for.
         self.next: Block | None = None
         self._incoming: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
@@ -117,13 +67,6 @@ class Block:
 
     def _register(self) -> None:
         self._handle = _ops.register(self, next((layer.device for layer in self.layers), "cpu"))
-
-    def _half(self, half: Half, module: Any, names: tuple[str, ...], last: str, gated: bool) -> None:
-        layers = [module._modules.get(name) for name in (*names, last)]
-        if any(type(layer) is not CompressedLinear for layer in layers):
-            return
-        self.first[half], self.last[half] = Ready(layers[:-1], gated), Ready(layers[-1:])
-        self._watched.extend((module._modules, name, layer) for name, layer in zip((*names, last), layers, strict=True))
 
     # What it takes
 
@@ -138,60 +81,61 @@ class Block:
             return False
         if torch.is_autocast_enabled(h.device.type) or watched():
             return False
-        if any(kind.forward is not code for kind, code in self._code):
+        if any(getattr(kind, name) is not code for kind, name, code in self._code):
             return False
-        if "mlp" in self.first and not isinstance(self._act, torch.nn.Module) and self._mlp.act_fn is not self._act:
+        if not all(half.is_as_it_was(module) for half in self.halves.values()):
+            return False
+        if self._form.spec.choice is not None and _attending(self._form, module) != self._attending:
             return False
         return not any(owner.get(name) is not part or hooked(part) for owner, name, part in self._watched)
 
-    def _launches(self, half: Half, like: torch.Tensor | None = None) -> tuple[Launch, Launch, Norm] | None:
+    def _launches(self, name: HalfName, like: torch.Tensor | None = None) -> Launches | None:
         """What does a half; nothing where it is to be done as it was.
 
         :param like: what it would be done for; otherwise what its layers take.
         """
-        first, last = self.first.get(half), self.last.get(half)
+        half = self.halves[name]
+        first, last = half.first, half.last
         if first is None or last is None or first.layers[0]._device.type not in KINDS:
             return None
         dtype, device = (first.layers[0]._dtype, first.layers[0]._device) if like is None else (like.dtype, like.device)
         for layer in (*first.layers, *last.layers):
             if layer._dtype is not dtype or layer._device != device:
                 return None
-        norm = self._norms[half].get(first.layers[0])
+        before = None if half.before is None else half.before.get(first.layers[0])
+        if not half.fits() or (half.before is not None and before is None):
+            return None
         a, b = first.get(), last.get()
-        return None if norm is None or a is None or b is None else (a, b, norm)
+        return None if a is None or b is None else Launches(a, b, before)
 
-    def _few(self, half: Half, h: torch.Tensor) -> tuple[Launch, Launch, Norm] | None:
+    def _few(self, name: HalfName, h: torch.Tensor) -> Launches | None:
         """The launches, if they are for as many tokens as these."""
-        found = self._launches(half, h)
-        return None if found is None or not self._is_few(half, h) else found
+        found = self._launches(name, h)
+        return None if found is None or not self.halves[name].few(h) else found
 
-    def _is_few(self, half: Half, h: torch.Tensor) -> bool:
-        """Whether the launches of a half were made, and are for as many tokens as these."""
-        first, last = self.first[half], self.last[half]
-        count = h.numel() // first.layers[0].in_features
-        return first.found(h.numel()) and last.found(count * last.layers[0].in_features)
-
-    def _way(self, half: Half, h: torch.Tensor) -> Way:
+    def _way(self, name: HalfName, h: torch.Tensor) -> Way:
         """How a half is done. What is compiled asks for launches that were made before, and compiles all else."""
+        half = self.halves[name]
         if not _is_compiling():
-            if self._is_decoded(half, h):
+            if self._is_decoded(name, h):
                 return "decoded"
-            if self._launches(half, h) is None:
+            if self._launches(name, h) is None:
                 return "modules"
-            return "launches" if self._is_few(half, h) else "decoded"
-        if half not in self.first or not self._is_few(half, h):
+            return "launches" if half.few(h) else "decoded"
+        if half.first is None or half.last is None or not half.few(h):
             return "modules"
-        layers = (*self.first[half].layers, *self.last[half].layers)
+        layers = (*half.first.layers, *half.last.layers)
         return "launches" if all(la._dtype is h.dtype and la._device == h.device for la in layers) else "modules"
 
-    def _is_decoded(self, half: Half, h: torch.Tensor) -> bool:
+    def _is_decoded(self, name: HalfName, h: torch.Tensor) -> bool:
         """Whether a half is done with decoded weights: what is found out in little time, for the CPU is what such
         passes wait for in small models. Otherwise it may be so, too."""
-        first, last = self.first.get(half), self.last.get(half)
+        half = self.halves[name]
+        first, last = half.first, half.last
         if first is None or last is None or h.numel() <= ProductBatch.MOST * first.layers[0].in_features:
             return False
         layer = first.layers[0]
-        alike = h.dtype is layer._dtype and h.device == layer._device and self._norms[half].fits(layer)
+        alike = h.dtype is layer._dtype and h.device == layer._device and half.fits()
         return alike and first.has_plans() and last.has_plans()
 
     def prepare(self) -> None:
@@ -206,25 +150,27 @@ class Block:
         """What the block's ``forward`` does."""
         mlp = self._way("mlp", h)
         attention = self._way("attention", h)
+        # Halves that are parallel both read the layer's input.
+        start = h if self._form.spec.parallel else None
         scaled = None
         if attention == "launches":
-            h, scaled = self._attend(module, h, self._given(args, kwargs), scales=mlp == "launches")
+            scales = mlp == "launches" and start is None and self.halves["mlp"].takes_scaled
+            h, scaled = self._attend(module, h, self._given(args, kwargs), scales)
         elif attention == "decoded":
-            h = h + self._attend_decoded(module, h, self._given(args, kwargs))
+            h = self.halves["attention"].result(self._attend_decoded(module, h, self._given(args, kwargs)), h)
         else:
-            attended, _ = module.self_attn(hidden_states=module.input_layernorm(h), **self._given(args, kwargs))
-            h = h + attended
+            h = self._attend_by_modules(module, h, self._given(args, kwargs))
             mlp = "modules" if mlp == "modules" else self._way("mlp", h)
         if mlp == "decoded":
-            return self._mlp_decoded(h)
+            return self._mlp_decoded(h if start is None else start, h)
         if mlp == "modules":
-            return h + module.mlp(module.post_attention_layernorm(h))
-        (values,) = self._normed("mlp", h, scaled)
+            return self._mlp_by_modules(module, h if start is None else start, h)
+        (values,) = self._normed("mlp", h if start is None else start, scaled)
         after = self.next
         # Whoever changes it in place changes its version; tensors of inference mode have none.
         ahead = False
         if after is not None and not _is_compiling() and not h.is_inference():
-            ahead = after._few("attention", h) is not None
+            ahead = after.halves["attention"].takes_scaled and after._few("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[here()] = (h, h._version, scaled)
@@ -245,7 +191,7 @@ class Block:
         layers = (*self.first["attention"].layers, *self.last["attention"].layers)
         serve = [given(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
         with Serving(layers, [*serve, output]):
-            returned = module.self_attn(hidden_states=h, **kwargs)
+            returned = module._modules[self._attending](hidden_states=h, **kwargs)
         if not found or (not _is_compiling() and returned[0] is not found[0][0]):
             raise layers[-1]._refuse(
                 "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)"
@@ -254,20 +200,43 @@ class Block:
 
     def _attend_decoded(self, module: Any, h: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         """What attention makes of the norm of ``h``, with decoded weights."""
+        half = self.halves["attention"]
         layers = self.first["attention"].layers
-        x = self._norms["attention"](h)
+        x = h if half.before is None else half.before(h)
         serve = [given(layer, x, y) for layer, y in zip(layers, _all_of(layers, x), strict=True)]
         with Serving(layers, serve):
-            attended: torch.Tensor = module.self_attn(hidden_states=x, **kwargs)[0]
+            attended: torch.Tensor = module._modules[self._attending](hidden_states=x, **kwargs)[0]
         return attended
 
-    def _mlp_decoded(self, h: torch.Tensor) -> torch.Tensor:
-        """``h`` and what the MLP makes of its norm, with decoded weights. What nobody else has seen is changed in
-        place."""
-        gates, values = self.first["mlp"].layers
-        x = self._norms["mlp"](h)
-        gated = F.silu(gates._computed(x), inplace=True).mul_(values._computed(x))
-        return self.last["mlp"].layers[0]._computed(gated).add_(h)
+    def _attend_by_modules(self, module: Any, h: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        spec = self._form.spec
+        x = h if spec.attention.before is None else module._modules[spec.attention.before](h)
+        attended = module._modules[self._attending](hidden_states=x, **kwargs)
+        if self._attending == spec.attention.module:
+            attended, _ = attended
+        return self._finished(module, "attention", attended, h)
+
+    def _mlp_by_modules(self, module: Any, h: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        spec = self._form.spec.mlp
+        y = module._modules[spec.module](h if spec.before is None else module._modules[spec.before](h))
+        if spec.unpacks and isinstance(y, tuple):
+            y, _ = y
+        return self._finished(module, "mlp", y, residual)
+
+    def _finished(self, module: Any, name: HalfName, y: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``residual`` and what a half's module gives, by modules."""
+        spec = self.halves[name].spec
+        for behind in (spec.behind, spec.dropout):
+            y = y if behind is None else module._modules[behind](y)
+        return residual + (y if spec.multiplier is None else y * getattr(module, spec.multiplier))
+
+    def _mlp_decoded(self, h: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """``residual`` and what the MLP makes of the norm of ``h``, with decoded weights. What nobody else has seen is
+        changed in place."""
+        half = self.halves["mlp"]
+        x = h if half.before is None else half.before(h)
+        values = half.joined([layer._computed(x) for layer in self.first["mlp"].layers])
+        return half.result(self.last["mlp"].layers[0]._computed(values), residual)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the block hands on to its attention."""
@@ -275,47 +244,50 @@ class Block:
         rest: dict[str, Any] = {}
         for name, value in kwargs.items():
             (own if name in self._names else rest)[name] = value
-        handed = {keyword: own.get(name, self._names[name]) for keyword, name in self._form.keywords}
-        return {**handed, **rest} if self._form.rest is not None else handed
+        call = self._form.calls[self._attending]
+        handed = {keyword: own.get(name, self._names[name]) for keyword, name in call.keywords}
+        return {**handed, **rest} if call.rest is not None else handed
 
     # The two launches of a half, or the operators for them
 
-    def _normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> list[torch.Tensor]:
-        sizes = [layer.out_features for layer in self.first[half].layers]
-        if half == "mlp":
-            sizes = sizes[:1]
+    def _normed(self, name: HalfName, h: torch.Tensor, scaled: torch.Tensor | None) -> list[torch.Tensor]:
+        sizes = self.halves[name].sizes
         if _is_compiling():
-            flat = _ops.normed(h, scaled, self._handle, _HALVES.index(half), sum(sizes))
+            flat = _ops.normed(h, scaled, self._handle, HALVES.index(name), sum(sizes))
         else:
-            flat = self.normed(half, h, scaled)
+            flat = self.normed(name, h, scaled)
         return apart(flat, h, sizes)
 
     def _added(
-        self, half: Half, x: torch.Tensor, residual: torch.Tensor, scales: bool
+        self, name: HalfName, x: torch.Tensor, residual: torch.Tensor, scales: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         if _is_compiling():
-            y, scaled = _ops.added(x.contiguous(), residual, self._handle, _HALVES.index(half), scales)
+            y, scaled = _ops.added(x.contiguous(), residual, self._handle, HALVES.index(name), scales)
             return y, scaled if scales else None
-        return self.added(half, x, residual, scales)
+        return self.added(name, x, residual, scales)
 
-    def normed(self, half: Half, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
-        """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, gates times
-        values. What the operator does, whether by one launch or not."""
-        launches = self._few(half, h)
+    def normed(self, name: HalfName, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
+        """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, what its last
+        layer takes. What the operator does, whether by one launch or not."""
+        half, launches = self.halves[name], self._few(name, h)
         if launches is not None:
             first, _, norm = launches
+            if norm is None:
+                return first.all(h)
             return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
-        x = self._norms[half].norm(h)
-        parts = [layer._computed(x) for layer in self.first[half].layers]
-        if half == "mlp":
-            parts = [self._mlp.act_fn(parts[0]) * parts[1]]
+        x = h if half.before is None else half.before.norm(h)
+        parts = [layer._computed(x) for layer in self.first[name].layers]
+        if name == "mlp":
+            parts = [half.joined(parts)]
         return torch.cat([part.reshape(-1) for part in parts])
 
     def added(
-        self, half: Half, x: torch.Tensor, residual: torch.Tensor, scales: bool
+        self, name: HalfName, x: torch.Tensor, residual: torch.Tensor, scales: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``residual`` and the product of a half's last layer with ``x``; and what the next norm wants of that."""
-        layer = self.last[half].layers[0]
+        """``residual`` and what a half makes of the product of its last layer with ``x``; and what the next norm wants
+        of that."""
+        half = self.halves[name]
+        layer = self.last[name].layers[0]
         if (
             x.dtype is not residual.dtype
             or x.device != residual.device
@@ -327,21 +299,21 @@ class Block:
                 f"{residual.dtype}",
                 "call wcodec.nn.fuse_(model, blocks=False)",
             )
-        launches = self._few(half, residual)
-        norm = self._norm_after(half, residual) if scales else None
+        launches = self._few(name, residual)
+        after = self._norm_after(name, residual) if scales else None
         if launches is None:
-            y = residual + layer._computed(x)
-            return y, None if norm is None else norm.scaled(y)
-        return launches[1].added(x, residual, norm)
+            y = half.result(layer._computed(x), residual)
+            return y, None if after is None else after.scaled(y)
+        return launches.last.added(x, residual, after)
 
-    def _norm_after(self, half: Half, h: torch.Tensor) -> Norm | None:
+    def _norm_after(self, name: HalfName, h: torch.Tensor) -> Norm | None:
         """The norm that comes behind a half, if it is where the half is."""
-        block = self if half == "attention" else self.next
-        after: Half = "mlp" if half == "attention" else "attention"
-        if block is None or after not in block.first:
+        block = self if name == "attention" else self.next
+        half = None if block is None else block.halves["mlp" if name == "attention" else "attention"]
+        if half is None or half.first is None or half.before is None:
             return None
-        layer = block.first[after].layers[0]
-        return block._norms[after].get(layer) if layer._dtype is h.dtype and layer._device == h.device else None
+        layer = half.first.layers[0]
+        return half.before.get(layer) if layer._dtype is h.dtype and layer._device == h.device else None
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -360,21 +332,11 @@ def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[tor
     plan, begin = plans[0]
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
     joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)
-    if joined and plans == [(plan, begin + i) for i in range(len(layers))]:
+    if joined and len(layers) > 1 and plans == [(plan, begin + i) for i in range(len(layers))]:
         found = plan.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
         if found is not None:
             return found.split([layer.out_features for layer in layers], -1)
     return [layer._computed(x) for layer in layers]
-
-
-def _norms(module: Any) -> bool:
-    return is_rms_norm(plain_class(module)) and hasattr(module, "variance_epsilon")
-
-
-def _is_silu(function: Any) -> bool:
-    kind = type(function)
-    ours = kind.__module__ == "transformers.activations" and kind.__name__ == "SiLUActivation"
-    return ours or kind is torch.nn.SiLU or function is torch.nn.functional.silu
 
 
 def _arguments(kind: type[Any]) -> dict[str, Any]:
@@ -384,15 +346,34 @@ def _arguments(kind: type[Any]) -> dict[str, Any]:
     return {p.name: None if p.default is p.empty else p.default for p in named}
 
 
+def _attending(form: BlockForm, module: Any) -> str | None:
+    """The name of the module that attends, or stands in the place of attention."""
+    choice = form.spec.choice
+    if choice is None:
+        return form.spec.attention.module
+    value: Any = getattr(module, choice.attribute, None)
+    if value in choice.others:
+        return choice.others[value]
+    return form.spec.attention.module if choice.attention in (None, value) else None
+
+
+def taken_apart(module: Any) -> Block | str:
+    """A decoder layer as a block, whether or not launches can do any of it; or why it is none."""
+    form = block_form(plain_class(module))
+    if form is None:
+        return f"the code of {type(module).__name__} is none that is known"
+    attending, spec = _attending(form, module), form.spec
+    names = [attending, spec.mlp.module, *(name for half in spec.halves for name in (half.before, half.behind))]
+    for name in (n for n in names if n is not None):
+        if not isinstance(module._modules.get(name), torch.nn.Module):
+            return f"{name} is not there"
+    return "what attends is not there" if attending is None else Block(module, form)
+
+
 def find(module: Any) -> Block | None:
     """The block that a module is, if one of its halves can be done in another way than by its modules."""
-    if block_form(plain_class(module)) is None or not all(
-        isinstance(module._modules.get(name), torch.nn.Module)
-        for name in ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
-    ):
-        return None
-    block = Block(module)
-    return block if block.first else None
+    block = taken_apart(module)
+    return block if isinstance(block, Block) and block.first else None
 
 
 def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

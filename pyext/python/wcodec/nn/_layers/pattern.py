@@ -1,8 +1,5 @@
-"""What a module's ``forward`` does, read from its code: which layers it gives one tensor to, and whether it is a block
-of a model like Llama's.
-
-Names of classes say little: transformers has 70 blocks that do what Llama's does, and some named so that do not. So it
-is the code that counts, as Python parses it; what differs in any step is not taken.
+"""What a module's ``forward`` does, read from its code: which layers it gives one tensor to, and whether it is a
+mixture's experts. The code counts, as Python parses it; what differs in any step is not taken.
 """
 
 from __future__ import annotations
@@ -16,24 +13,6 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 _PACKAGE = f"{os.sep}transformers{os.sep}"
-_BLOCK = """
-residual = hidden_states
-hidden_states = self.input_layernorm(hidden_states)
-hidden_states, _ = self.self_attn(hidden_states=hidden_states)
-hidden_states = residual + hidden_states
-residual = hidden_states
-hidden_states = self.post_attention_layernorm(hidden_states)
-hidden_states = self.mlp(hidden_states)
-hidden_states = residual + hidden_states
-return hidden_states
-"""
-_NORM = """
-input_dtype = hidden_states.dtype
-hidden_states = hidden_states.to(torch.float32)
-variance = hidden_states.pow(2).mean(-1, keepdim=True)
-hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
-return self.weight * hidden_states.to(input_dtype)
-"""
 _EXPERTS = """
 final = torch.zeros_like(hidden_states)
 with torch.no_grad():
@@ -69,9 +48,6 @@ for expert_idx in hit:
     final.index_add_(0, token_idx, current.to(final.dtype))
 return final
 """
-_GATED = """
-return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-"""
 
 
 class Siblings(NamedTuple):
@@ -92,15 +68,6 @@ class ExpertForm(NamedTuple):
             return experts._apply_gate(gates_and_values)
         gate, value = gates_and_values.chunk(2, dim=-1)
         return experts.act_fn(gate) * value
-
-
-class BlockForm(NamedTuple):
-    """How a block like Llama's calls its attention: keyword, and the block's own argument of that value; the name of
-    the dictionary that it hands on; and names that arguments had in earlier versions, and may still be called by."""
-
-    keywords: tuple[tuple[str, str], ...]
-    rest: str | None
-    earlier: tuple[str, ...]
 
 
 def _function(forward: Any) -> ast.FunctionDef | None:
@@ -209,9 +176,15 @@ def siblings(kind: Any) -> tuple[Siblings, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _siblings(forward: Any) -> tuple[Siblings, ...]:
+    return tuple(Siblings(argument, names) for argument, names in read_by(forward).items() if len(names) > 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def read_by(forward: Any) -> dict[str, tuple[str, ...]]:
+    """Layers that a ``forward`` gives an argument to, each once and in any case, by that argument."""
     function = _function(forward)
     if function is None:
-        return ()
+        return {}
     body = _body(function)
     nodes = [node for statement in body for node in ast.walk(statement)]
     # An argument that takes another value, or that is changed in place, is not one tensor to all of them.
@@ -238,68 +211,7 @@ def _siblings(forward: Any) -> tuple[Siblings, ...]:
         given = call.args[0]
         if isinstance(given, ast.Name) and given.id in _arguments(function) and given.id not in changed:
             found.setdefault(given.id, []).append(name)
-    return tuple(Siblings(argument, tuple(names)) for argument, names in found.items() if len(names) > 1)
-
-
-def block_form(kind: Any) -> BlockForm | None:
-    """How a class of blocks calls its attention, if it does what Llama's does: a norm, attention, a residual, a norm,
-    an MLP, a residual."""
-    return _block_form(kind.forward)
-
-
-@functools.lru_cache(maxsize=1024)
-def _block_form(forward: Any) -> BlockForm | None:
-    function = _function(forward)
-    if function is None:
-        return None
-    body = _body(function)
-    own, rest = set(_arguments(function)), function.args.kwarg
-    keywords: list[tuple[str, str]] = []
-    spread = None
-    for node in (node for statement in body for node in ast.walk(statement)):
-        if _own_call(node) != "self_attn" or not isinstance(node, ast.Call):
-            continue
-        for keyword in node.keywords:
-            value = keyword.value
-            if not isinstance(value, ast.Name):
-                return None
-            if keyword.arg is None:
-                spread = value.id
-            elif keyword.arg != "hidden_states":
-                keywords.append((keyword.arg, value.id))
-        node.keywords = [k for k in node.keywords if k.arg == "hidden_states"]
-    known = all(value in own for _, value in keywords) and (spread is None or (rest is not None and spread == rest.arg))
-    earlier = tuple(name for name in map(_earlier_name, function.decorator_list) if name is not None)
-    return BlockForm(tuple(keywords), spread, earlier) if known and _same(body, _BLOCK) else None
-
-
-def is_rms_norm(kind: Any) -> bool:
-    """Whether a class of norms does what Llama's does."""
-    return _is_rms_norm(kind.forward)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_rms_norm(forward: Any) -> bool:
-    function = _function(forward)
-    return function is not None and _same(_body(function), _NORM)
-
-
-def is_gated(kind: Any) -> bool:
-    """Whether a class of MLPs does what Llama's does: ``down(act(gate(x)) * up(x))``."""
-    return _is_gated(kind.forward)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_gated(forward: Any) -> bool:
-    function = _function(forward)
-    if function is None:
-        return False
-    body = _body(function)
-    if len(body) == 2 and isinstance(body[0], ast.Assign) and isinstance(body[1], ast.Return):
-        (target,), result = body[0].targets[:1], body[1].value
-        if isinstance(target, ast.Name) and isinstance(result, ast.Name) and target.id == result.id:
-            body = [ast.Return(body[0].value)]
-    return _arguments(function)[:1] == ["x"] and _same(body, _GATED)
+    return {argument: tuple(names) for argument, names in found.items()}
 
 
 def expert_form(kind: Any) -> ExpertForm | None:
@@ -344,42 +256,3 @@ class _Renamed(ast.NodeTransformer):
             return ast.Name(node.attr, node.ctx)
         self.generic_visit(node)
         return node
-
-
-def attends(kind: Any) -> bool:
-    """Whether a class of attention gives its input to ``q_proj``, ``k_proj`` and ``v_proj``, looks at nothing else of
-    it but its shape, dtype and device, and returns what ``o_proj`` makes, in front of something else."""
-    return _attends(kind.forward)
-
-
-@functools.lru_cache(maxsize=1024)
-def _attends(forward: Any) -> bool:
-    function = _function(forward)
-    wanted = Siblings("hidden_states", ("q_proj", "k_proj", "v_proj"))
-    if function is None or not any(
-        s.argument == wanted.argument and set(s.names) == set(wanted.names) for s in _siblings(forward)
-    ):
-        return False
-    body = _body(function)
-    nodes = [node for statement in body for node in ast.walk(statement)]
-    # Where the input stands as an argument of the three layers, or only its form is asked for.
-    harmless = set()
-    for node in nodes:
-        if _own_call(node) in wanted.names and isinstance(node, ast.Call):
-            harmless |= {id(a) for a in node.args}
-        if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "device", "size"):
-            harmless.add(id(node.value))
-    uses = [n for n in nodes if isinstance(n, ast.Name) and n.id == wanted.argument]
-    if any(id(n) not in harmless for n in uses):
-        return False
-    outputs = [n for n in nodes if _own_call(n) == "o_proj"]
-    if len(body) < 2 or len(outputs) != 1 or len([n for n in nodes if isinstance(n, ast.Return)]) != 1:
-        return False
-    # output = self.o_proj(...), and right behind it: return output, ...
-    final, last = body[-2], body[-1]
-    if not isinstance(final, ast.Assign) or final.value is not outputs[0] or len(final.targets) != 1:
-        return False
-    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple) or not last.value.elts:
-        return False
-    target, first = final.targets[0], last.value.elts[0]
-    return isinstance(target, ast.Name) and isinstance(first, ast.Name) and target.id == first.id
