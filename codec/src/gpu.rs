@@ -48,6 +48,7 @@ mod info;
 mod kernel;
 mod launch;
 mod module;
+mod norm;
 pub mod nvcomp;
 mod options;
 mod piece;
@@ -71,10 +72,11 @@ pub use fetch::Fetcher;
 pub use footprint::{Footprint, Sizes};
 pub use info::{DeviceInfo, device_infos};
 pub use kernel::Kernel;
+pub use norm::{Norm, NormKind, NormVectors, Norms};
 pub use options::GpuOptions;
 pub use residency::Residency;
 pub use stream::{Event, Stream};
-pub use task::{Around, Factor, FactorPart, RowIds, Target, Vectors};
+pub use task::{Activation, Around, Factor, FactorPart, RowIds, Target, Vectors};
 pub use timing::TimedDecoder;
 
 /// A [`Batch`] of a [`HostDecoder`].

@@ -22,6 +22,21 @@
 #define PART_GATE 1
 #define PART_VALUE 2
 
+// Activations.
+#define ACTIVATION_NONE 0
+#define ACTIVATION_SILU 1
+#define ACTIVATION_GELU_TANH 2
+#define ACTIVATION_GELU 3
+#define ACTIVATION_RELU 4
+#define ACTIVATION_RELU_SQUARED 5
+
+// Norms.
+#define NORM_RMS 0
+#define NORM_LAYER 1
+
+// Threads of a block of `wcodec_norm`, at most.
+#define NORM_THREADS 512
+
 // Runs of bits of an element that a plane can hold.
 #define MAX_RUNS 14
 
@@ -173,11 +188,35 @@ struct FactorsBatch {
   u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
   u32 arrived;                // Address in shared memory of a word for each of a block's strips.
   u32 gain_scale;             // By what those that are written a second time are multiplied besides `gain`: bits of f32.
+  u32 gain_offset;            // Is added to the product of `gain` and `gain_scale`: bits of f32.
+  u32 residual_scale;         // By what results are multiplied before a residual is added: bits of f32.
   u32 copies;                 // log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
   u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
   u32 known;                  // Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each result; with kernels for one vector named `early`.
-  u32 reserved;               // 0.
+  u32 activation;             // ACTIVATION_*: of gates; of launches without gates, of the results.
   Factor items[MAX_FACTORS];  // `count` of them.
+};
+
+// Parameters of `wcodec_norm`, of which each block of threads takes a vector: y is the norm of x, times `result_scale`, and a residual.
+// Elements of all vectors are of one type, and vectors of one array lie one behind the other.
+struct NormBatch {
+  u64 x;             // Address of the vectors.
+  u64 residual;      // Address of what is added to their norms; 0 for nothing. It may be `y`.
+  u64 y;             // Address of the results. It may be `x`.
+  u64 gain;          // Address of a factor for each column; 0 for none.
+  u64 bias;          // Address of what is added for each column; 0 for nothing.
+  u64 scaled;        // Address of results that are written a second time, for the norm that comes next; 0 for none.
+  u64 next_gain;     // Address of a factor for each column of those.
+  u32 cols;          // Elements of a vector.
+  u32 bf16;          // 1 if they are bf16; else they are f16.
+  u32 kind;          // NORM_*.
+  u32 vector;        // All arrays begin at multiples of 16 bytes, and so do their vectors.
+  u32 epsilon;       // Is added to the mean of the squares: bits of f32.
+  u32 share;         // The reciprocal of `cols`: bits of f32.
+  u32 gain_offset;   // Is added to `gain`: bits of f32.
+  u32 result_scale;  // By what the norm is multiplied before a residual is added: bits of f32.
+  u32 next_scale;    // By what `next_gain` is multiplied: bits of f32.
+  u32 next_offset;   // Is added to that product: bits of f32.
 };
 
 // Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -355,7 +394,7 @@ LIES_AT(Factor, minus, 192, 4)
 LIES_AT(Factor, part, 196, 4)
 LIES_AT(Factor, vector, 200, 4)
 LIES_AT(Factor, reserved, 204, 4)
-static_assert(sizeof(FactorsBatch) == 3480, "differs from abi.rs");
+static_assert(sizeof(FactorsBatch) == 3488, "differs from abi.rs");
 LIES_AT(FactorsBatch, count, 0, 4)
 LIES_AT(FactorsBatch, vectors, 4, 4)
 LIES_AT(FactorsBatch, x, 8, 8)
@@ -381,11 +420,31 @@ LIES_AT(FactorsBatch, norm_factor, 120, 4)
 LIES_AT(FactorsBatch, squares, 124, 4)
 LIES_AT(FactorsBatch, arrived, 128, 4)
 LIES_AT(FactorsBatch, gain_scale, 132, 4)
-LIES_AT(FactorsBatch, copies, 136, 4)
-LIES_AT(FactorsBatch, corrections, 140, 4)
-LIES_AT(FactorsBatch, known, 144, 4)
-LIES_AT(FactorsBatch, reserved, 148, 4)
-LIES_AT(FactorsBatch, items, 152, 3328)
+LIES_AT(FactorsBatch, gain_offset, 136, 4)
+LIES_AT(FactorsBatch, residual_scale, 140, 4)
+LIES_AT(FactorsBatch, copies, 144, 4)
+LIES_AT(FactorsBatch, corrections, 148, 4)
+LIES_AT(FactorsBatch, known, 152, 4)
+LIES_AT(FactorsBatch, activation, 156, 4)
+LIES_AT(FactorsBatch, items, 160, 3328)
+static_assert(sizeof(NormBatch) == 96, "differs from abi.rs");
+LIES_AT(NormBatch, x, 0, 8)
+LIES_AT(NormBatch, residual, 8, 8)
+LIES_AT(NormBatch, y, 16, 8)
+LIES_AT(NormBatch, gain, 24, 8)
+LIES_AT(NormBatch, bias, 32, 8)
+LIES_AT(NormBatch, scaled, 40, 8)
+LIES_AT(NormBatch, next_gain, 48, 8)
+LIES_AT(NormBatch, cols, 56, 4)
+LIES_AT(NormBatch, bf16, 60, 4)
+LIES_AT(NormBatch, kind, 64, 4)
+LIES_AT(NormBatch, vector, 68, 4)
+LIES_AT(NormBatch, epsilon, 72, 4)
+LIES_AT(NormBatch, share, 76, 4)
+LIES_AT(NormBatch, gain_offset, 80, 4)
+LIES_AT(NormBatch, result_scale, 84, 4)
+LIES_AT(NormBatch, next_scale, 88, 4)
+LIES_AT(NormBatch, next_offset, 92, 4)
 static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)

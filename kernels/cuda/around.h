@@ -1,5 +1,5 @@
-// What a launch of products does around them, in blocks of models like Llama's: an RMSNorm of the vectors in front; and behind the products
-// a residual, or silu(gate) times value.
+// The work of a launch of products around them, in blocks of models: an RMSNorm of the vectors in front; and behind the products a residual, or
+// an activation of gates, times values.
 //
 // Of an RMSNorm, y_i = x_i g_i / sqrt(mean(x^2) + epsilon), the products take x_i g_i, which the launch before has rounded and written besides
 // x_i, and results are divided by the root: nobody waits for the mean before the end.
@@ -46,7 +46,8 @@ DEVICE void load_vector(u64 from, u32 (&words)[4]) {
 }
 
 // Eight elements of the vector at `from`, two a word, the first one of column `col`, a multiple of 8. What is beyond the last column is 0.
-DEVICE void load_words(const FactorsBatch& batch, u64 from, u32 col, u32 cols, u32 (&words)[4]) {
+template <class Batch>
+DEVICE void load_words(const Batch& batch, u64 from, u32 col, u32 cols, u32 (&words)[4]) {
   const u8* const at = (const u8*)from + (u64)col * 2;
   if (batch.vector && col + 8 <= cols) {
     load_vector((u64)at, words);
@@ -107,7 +108,18 @@ DEVICE float norm_factor(const FactorsBatch& batch, u32 cols, u32 vector) {
   return div_rn(bits_f32(batch.norm_factor), sqrt_rn(mean));
 }
 
-DEVICE float silu_times(float gate, float value) { return mul_rn(div_rn(gate, add_rn(1, exp_f32(-gate))), value); }
+// An activation of what is no number is none either.
+DEVICE float activated(u32 kind, float v) {
+  if (kind == ACTIVATION_NONE) return v;
+  if (kind >= ACTIVATION_RELU) {
+    const float above = v < 0 ? 0 : v;
+    return kind == ACTIVATION_RELU ? above : mul_rn(above, above);
+  }
+  if (kind == ACTIVATION_GELU) return mul_rn(mul_rn(0.5f, v), add_rn(1, erf_f32(mul_rn(v, 0.70710678f))));
+  // GELU with tanh is v * sigmoid(2 * sqrt(2 / pi) * (v + 0.044715 v^3)).
+  const float at = kind == ACTIVATION_SILU ? v : mul_rn(v, fma_rn(mul_rn(v, v), 0.07135481f, 1.5957691f));
+  return div_rn(v, add_rn(1, exp_f32(-at)));
+}
 
 // Of one factor with gates or values: where its results lie in the stash, and the words of its strips.
 struct Stash {

@@ -330,12 +330,12 @@ struct Result {
     return add_rn(mul_rn(sum, all), H::to_f32(bias));
   }
   DEVICE_MEMBER void write(const FactorsBatch& batch, float v) const {
-    if (around & AROUND_RESIDUAL) v = add_rn(v, H::to_f32(residual));
+    if (around & AROUND_RESIDUAL) v = fma_rn(v, bits_f32(batch.residual_scale), H::to_f32(residual));
     const u32 y = H::of(v);
     stg16((u8*)to, y);
     if (around & AROUND_SCALED) {
-      const float scaled = mul_rn(mul_rn(H::to_f32(y), H::to_f32(gain)), bits_f32(batch.gain_scale));
-      stg16((u8*)batch.scaled + (u64)place * 2, H::of(scaled));
+      const float by = fma_rn(H::to_f32(gain), bits_f32(batch.gain_scale), bits_f32(batch.gain_offset));
+      stg16((u8*)batch.scaled + (u64)place * 2, H::of(mul_rn(H::to_f32(y), by)));
     }
   }
 };
@@ -439,7 +439,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     if (!result.there()) continue;
     const float v = result.sum(batch, t, at, each);
     if (result.around & AROUND_PART) stg32(Stash(batch, f).own + result.place, f32_bits(v));
-    else result.write(batch, v);
+    else result.write(batch, activated(batch.activation, v));
   }
   if (f.part == PART_RESULT) return;
   const Stash stash(batch, f);
@@ -451,6 +451,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     result = asked(at);
     if (!result.there()) continue;
     const float own = bits_f32(load32(stash.own + result.place)), other = bits_f32(load32(stash.other + result.place));
-    result.write(batch, f.part == PART_GATE ? silu_times(own, other) : silu_times(other, own));
+    const bool gate = f.part == PART_GATE;
+    result.write(batch, mul_rn(activated(batch.activation, gate ? own : other), gate ? other : own));
   }
 }

@@ -242,6 +242,7 @@ DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float sqrt_rn(float v) { return __fsqrt_rn(v); }
 // e to the v, within two units of the last place.
 DEVICE float exp_f32(float v) { return expf(v); }
+DEVICE float erf_f32(float v) { return erff(v); }
 DEVICE float f32_of_f16(u32 h) {
   float v;
   asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((u16)h));

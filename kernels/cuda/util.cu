@@ -1,7 +1,9 @@
-// What goes with planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales, bits of elements.
+// Kernels for planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales, bits of elements; and norms
+// of vectors.
 #include "abi.h"
 #include "emit.h"
 #include "join.h"
+#include "norm.h"
 #include "symbols.h"
 
 #define THREADS 256
@@ -173,4 +175,14 @@ KERNEL(wcodec_fields, THREADS, 4, FieldsSymbolsBatch) {
       }
     }
   }
+}
+
+// Norms of vectors, a block of threads each.
+KERNEL(wcodec_norm, NORM_THREADS, 1, NormBatch) {
+  overlap_start();
+  overlap_wait();
+  if (!table_fits()) return;
+  const u64 before = (u64)block_index() * params.cols * 2;
+  if (params.bf16) Normed<true>{params, before}.write();
+  else Normed<false>{params, before}.write();
 }

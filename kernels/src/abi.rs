@@ -29,10 +29,31 @@ pub const KNOWN_BYTES: usize = 32;
 
 /// A factor's results are written.
 pub const PART_RESULT: u32 = 0;
-/// They are gates: written are those of the factor of values, times silu of these.
+/// They are gates: written are those of the factor of values, times the activation of these.
 pub const PART_GATE: u32 = 1;
 /// They are values that have gates.
 pub const PART_VALUE: u32 = 2;
+
+/// An activation: none.
+pub const ACTIVATION_NONE: u32 = 0;
+/// An activation: `v * sigmoid(v)`.
+pub const ACTIVATION_SILU: u32 = 1;
+/// An activation: GELU by its approximation with tanh.
+pub const ACTIVATION_GELU_TANH: u32 = 2;
+/// An activation: GELU by the error function.
+pub const ACTIVATION_GELU: u32 = 3;
+/// An activation: `max(v, 0)`.
+pub const ACTIVATION_RELU: u32 = 4;
+/// An activation: `max(v, 0)^2`.
+pub const ACTIVATION_RELU_SQUARED: u32 = 5;
+
+/// A norm of vectors: they are divided by the root of the mean of their squares.
+pub const NORM_RMS: u32 = 0;
+/// A norm of vectors: their mean is taken off before.
+pub const NORM_LAYER: u32 = 1;
+
+/// Threads of a block of `wcodec_norm`, at most.
+pub const NORM_THREADS: usize = 512;
 
 /// Runs of bits of an element that a plane can hold.
 pub const MAX_RUNS: usize = 14;
@@ -365,6 +386,10 @@ structures! {
         pub arrived: u32,
         /// By what those that are written a second time are multiplied besides `gain`: bits of f32.
         pub gain_scale: u32,
+        /// Is added to the product of `gain` and `gain_scale`: bits of f32.
+        pub gain_offset: u32,
+        /// By what results are multiplied before a residual is added: bits of f32.
+        pub residual_scale: u32,
         /// log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
         pub copies: u32,
         /// Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
@@ -372,10 +397,49 @@ structures! {
         /// Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each
         /// result; with kernels for one vector named `early`.
         pub known: u32,
-        /// 0.
-        pub reserved: u32,
+        /// ACTIVATION_*: of gates; of launches without gates, of the results.
+        pub activation: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
+    }
+
+    /// Parameters of `wcodec_norm`, of which each block of threads takes a vector: y is the norm of x, times `result_scale`, and a residual.
+    /// Elements of all vectors are of one type, and vectors of one array lie one behind the other.
+    pub struct NormBatch {
+        /// Address of the vectors.
+        pub x: u64,
+        /// Address of what is added to their norms; 0 for nothing. It may be `y`.
+        pub residual: u64,
+        /// Address of the results. It may be `x`.
+        pub y: u64,
+        /// Address of a factor for each column; 0 for none.
+        pub gain: u64,
+        /// Address of what is added for each column; 0 for nothing.
+        pub bias: u64,
+        /// Address of results that are written a second time, for the norm that comes next; 0 for none.
+        pub scaled: u64,
+        /// Address of a factor for each column of those.
+        pub next_gain: u64,
+        /// Elements of a vector.
+        pub cols: u32,
+        /// 1 if they are bf16; else they are f16.
+        pub bf16: u32,
+        /// NORM_*.
+        pub kind: u32,
+        /// All arrays begin at multiples of 16 bytes, and so do their vectors.
+        pub vector: u32,
+        /// Is added to the mean of the squares: bits of f32.
+        pub epsilon: u32,
+        /// The reciprocal of `cols`: bits of f32.
+        pub share: u32,
+        /// Is added to `gain`: bits of f32.
+        pub gain_offset: u32,
+        /// By what the norm is multiplied before a residual is added: bits of f32.
+        pub result_scale: u32,
+        /// By what `next_gain` is multiplied: bits of f32.
+        pub next_scale: u32,
+        /// Is added to that product: bits of f32.
+        pub next_offset: u32,
     }
 
     /// Symbols of a plane, row-major without padding, to write as what they stand for.
@@ -542,4 +606,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch RowsBatch FactorsBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch FactorsBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

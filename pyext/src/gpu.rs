@@ -7,6 +7,7 @@ mod fetch;
 mod graph;
 mod info;
 mod lookup;
+mod norm;
 mod sizes;
 mod verify;
 
@@ -24,6 +25,7 @@ pub use fetch::{Fetchers, OnDevice};
 pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};
 pub use lookup::RowLookup;
+pub use norm::GpuNorms;
 pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;
 

@@ -465,6 +465,9 @@ AROUND = {
     "scaled": 48,
     "gain": 64,
     "gain_scale": 4.0,
+    "gain_offset": 1.0,
+    "residual_scale": 0.25,
+    "activation": "silu",
     "stash": 80,
     "arrivals": 96,
 }
@@ -472,10 +475,13 @@ AROUND = {
 
 def test_work_around_products_goes_by_names() -> None:
     """Each field has a name of its own, by default it asks for nothing, and no other names are taken."""
-    plain = {name: 0 for name in AROUND} | {"epsilon": 0.0, "norm_factor": 1.0, "gain_scale": 1.0}
+    ones = {"norm_factor": 1.0, "gain_scale": 1.0, "residual_scale": 1.0}
+    plain = {name: 0 for name in AROUND} | ones | {"epsilon": 0.0, "gain_offset": 0.0, "activation": "none"}
 
-    def text(fields: dict[str, float]) -> str:
-        return "Around { " + ", ".join(f"{name}: {value}" for name, value in fields.items()) + " }"
+    def text(fields: dict[str, Any]) -> str:
+        # Activations are variants of Rust's.
+        rows = [f"{name}: {str(value).title() if name == 'activation' else value}" for name, value in fields.items()]
+        return "Around { " + ", ".join(rows) + " }"
 
     assert repr(_native.Around()) == text(plain)
     assert repr(_native.Around(**AROUND)) == text(AROUND)
@@ -485,3 +491,5 @@ def test_work_around_products_goes_by_names() -> None:
         _native.Around(16)
     with pytest.raises(TypeError):
         _native.Around(normed=16)
+    with pytest.raises(wcodec.InputError, match="no kernel has the activation 'swish'.*gelu_tanh"):
+        _native.Around(activation="swish")

@@ -22,6 +22,7 @@ mod disk;
 mod files;
 mod lookup;
 mod lossless;
+mod norm;
 mod product;
 mod rate;
 mod residency;

@@ -166,8 +166,8 @@ impl Launcher {
         if vectors.count == 0 {
             return Ok(());
         }
-        let Around { squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals } =
-            vectors.around;
+        let around = vectors.around;
+        let Around { squared, residual, scaled, stash, arrivals, .. } = around;
         let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
             return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
@@ -193,13 +193,17 @@ impl Launcher {
                         && (vectors.count == 1 && later == 0 || x_stride.is_multiple_of(8)),
                 ),
                 squared,
-                epsilon: epsilon.to_bits(),
-                norm_factor: norm_factor.to_bits(),
+                epsilon: around.epsilon.to_bits(),
+                norm_factor: around.norm_factor.to_bits(),
                 share: (1.0 / launch.params.items[0].tiles.cols as f32).to_bits(),
                 residual,
                 scaled,
-                gain,
-                gain_scale: gain_scale.to_bits(),
+                gain: around.gain,
+                gain_scale: around.gain_scale.to_bits(),
+                // Kernels add it behind that product, which is exact.
+                gain_offset: (around.gain_offset * around.gain_scale).to_bits(),
+                residual_scale: around.residual_scale.to_bits(),
+                activation: around.activation as u32,
                 stash,
                 arrivals,
                 ..*launch.params

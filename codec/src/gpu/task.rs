@@ -49,7 +49,7 @@ pub enum FactorPart {
     /// They are results.
     #[default]
     Result,
-    /// They are gates of the factor behind this one, which is a [`Value`](Self::Value) of as many rows. Results are `silu(gate) * value`.
+    /// They are gates of the factor behind this one, which is a [`Value`](Self::Value) of as many rows. Results are `activation(gate) * value`.
     Gate,
     /// They are values, whose gates are the factor's before this one.
     Value,
@@ -67,12 +67,65 @@ pub struct Vectors {
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
     /// Gates and their values give results together.
     pub y: u64,
-    /// What else there is to be done, as in blocks of models like Llama's.
+    /// Other work of the launch, as in blocks of models.
     pub around: Around,
 }
 
+/// A function of numbers that neural networks apply to the results of a layer. The variants are the kernels' `ACTIVATION_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Activation {
+    /// No function: a number stays as it is.
+    #[default]
+    None = abi::ACTIVATION_NONE,
+    /// `v * sigmoid(v)`.
+    Silu = abi::ACTIVATION_SILU,
+    /// GELU by its approximation with tanh.
+    GeluTanh = abi::ACTIVATION_GELU_TANH,
+    /// GELU by the error function.
+    Gelu = abi::ACTIVATION_GELU,
+    /// `max(v, 0)`.
+    Relu = abi::ACTIVATION_RELU,
+    /// `max(v, 0)^2`.
+    ReluSquared = abi::ACTIVATION_RELU_SQUARED,
+}
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::None, Self::Silu, Self::GeluTanh, Self::Gelu, Self::Relu, Self::ReluSquared];
+
+    /// The name by which other languages ask for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Silu => "silu",
+            Self::GeluTanh => "gelu_tanh",
+            Self::Gelu => "gelu",
+            Self::Relu => "relu",
+            Self::ReluSquared => "relu_squared",
+        }
+    }
+
+    /// The activation of that name.
+    ///
+    /// # Errors
+    /// There is none.
+    ///
+    /// ```
+    /// use wcodec::gpu::Activation;
+    /// assert_eq!(Activation::from_name("gelu_tanh").unwrap(), Activation::GeluTanh);
+    /// ```
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|a| a.name()).collect();
+            Error::input(format!("no kernel has the activation '{name}'"))
+                .advice(format!("use one of {}", names.join(", ")))
+        })
+    }
+}
+
 /// What a launch of products does in front of them and behind them. All addresses are the device's; 0 is for what is not to be done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// Address of vectors that lie as those to multiply with do: each result is multiplied by `norm_factor / sqrt(mean(squares) + epsilon)`, of
     /// the squares of its vector here. With these as `h` and `h * gain` as what to multiply with, that is an RMSNorm in front.
@@ -90,11 +143,36 @@ pub struct Around {
     pub gain: u64,
     /// By what results are multiplied besides; a power of two rounds nothing.
     pub gain_scale: f32,
+    /// Is added to `gain` before: gains of some norms are stored without the 1 that they are around.
+    pub gain_offset: f32,
+    /// By what results are multiplied before the residual is added.
+    pub residual_scale: f32,
+    /// Is applied to gates, and in launches without gates to the results, before the residual is added.
+    pub activation: Activation,
     /// Address of f32, twice as many as there are results, where gates and values meet.
     pub stash: u64,
     /// Address of a u32 for each 16 results of a vector, which are 0 before and behind each launch with gates. Launches that may run at the
     /// same time need their own, and their own `stash`.
     pub arrivals: u64,
+}
+
+impl Default for Around {
+    fn default() -> Self {
+        Self {
+            squared: 0,
+            epsilon: 0.0,
+            norm_factor: 1.0,
+            residual: 0,
+            scaled: 0,
+            gain: 0,
+            gain_scale: 1.0,
+            gain_offset: 0.0,
+            residual_scale: 1.0,
+            activation: Activation::None,
+            stash: 0,
+            arrivals: 0,
+        }
+    }
 }
 
 impl Vectors {

@@ -200,7 +200,8 @@ impl Tensors {
         each.collect()
     }
 
-    /// Gates are followed by their values, and nothing else is launched with them: both are all rows of matrices of one shape.
+    /// Gates are followed by their values, and nothing else is launched with them: both are all rows of matrices of
+    /// one shape, or as many rows of one matrix.
     fn check_parts(&self, factors: &[Factor]) -> Result<()> {
         if factors.iter().all(|f| f.part == FactorPart::Result) {
             return Ok(());
@@ -208,10 +209,13 @@ impl Tensors {
         let plan = |f: &Factor| Ok::<_, Error>(&self.plans[self.find(&f.name)?]);
         if let [gate, value] = factors
             && (gate.part, value.part) == (FactorPart::Gate, FactorPart::Value)
-            && gate.rows.is_none()
-            && value.rows.is_none()
             && plan(gate)?.matrix == plan(value)?.matrix
             && plan(gate)?.matrix.0 == 1
+            && match (&gate.rows, &value.rows) {
+                (None, None) => true,
+                (Some(a), Some(b)) => gate.name == value.name && a.len() == b.len(),
+                _ => false,
+            }
         {
             return Ok(());
         }

@@ -4,8 +4,10 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::{
+    ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
     CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, MAX_FACTORS, MAX_ITEMS, MAX_RUNS,
-    OutputKind, PART_GATE, PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES, TABLE_AT,
+    NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES,
+    TABLE_AT,
 };
 
 pub(super) struct Structure {
@@ -69,6 +71,18 @@ fn header() -> String {
     );
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_VALUE", PART_VALUE)];
     define("What becomes of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));
+    let activations = [
+        ("ACTIVATION_NONE", ACTIVATION_NONE),
+        ("ACTIVATION_SILU", ACTIVATION_SILU),
+        ("ACTIVATION_GELU_TANH", ACTIVATION_GELU_TANH),
+        ("ACTIVATION_GELU", ACTIVATION_GELU),
+        ("ACTIVATION_RELU", ACTIVATION_RELU),
+        ("ACTIVATION_RELU_SQUARED", ACTIVATION_RELU_SQUARED),
+    ];
+    define("Activations.", &activations.map(|(name, value)| (name, value as usize)));
+    let norms = [("NORM_RMS", NORM_RMS), ("NORM_LAYER", NORM_LAYER)];
+    define("Norms.", &norms.map(|(name, value)| (name, value as usize)));
+    define("Threads of a block of `wcodec_norm`, at most.", &[("NORM_THREADS", NORM_THREADS)]);
     define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));

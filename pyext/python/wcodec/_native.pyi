@@ -17,6 +17,7 @@ __all__ = [
     "Facts",
     "Folder",
     "Gguf",
+    "GpuNorms",
     "Output",
     "QUANTIZED_KEY",
     "REST_KEY",
@@ -252,9 +253,12 @@ class Around:
         epsilon: float = 0.0,
         norm_factor: float = 1.0,
         residual: int = 0,
+        residual_scale: float = 1.0,
         scaled: int = 0,
         gain: int = 0,
         gain_scale: float = 1.0,
+        gain_offset: float = 0.0,
+        activation: str = "none",
         stash: int = 0,
         arrivals: int = 0,
     ) -> Around: ...
@@ -262,6 +266,11 @@ class Around:
 @final
 class RowLookup:
     def look_up(self, ids: int, count: int, wide: bool, out: int, stream: int) -> None: ...
+
+@final
+class GpuNorms:
+    def __new__(cls, ordinal: int) -> GpuNorms: ...
+    def run(self, call: dict[str, Any], stream: int) -> None: ...
 
 @final
 class DeviceSizes:

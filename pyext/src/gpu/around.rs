@@ -2,6 +2,8 @@
 
 use pyo3::prelude::*;
 
+use crate::errors::to_py;
+
 /// The work that a launch of products does before and after them: addresses of the device, 0 for work that is not wanted, and factors.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Around(wcodec::gpu::Around);
@@ -16,21 +18,39 @@ impl Around {
 #[pymethods]
 impl Around {
     #[new]
-    #[pyo3(signature = (*, squared = 0, epsilon = 0.0, norm_factor = 1.0, residual = 0, scaled = 0, gain = 0, gain_scale = 1.0, stash = 0,
-        arrivals = 0))]
+    #[pyo3(signature = (*, squared = 0, epsilon = 0.0, norm_factor = 1.0, residual = 0, residual_scale = 1.0, scaled = 0, gain = 0,
+        gain_scale = 1.0, gain_offset = 0.0, activation = "none", stash = 0, arrivals = 0))]
     #[expect(clippy::too_many_arguments, reason = "they come by their names")]
     fn new(
+        py: Python<'_>,
         squared: u64,
         epsilon: f32,
         norm_factor: f32,
         residual: u64,
+        residual_scale: f32,
         scaled: u64,
         gain: u64,
         gain_scale: f32,
+        gain_offset: f32,
+        activation: &str,
         stash: u64,
         arrivals: u64,
-    ) -> Self {
-        Self(wcodec::gpu::Around { squared, epsilon, norm_factor, residual, scaled, gain, gain_scale, stash, arrivals })
+    ) -> PyResult<Self> {
+        let activation = wcodec::gpu::Activation::from_name(activation).map_err(|e| to_py(py, &e))?;
+        Ok(Self(wcodec::gpu::Around {
+            squared,
+            epsilon,
+            norm_factor,
+            residual,
+            residual_scale,
+            scaled,
+            gain,
+            gain_scale,
+            gain_offset,
+            activation,
+            stash,
+            arrivals,
+        }))
     }
 
     fn __repr__(&self) -> String {

@@ -1,6 +1,7 @@
 //! The work of launches around their products: an RMSNorm in front; gates, a residual and gains behind.
 
 use super::*;
+use crate::gpu::Activation;
 
 /// The work of a launch besides the products.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,6 +10,7 @@ struct What {
     gated: bool,
     residual: bool,
     scaled: bool,
+    activation: Activation,
 }
 
 /// Memory for all of it.
@@ -23,6 +25,9 @@ struct Room {
 
 const EPSILON: f32 = 1e-5;
 const FACTOR: f32 = 4.0;
+const GAIN_SCALE: f32 = 0.25;
+const GAIN_OFFSET: f32 = 1.0;
+const RESIDUAL_SCALE: f32 = 0.22;
 
 fn random(rng: &mut StdRng, kind: OutputKind, count: usize) -> Buffer {
     let bytes: Vec<u8> = (0..count).flat_map(|_| bits(kind, rng.random_range(-2.0..2.0))).collect();
@@ -78,6 +83,7 @@ fn multiply_around(
         arrivals.address(),
     ];
     let set = |params: &mut abi::FactorsBatch| {
+        params.activation = what.activation as u32;
         if what.norm {
             params.squared = places[0];
             params.epsilon = EPSILON.to_bits();
@@ -86,11 +92,13 @@ fn multiply_around(
         }
         if what.residual {
             params.residual = places[1];
+            params.residual_scale = RESIDUAL_SCALE.to_bits();
         }
         if what.scaled {
             params.gain = places[2];
             params.scaled = places[3];
-            params.gain_scale = 0.25f32.to_bits();
+            params.gain_scale = GAIN_SCALE.to_bits();
+            params.gain_offset = (GAIN_OFFSET * GAIN_SCALE).to_bits();
         }
         if what.gated {
             params.stash = places[4];
@@ -117,6 +125,28 @@ fn multiply_around(
     (u16s(&out[GUARD..GUARD + results]), u16s(&room.scaled[GUARD..GUARD + results]), kernels)
 }
 
+/// The error function, by Simpson's rule.
+fn erf(x: f64) -> f64 {
+    const STEPS: usize = 2000;
+    let each = x.abs().min(6.0) / STEPS as f64;
+    let weight = |i: usize| if i == 0 || i == STEPS { 1.0 } else { [2.0, 4.0][i % 2] };
+    let sum: f64 = (0..=STEPS).map(|i| weight(i) * (-(i as f64 * each).powi(2)).exp()).sum();
+    (sum * each / 3.0 * 2.0 / std::f64::consts::PI.sqrt()).copysign(x)
+}
+
+fn activated(activation: Activation, v: f64) -> f64 {
+    match activation {
+        Activation::None => v,
+        Activation::Silu => v / (1.0 + (-v).exp()),
+        Activation::GeluTanh => {
+            0.5 * v * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v.powi(3))).tanh())
+        }
+        Activation::Gelu => 0.5 * v * (1.0 + erf(v / 2f64.sqrt())),
+        Activation::Relu => v.max(0.0),
+        Activation::ReluSquared => v.max(0.0).powi(2),
+    }
+}
+
 /// The exact value of one result.
 fn exact(
     weights: &[Vec<f64>],
@@ -137,11 +167,12 @@ fn exact(
         let sum: f64 = (0..cols).map(|c| w[row * cols + c] * inputs.get(vector, c)).sum();
         sum * norm + number(inputs.kind, &bias[2 * row..])
     };
-    let mut result = product(&weights[0]);
+    let mut result = activated(what.activation, product(&weights[0]));
     if what.gated {
-        result = result / (1.0 + (-result).exp()) * product(&weights[1]);
+        result *= product(&weights[1]);
     }
     if what.residual {
+        result *= f64::from(RESIDUAL_SCALE);
         result += number(inputs.kind, &room.residual[2 * (vector * rows + row)..]);
     }
     result
@@ -163,8 +194,13 @@ fn norms_gates_residuals_and_gains() {
     let all = [
         What { norm: true, ..What::default() },
         What { residual: true, scaled: true, ..What::default() },
-        What { norm: true, gated: true, ..What::default() },
-        What { norm: true, gated: true, residual: true, scaled: true },
+        What { norm: true, gated: true, activation: Activation::Silu, ..What::default() },
+        What { norm: true, gated: true, residual: true, scaled: true, activation: Activation::Silu },
+        What { norm: true, gated: true, activation: Activation::GeluTanh, ..What::default() },
+        What { gated: true, activation: Activation::Gelu, ..What::default() },
+        What { norm: true, activation: Activation::ReluSquared, ..What::default() },
+        What { activation: Activation::Relu, residual: true, ..What::default() },
+        What { gated: true, residual: true, ..What::default() },
     ];
     let mut kernels = BTreeSet::new();
     for (i, what) in all.into_iter().enumerate() {
@@ -188,8 +224,10 @@ fn norms_gates_residuals_and_gains() {
                 continue;
             }
             let kind = [OutputKind::F16, OutputKind::BF16][(i + j / 3) % 2];
+            // Squares get smaller inputs, so that nothing is beyond the largest f16.
+            let size = if what.activation == Activation::ReluSquared { 0.05 } else { 0.5 };
             let count = [1, 16, 3][j % 3];
-            let inputs = Inputs::new(&mut rng, kind, count, cols, 0.5);
+            let inputs = Inputs::new(&mut rng, kind, count, cols, size);
             let bias = random(&mut rng, kind, rows);
             let mut room = Room::new(&mut rng, &inputs, rows, cols);
             let limits = [LARGE, SMALL, ROOMY][j % 3];
@@ -215,7 +253,8 @@ fn norms_gates_residuals_and_gains() {
                     );
                     if what.scaled {
                         let gain = number(kind, &room.gain[2 * row..]);
-                        let want = bits(kind, (got * gain * 0.25) as f32);
+                        let by = (gain as f32).mul_add(GAIN_SCALE, GAIN_OFFSET * GAIN_SCALE);
+                        let want = bits(kind, got as f32 * by);
                         assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
                     }
                 }
@@ -242,7 +281,8 @@ fn damaged_gates_are_seen_in_their_rows() {
         tensors[hit].image[middle..middle + 32].iter_mut().for_each(|b| *b ^= 0xFF);
         let inputs = Inputs::new(&mut rng, OutputKind::BF16, 2, 640, 0.5);
         let mut room = Room::new(&mut rng, &inputs, 96, 640);
-        let what = What { norm: true, gated: true, ..What::default() };
+        let activation = Activation::ALL[turn % Activation::ALL.len()];
+        let what = What { norm: true, gated: true, activation, ..What::default() };
         let limits = [SMALL, LARGE][turn / 4];
         let (y, _, used) = multiply_around(&mut tensors, &inputs, None, what, &mut room, limits, turn as u64);
         let status = tensors[hit].status[0];

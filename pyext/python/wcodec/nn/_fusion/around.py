@@ -42,12 +42,12 @@ class Norm(NamedTuple):
 
 
 class Join(NamedTuple):
-    """What becomes of the products of a launch, beside results as they are."""
+    """The use of the products of a launch, beside results as they are."""
 
     gated: bool = False
     """They are gates, and behind them values; results are ``activation(gate) * value``."""
     packed: bool = False
-    """Of one layer, whose first half of rows are gates."""
+    """One layer gives both: the first half of its rows are gates."""
     activation: str = "none"
     """The kernels' name of a function of gates, or of results."""
 
@@ -64,6 +64,7 @@ class Launch:
 
     :param gated: they are gates and values in turn, or with ``packed`` one layer of both, and the results are
         ``activation(gate) * value``.
+    :param activation: the kernels' name of a function of gates, or of results; ``silu`` for gates where it is absent.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Launch:
         biases: Sequence[torch.Tensor | None],
         gated: bool = False,
         packed: bool = False,
-        activation: str = "silu",
+        activation: str | None = None,
     ) -> None:
         first = parts[0]
         # Their memory is what the launches add.
@@ -92,6 +93,7 @@ class Launch:
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
         self.limit = min(part.tokens for part in parts) * self._in
+        self._activation = activation or ("silu" if gated else "none")
         self._total = sum(part.features[0] for part in parts) // (2 if gated else 1)
         self._index: int = first.decoder.device.index
         self._meeting = Meeting(self._total, first.decoder.device) if gated else None
@@ -99,7 +101,7 @@ class Launch:
     def all(self, x: torch.Tensor) -> torch.Tensor:
         """The products with ``x``, of one layer behind those of the other; or gates with values."""
         x = x.contiguous()
-        if self._meeting is not None:
+        if self._meeting is not None or self._activation != "none":
             return self._multiplied(x, x, None)
         count = x.numel() // self._in
         y = x.new_empty(self._total * count)
@@ -142,6 +144,7 @@ class Launch:
             squared=0 if norm is None else h.data_ptr(),
             epsilon=0.0 if norm is None else norm.epsilon,
             norm_factor=1.0 if norm is None else 1 / norm.scale,
+            activation=self._activation,
             stash=stash,
             arrivals=arrivals,
         )
@@ -156,9 +159,10 @@ class Launch:
         return y
 
     def added(
-        self, x: torch.Tensor, residual: torch.Tensor, norm: Norm | None
+        self, x: torch.Tensor, residual: torch.Tensor, norm: Norm | None, multiplier: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``residual`` and the product of the one layer with ``x``; and what ``norm`` wants of that, if any."""
+        """``residual`` and the product of the one layer with ``x``, times ``multiplier``; and what ``norm`` wants of
+        that, if any."""
         x, residual = x.contiguous(), residual.contiguous()
         count = x.numel() // self._in
         y = torch.empty_like(residual)
@@ -166,14 +170,16 @@ class Launch:
         self._keep(stream, () if norm is None else (norm.gain,))
         scaled = None
         if norm is None:
-            around = _native.Around(residual=residual.data_ptr())
+            around = _native.Around(residual=residual.data_ptr(), residual_scale=multiplier)
         else:
             scaled = torch.empty_like(residual)
             around = _native.Around(
                 residual=residual.data_ptr(),
+                residual_scale=multiplier,
                 scaled=scaled.data_ptr(),
                 gain=norm.gain.data_ptr(),
                 gain_scale=norm.scale,
+                gain_offset=norm.offset,
             )
         self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
         self._used()
