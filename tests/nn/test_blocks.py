@@ -23,6 +23,13 @@ transformers = pytest.importorskip("transformers")
 from transformers.utils.deprecation import deprecate_kwarg  # noqa: E402
 
 _log: list[str] = []
+ACTIVATIONS: dict[str, Any] = {
+    "none": lambda x: x,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu_squared": lambda x: F.relu(x) ** 2,
+}
 
 
 class Played:
@@ -41,20 +48,25 @@ class Played:
 
     def all(self, x: torch.Tensor) -> torch.Tensor:
         _log.append(f"all {len(self.layers)}")
-        return torch.cat([y.reshape(-1) for y in self._products(x)]).to(x.dtype)
+        return torch.cat([y.reshape(-1) for y in self._joined(self._products(x))]).to(x.dtype)
 
     def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Any) -> torch.Tensor:
         _log.append(f"normed {len(self.layers)}")
         assert torch.equal(scaled, norm.scaled(h))
         by = 1 / norm.scale / (h.double().pow(2).mean(-1, keepdim=True) + norm.epsilon).sqrt()
         parts = self._products(scaled.double() * by)
-        if self.join.gated:
-            parts = [F.silu(parts[0]) * parts[1]]
-        return torch.cat([y.reshape(-1) for y in parts]).to(h.dtype)
+        return torch.cat([y.reshape(-1) for y in self._joined(parts)]).to(h.dtype)
 
-    def added(self, x: torch.Tensor, residual: torch.Tensor, norm: Any) -> Any:
+    def _joined(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
+        activate = ACTIVATIONS[self.join.activation]
+        if not self.join.gated:
+            return [activate(y) for y in parts]
+        gate, value = parts[0].chunk(2, -1) if self.join.packed else parts
+        return [activate(gate) * value]
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, norm: Any, multiplier: float = 1.0) -> Any:
         _log.append("added" if norm is None else "added and scaled")
-        y = (residual.double() + self._products(x)[0]).to(residual.dtype)
+        y = (residual.double() + self._products(x)[0] * multiplier).to(residual.dtype)
         return y, None if norm is None else norm.scaled(y)
 
 
@@ -459,9 +471,12 @@ def test_blocks_are_known_by_their_code() -> None:
         assert recognize.mlp_form(getattr(module, f"{name}MLP")) is not None
         assert recognize.norm_form(getattr(module, f"{name}RMSNorm")) is not None
     # Norms behind, and gains of 1 + w.
-    assert recognize.block_form(modeling_olmo2.Olmo2DecoderLayer) is None
-    assert recognize.block_form(modeling_gemma2.Gemma2DecoderLayer) is None
-    assert recognize.norm_form(modeling_gemma2.Gemma2RMSNorm) is None
+    olmo = recognize.block_form(modeling_olmo2.Olmo2DecoderLayer)
+    assert olmo is not None and olmo.spec.attention.before is None and olmo.spec.attention.behind is not None
+    gemma = recognize.block_form(modeling_gemma2.Gemma2DecoderLayer)
+    assert gemma is not None and gemma.spec.mlp.behind == "post_feedforward_layernorm"
+    norm = recognize.norm_form(modeling_gemma2.Gemma2RMSNorm)
+    assert norm is not None and norm.offset == 1
 
 
 def test_code_is_known_up_to_names() -> None:
@@ -613,7 +628,7 @@ def test_attention_in_another_dtype_is_an_error(played: list[str]) -> None:
 
 
 def test_another_activation_is_not_fused(played: list[str]) -> None:
-    model = llama(hidden_act="gelu")
+    model = llama(hidden_act="quick_gelu")
     with torch.no_grad():
         want = model(IDS).logits
         wcodec.nn.fuse_(model)

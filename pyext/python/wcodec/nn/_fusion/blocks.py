@@ -17,6 +17,7 @@ from ..._gpu.decoder import ProductBatch
 from .._layers import ops as _ops
 from .._layers.served import Serving, given, here
 from ..linear import CompressedLinear
+from . import norms as _norms
 from .around import Launch, Norm, Ready
 from .groups import KINDS, apart, hooked, plain_class, watched
 from .halves import HALVES, Half, HalfName
@@ -33,6 +34,7 @@ class Launches(NamedTuple):
     first: Launch
     last: Launch
     before: Norm | None
+    behind: Norm | None
 
 
 class Block:
@@ -103,10 +105,12 @@ class Block:
             if layer._dtype is not dtype or layer._device != device:
                 return None
         before = None if half.before is None else half.before.get(first.layers[0])
-        if not half.fits() or (half.before is not None and before is None):
+        output = last.layers[0]
+        behind = None if half.behind is None else half.behind.get(output, output.out_features)
+        if (half.before is not None and before is None) or (half.behind is not None and behind is None):
             return None
         a, b = first.get(), last.get()
-        return None if a is None or b is None else Launches(a, b, before)
+        return None if a is None or b is None else Launches(a, b, before, behind)
 
     def _few(self, name: HalfName, h: torch.Tensor) -> Launches | None:
         """The launches, if they are for as many tokens as these."""
@@ -236,7 +240,7 @@ class Block:
         half = self.halves["mlp"]
         x = h if half.before is None else half.before(h)
         values = half.joined([layer._computed(x) for layer in self.first["mlp"].layers])
-        return half.result(self.last["mlp"].layers[0]._computed(values), residual)
+        return half.result(self.last["mlp"].layers[0]._computed(values), residual, fresh=True)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """What the block hands on to its attention."""
@@ -271,9 +275,11 @@ class Block:
         layer takes. What the operator does, whether by one launch or not."""
         half, launches = self.halves[name], self._few(name, h)
         if launches is not None:
-            first, _, norm = launches
+            first, norm = launches.first, launches.before
             if norm is None:
                 return first.all(h)
+            if not half.takes_scaled:
+                return first.all(_norms.run(h, norm)[0])
             return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
         x = h if half.before is None else half.before.norm(h)
         parts = [layer._computed(x) for layer in self.first[name].layers]
@@ -304,7 +310,10 @@ class Block:
         if launches is None:
             y = half.result(layer._computed(x), residual)
             return y, None if after is None else after.scaled(y)
-        return launches.last.added(x, residual, after)
+        if launches.behind is not None:
+            y = launches.last.all(x).view(residual.shape)
+            return _norms.run(y, launches.behind, residual, half.multiplier, after)
+        return launches.last.added(x, residual, after, half.multiplier)
 
     def _norm_after(self, name: HalfName, h: torch.Tensor) -> Norm | None:
         """The norm that comes behind a half, if it is where the half is."""

@@ -36,14 +36,16 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     :param fused: False goes back to decoding, with everything that is said here.
     :param groups: layers to which a module gives the same tensor, such as q, k and v, or gate and up, share a launch.
         Which these are is read from the code of the module's ``forward``. Results are the same bits as without.
-    :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, silu(gate)
-        times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's result
-        is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow 2e-2 of
-        its size in bfloat16 and 3e-3 in float16). For more tokens its weights are decoded; then each RMSNorm is one
-        kernel of torch's (where it has one), q, k and v are one product, and what is only the block's is changed in
-        place. Taken are blocks whose code does what Llama's does, with norms and layers to which nobody has added
-        hooks, and while no gradients are recorded; all else is computed as it was, and so are blocks with weights that
-        no kernel multiplies with, such as lossless ones.
+    :param blocks: a block of a model like Llama's takes four launches, attention itself aside: RMSNorms, activations of
+        gates times up and residuals are done by those that multiply, in f32, and less is rounded on the way: a block's
+        result is nearer to the exact one than that of its modules, and differs from it by their roundings (tests allow
+        2e-2 of its size in bfloat16 and 3e-3 in float16). A norm behind a half, as in Gemma and OLMo 2, and a LayerNorm
+        in front, as in Cohere, is a kernel beside them. For more tokens weights are decoded; then each RMSNorm is one
+        kernel of torch's (where it has one), q, k and v are one product, and gates are changed in place. Taken are
+        blocks whose code is that of a description (docs/fused-layers.md has which), with norms and layers to which
+        nobody has added hooks, and while no gradients are recorded. A half that no description fits, such as a mixture
+        of experts, is computed as it was, and so are blocks with weights that no kernel multiplies with, such as
+        lossless ones.
     :returns: how many linear layers and modules of experts there are that this is for.
 
     >>> import torch, wcodec.nn

@@ -16,11 +16,17 @@ from .groups import plain_class
 from .recognize import attention_form, mlp_form, norm_form
 from .spec import HalfSpec, NormSpec
 
-# Where it is one kernel: in older ones it is as many as a module's, and f16 was squared as it is.
+# In newer versions of torch it is one kernel; in older ones it is as many as a module's, and f16 was squared as it is.
 _rms_norm: Any = F.rms_norm if hasattr(torch, "_fused_rms_norm") else None
 HalfName = Literal["attention", "mlp"]
 HALVES: tuple[HalfName, HalfName] = ("attention", "mlp")
-_ACTIVATIONS = {"SiLUActivation": "silu"}
+_ACTIVATIONS = {
+    "SiLUActivation": "silu",
+    "GELUTanh": "gelu_tanh",
+    "NewGELUActivation": "gelu_tanh",
+    "GELUActivation": "gelu",
+    "ReLUSquaredActivation": "relu_squared",
+}
 
 
 class Gain:
@@ -102,7 +108,7 @@ class Half:
         self._act: Any = None
         # Each module, where it stands: what takes its place, or looks on, finds the half done as it was.
         self.watched: list[tuple[Any, str, Any]] = []
-        # What classes do, which somebody may replace.
+        # Functions of classes, which somebody may replace.
         self.code: list[tuple[Any, str, Any]] = []
         self._dropout = None if spec.dropout is None else layer._modules.get(spec.dropout)
         for module in (spec.module, spec.before, spec.behind, spec.dropout):
@@ -208,26 +214,37 @@ class Half:
         return self.behind is None or self.behind.fits(last, last.out_features)
 
     def joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        """What the last layer of an MLP takes, of what the first ones give, which nobody else has seen."""
+        """The input of an MLP's last layer, from the results of the first ones, which nobody else has seen."""
         gate, *values = parts[0].chunk(2, dim=-1) if self.join.packed else parts
         fresh = not self.join.packed and self.join.activation == "silu"
         activated: torch.Tensor = F.silu(gate, inplace=True) if fresh else self._act(gate)
-        return activated * values[0] if values else activated
+        return activated.mul_(values[0]) if values else activated
 
-    def result(self, y: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual`` and what the half's module gives, by torch."""
+    def result(self, y: torch.Tensor, residual: torch.Tensor, fresh: bool = False) -> torch.Tensor:
+        """``residual`` and what the half's module gives, by torch.
+
+        :param fresh: nobody else has seen ``y``, which may be changed in place.
+        """
         if self.behind is not None:
             y = self.behind(y)
-        return residual + (y if self.spec.multiplier is None else y * self.multiplier)
+        if self.spec.multiplier is not None:
+            y = y * self.multiplier
+        return y.add_(residual) if fresh else residual + y
 
 
 def activation_of(function: Any) -> str | None:
     """The kernels' name of an activation, if they have it.
 
-    >>> activation_of(torch.nn.SiLU()), activation_of(torch.nn.Tanh())
-    ('silu', None)
+    >>> activation_of(torch.nn.SiLU()), activation_of(torch.nn.GELU("tanh")), activation_of(torch.nn.Tanh())
+    ('silu', 'gelu_tanh', None)
     """
     kind = type(function)
     if kind.__module__ == "transformers.activations":
         return _ACTIVATIONS.get(kind.__name__)
-    return "silu" if kind is torch.nn.SiLU or function is F.silu else None
+    if kind is torch.nn.SiLU or function is F.silu:
+        return "silu"
+    if kind is torch.nn.ReLU or function is F.relu:
+        return "relu"
+    if kind is torch.nn.GELU:
+        return "gelu" if function.approximate == "none" else "gelu_tanh"
+    return "gelu" if function is F.gelu else None

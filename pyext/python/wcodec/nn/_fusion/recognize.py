@@ -17,7 +17,7 @@ from .spec import AttentionSpec, BlockSpec, MlpSpec, NormSpec
 
 
 class Call(NamedTuple):
-    """How a decoder layer calls a module: keyword, and the layer's own argument of that value; and the name of the
+    """A decoder layer's call of a module: keyword, and the layer's own argument of that value; and the name of the
     dictionary that it hands on."""
 
     keywords: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class _Names(ast.NodeTransformer):
 
 
 def _canonical(body: list[ast.stmt], argument: str) -> str:
-    """What two bodies have in common that differ in names only. Changes the body."""
+    """The text that two bodies have in common if they differ in names only. Changes the body."""
     names = {argument: "$x"}
     for statement in body:
         for node in _in_order(statement):
@@ -116,7 +116,7 @@ def _block_form(forward: Any) -> BlockForm | None:
 
 
 def _call(node: ast.Call) -> Call | None:
-    """What a call is given besides ``hidden_states``; nothing where that is more than names."""
+    """The arguments of a call besides ``hidden_states``; nothing where these are more than names."""
     keywords: list[tuple[str, str]] = []
     rest = None
     for keyword in node.keywords:
@@ -166,7 +166,7 @@ def _attends(forward: Any, spec: AttentionSpec) -> bool:
         return False
     body = _body(function)
     nodes = [node for statement in body for node in ast.walk(statement)]
-    # Where the input stands as an argument of these layers, or only its form is asked for.
+    # Places where the input is an argument of these layers, or only its form is asked for.
     harmless = set()
     for node in nodes:
         if _own_call(node) in spec.first and isinstance(node, ast.Call):

@@ -20,7 +20,7 @@ class NormSpec:
     """Its ``forward``, whose argument is ``x``."""
     kind: Literal["rms", "layer"] = "rms"
     offset: float = 0.0
-    """What is added to the weight. Gemma stores weights without the 1 that they are around."""
+    """Is added to the weight. Gemma stores weights without the 1 that they are around."""
     epsilon: str = "variance_epsilon"
     """The attribute that is added to the mean of the squares."""
     product: Literal["float32", "input"] = "input"

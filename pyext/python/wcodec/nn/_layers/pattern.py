@@ -1,4 +1,4 @@
-"""What a module's ``forward`` does, read from its code: which layers it gives one tensor to, and whether it is a
+"""Facts about a module's ``forward``, read from its code: which layers it gives one tensor to, and whether it is a
 mixture's experts. The code counts, as Python parses it; what differs in any step is not taken.
 """
 
