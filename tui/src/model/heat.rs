@@ -174,44 +174,17 @@ fn role_in_layer(name: &str, layer: &str) -> String {
 }
 
 /// Parts of names in the order in which a layer works, as models and GGUF files call them.
-const ORDER: [&str; 31] = [
-    "q_proj",
-    "query",
-    "attn_q",
-    "k_proj",
-    "key",
-    "attn_k",
-    "v_proj",
-    "value",
-    "attn_v",
-    "qkv_proj",
-    "query_key_value",
-    "c_attn",
-    "attn_qkv",
-    "o_proj",
-    "out_proj",
-    "attn_output",
-    "attn.c_proj",
-    "attention.output.dense",
-    "attention.dense",
-    "gate_proj",
-    "ffn_gate",
-    "w1",
-    "up_proj",
-    "ffn_up",
-    "w3",
-    "gate_up_proj",
-    "c_fc",
-    "intermediate.dense",
-    "down_proj",
-    "ffn_down",
-    "w2",
-];
+const ORDER: &str = "\
+    q_proj query attn_q k_proj key attn_k v_proj value attn_v \
+    qkv_proj query_key_value c_attn attn_qkv \
+    o_proj out_proj attn_output attn.c_proj attention.output.dense attention.dense \
+    gate_proj ffn_gate w1 up_proj ffn_up w3 gate_up_proj c_fc intermediate.dense \
+    down_proj ffn_down w2";
 
 /// The place of a role among the others of its kind.
 fn rank(role: &str) -> usize {
     let bare = role.strip_suffix(".weight").or(role.strip_suffix(".bias")).unwrap_or(role);
-    ORDER.iter().position(|&o| bare == o || bare.ends_with(&format!(".{o}"))).unwrap_or(ORDER.len())
+    ORDER.split(' ').position(|o| bare == o || bare.ends_with(&format!(".{o}"))).unwrap_or(usize::MAX)
 }
 
 /// A word for each role, no two of them the same if that can be: the last part of its name, more of them where it takes that.

@@ -34,29 +34,24 @@ impl Kind {
 
     /// The word for it.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Header => "header",
-            Self::Data => "data",
-            Self::Side => "side",
-            Self::Scales => "scales",
-            Self::Offsets => "offsets",
-            Self::Tables => "tables",
-            Self::Index => "index",
-            Self::Padding => "padding",
-        }
+        self.words().0
     }
 
     /// The use of such bytes.
     pub fn means(self) -> &'static str {
+        self.words().1
+    }
+
+    fn words(self) -> (&'static str, &'static str) {
         match self {
-            Self::Header => "where the index is",
-            Self::Data => "coded symbols",
-            Self::Side => "signs and low bits, stored as they are",
-            Self::Scales => "what symbols are multiplied with",
-            Self::Offsets => "where chunks begin",
-            Self::Tables => "frequencies of symbols",
-            Self::Index => "names, shapes, and where everything is",
-            Self::Padding => "zeros between segments",
+            Self::Header => ("header", "where the index is"),
+            Self::Data => ("data", "coded symbols"),
+            Self::Side => ("side", "signs and low bits, stored as they are"),
+            Self::Scales => ("scales", "what symbols are multiplied with"),
+            Self::Offsets => ("offsets", "where chunks begin"),
+            Self::Tables => ("tables", "frequencies of symbols"),
+            Self::Index => ("index", "names, shapes, and where everything is"),
+            Self::Padding => ("padding", "zeros between segments"),
         }
     }
 
@@ -98,8 +93,6 @@ pub struct FileMap {
     pub regions: Vec<Region>,
     /// Bytes of each kind, in the order of [`Kind::ALL`]. Together they are the file.
     pub bytes: [u64; 8],
-    /// The number of ranges of each.
-    pub counts: [usize; 8],
     /// Bytes of the file.
     pub length: u64,
     /// Sums by scheme, the largest first.
@@ -147,10 +140,7 @@ impl FileMap {
         let mut end = 0;
         for r in &regions {
             map.bytes[r.kind as usize] += r.length;
-            map.counts[r.kind as usize] += 1;
-            let gap = r.offset.saturating_sub(end);
-            map.bytes[Kind::Padding as usize] += gap;
-            map.counts[Kind::Padding as usize] += usize::from(gap > 0);
+            map.bytes[Kind::Padding as usize] += r.offset.saturating_sub(end);
             end = r.end();
         }
         map.regions = regions;

@@ -37,20 +37,20 @@ pub enum Column {
     Over,
 }
 
-/// Word, letter and meaning of each column, in the order of [`Column::ALL`].
-const FACTS: [(&str, char, &str); 12] = [
-    ("name", 'n', ""),
-    ("shape", 'p', "number of weights"),
-    ("dtype", 'd', "the original's type of numbers"),
-    ("scheme", 's', "how weights became symbols"),
-    ("coder", 'c', "how symbols became bytes"),
-    ("original", 'o', "bytes of the original"),
-    ("stored", 't', "bytes in this file, scales and tables among them"),
-    ("ratio", 'r', "original bytes for each stored byte"),
-    ("bits", 'b', "stored bits for each weight"),
-    ("error", 'm', "how far weights are from the original's: RMS of the difference over theirs"),
-    ("entropy", 'e', "bits a symbol that its frequencies alone would take"),
-    ("over", 'v', "how much more is stored than the entropy"),
+/// Word, letter and meaning of each column, and its rank by what it tells, in the order of [`Column::ALL`].
+const FACTS: [(&str, char, &str, u8); 12] = [
+    ("name", 'n', "", 0),
+    ("shape", 'p', "number of weights", 8),
+    ("dtype", 'd', "the original's type of numbers", 11),
+    ("scheme", 's', "how weights became symbols", 9),
+    ("coder", 'c', "how symbols became bytes", 6),
+    ("original", 'o', "bytes of the original", 4),
+    ("stored", 't', "bytes in this file, scales and tables among them", 2),
+    ("ratio", 'r', "original bytes for each stored byte", 1),
+    ("bits", 'b', "stored bits for each weight", 3),
+    ("error", 'm', "how far weights are from the original's: RMS of the difference over theirs", 7),
+    ("entropy", 'e', "bits a symbol that its frequencies alone would take", 10),
+    ("over", 'v', "how much more is stored than the entropy", 5),
 ];
 
 impl Column {
@@ -78,6 +78,13 @@ impl Column {
     /// The letter that chooses it.
     pub fn letter(self) -> char {
         FACTS[self as usize].1
+    }
+
+    /// All but the name by what they tell: the first one is the last to go.
+    pub fn ranked() -> [Self; 11] {
+        let mut columns: [Self; 11] = std::array::from_fn(|at| Self::ALL[at + 1]);
+        columns.sort_by_key(|&c| FACTS[c as usize].3);
+        columns
     }
 
     /// A few words on its figures.

@@ -15,21 +15,6 @@ const RATIO: usize = 6;
 /// Columns of the bar behind it, and at most so many; one more is before it.
 const BAR: (usize, usize) = (8, 24);
 
-/// The columns by what they tell: the first one is the last to go.
-const IMPORTANCE: [Column; 11] = [
-    Column::Ratio,
-    Column::Stored,
-    Column::Bits,
-    Column::Original,
-    Column::Over,
-    Column::Coder,
-    Column::Error,
-    Column::Shape,
-    Column::Scheme,
-    Column::Entropy,
-    Column::Dtype,
-];
-
 /// The subject of a column on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -91,7 +76,7 @@ impl Columns {
         // The sign that there are more columns.
         let room = width.saturating_sub(MARKS + 3);
         let least = longest.min((room / 3).clamp(12, 44));
-        let all = of_file(state, IMPORTANCE).count();
+        let all = of_file(state, Column::ranked()).count();
         let scroll = state.views.list.scroll.min(all - 1);
         let mut left = room.saturating_sub(least);
         let mut take = |column: Column| {
@@ -101,7 +86,7 @@ impl Columns {
             fits
         };
         let mut chosen: Vec<Column> = match scroll {
-            0 => of_file(state, IMPORTANCE).filter(|&c| take(c)).collect(),
+            0 => of_file(state, Column::ranked()).filter(|&c| take(c)).collect(),
             _ => of_file(state, Column::ALL).skip(1 + scroll).take_while(|&c| take(c)).collect(),
         };
         chosen.sort_unstable();
@@ -152,9 +137,9 @@ fn longest(state: &State) -> usize {
 
 /// Columns that can be scrolled out to the left: none where all of them fit.
 pub fn most_scroll(state: &State) -> usize {
-    let needed: usize = of_file(state, IMPORTANCE).map(|c| needs(state, c)).sum();
+    let needed: usize = of_file(state, Column::ranked()).map(|c| needs(state, c)).sum();
     let room = usize::from(state.size.0).saturating_sub(MARKS + 3);
-    let all = of_file(state, IMPORTANCE).count();
+    let all = of_file(state, Column::ranked()).count();
     if needed + longest(state).min((room / 3).clamp(12, 44)) <= room { 0 } else { all - 1 }
 }
 
