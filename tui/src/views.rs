@@ -80,7 +80,7 @@ pub struct Views {
     pub bits: bits::BitsState,
     /// The state of [`compare`].
     pub compare: compare::CompareState,
-    /// The state of [`file`].
+    /// The state of [`mod@file`].
     pub file: file::FileState,
     /// The state of [`list`].
     pub list: list::ListState,
