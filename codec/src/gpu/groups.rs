@@ -10,6 +10,7 @@ use super::task::{Target, WorkItem, checked_rows};
 use super::tensors::Tensors;
 use crate::coder::TILE_ROWS;
 use crate::error::Result;
+use crate::tensor::AlignedBytes;
 
 /// Rows of tensors that share a slot, and what to copy for them.
 #[derive(Debug, Default)]
@@ -80,10 +81,26 @@ impl Sources<'_> {
     /// Cuts targets that are not on the device into groups, and joins what lies together to one copy.
     pub fn groups(&self, tensors: &Tensors, targets: &[Wanted]) -> Result<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
+        // Many targets may be rows of one tensor.
+        let mut head: Option<(usize, AlignedBytes)> = None;
         for (target, times) in targets {
             let tensor = tensors.find(&target.name)?;
             let plan = &tensors.plans[tensor];
-            self.add(&mut groups, plan, self.homes[tensor], target, *times)?;
+            let rows = checked_rows(plan, target.rows.as_ref())?;
+            let whole = rows.len() == plan.rows() && plan.image.len <= self.slot;
+            // A tensor that is copied as a whole is asked nothing.
+            let image = match (self.homes[tensor], self.disk) {
+                (Home::Host(at), _) => &self.images[at..at + plan.image.len],
+                (Home::Disk, Some(disk)) if !whole => {
+                    let read = match head.take() {
+                        Some(read) if read.0 == tensor => read,
+                        _ => (tensor, disk.head(plan)?),
+                    };
+                    &head.insert(read).1[..]
+                }
+                _ => &[],
+            };
+            self.add(&mut groups, plan, image, (rows, whole), (target, *times), self.homes[tensor]);
         }
         if let Some(disk) = self.disk {
             groups.iter().try_for_each(|group| disk.check_parts(&group.reads))?;
@@ -91,27 +108,18 @@ impl Sources<'_> {
         Ok(groups)
     }
 
+    /// Adds rows of a target, all of the tensor if it is `whole`. `image` has at least the part of the tensor's image that says where chunks
+    /// lie, unless it is whole.
     fn add(
         &self,
         groups: &mut Vec<Group>,
         plan: &TensorPlan,
+        image: &[u8],
+        (mut left, whole): (Range<usize>, bool),
+        (target, times): (&Target, Option<Times>),
         home: Home,
-        target: &Target,
-        times: Option<Times>,
-    ) -> Result<()> {
-        let mut left = checked_rows(plan, target.rows.as_ref())?;
+    ) {
         let begin = left.start;
-        let whole = left.len() == plan.rows() && plan.image.len <= self.slot;
-        let head = match (home, self.disk) {
-            // A tensor that is copied as a whole is asked nothing.
-            (Home::Disk, Some(disk)) if !whole => Some(disk.head(plan)?),
-            _ => None,
-        };
-        let image = match (home, &head) {
-            (Home::Host(at), _) => &self.images[at..at + plan.image.len],
-            (_, Some(head)) => &head[..],
-            (_, None) => &[],
-        };
         loop {
             let room = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
             // A tensor that is read as a whole can be compared with its hash.
@@ -144,7 +152,7 @@ impl Sources<'_> {
             last.add(target, times, rows, piece);
             left.start = next;
             if left.is_empty() {
-                return Ok(());
+                return;
             }
         }
     }

@@ -30,6 +30,16 @@ pub(super) struct Launches {
 #[derive(Debug)]
 pub(super) struct Lookups(Vec<(super::kernel::Kernel, LookupLaunch)>);
 
+impl Lookups {
+    /// Checks that rows of these numbers can be looked up.
+    ///
+    /// # Errors
+    /// As of [`LookupLaunch::at`].
+    pub fn check(&self, ids: RowIds, out: u64) -> Result<()> {
+        self.0.iter().try_for_each(|(_, launch)| launch.at(ids, out).map(drop))
+    }
+}
+
 /// The device and its limits, for launches.
 #[derive(Debug)]
 pub(super) struct Launcher {

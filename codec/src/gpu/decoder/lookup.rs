@@ -106,6 +106,10 @@ impl Lookup {
                 .tensor(&self.target.name)
                 .advice("do it outside of the capture, or keep the tensor on the device or in the host's memory"));
         }
+        self.work.check(ids, out)?;
+        if ids.count == 0 {
+            return Ok(());
+        }
         let shared = &self.inner.shared;
         let size = ids.bytes();
         let mut numbers = vec![0; ids.count * size];
@@ -114,16 +118,20 @@ impl Lookup {
         let lookup =
             FileLookup::new(&self.inner.sources(streaming), &shared.tensors, &self.target, &ids.numbers(&numbers))?;
         let groups = streaming.batch(lookup.groups);
-        let done = streaming.run(&groups, stream, cancel, |group, (_, base)| {
+        // Otherwise the ring would take it that the order of what was prefetched for others is not the one that comes.
+        let begun = streaming.prefetch(&groups);
+        let look_up = |group: usize, (_, base): (usize, u64)| {
             let pieces = &groups.all[group].pieces;
-            let mut work: Option<(usize, Lookups)> = None;
+            let mut work: Vec<Option<Lookups>> = pieces.iter().map(|_| None).collect();
             for (piece, run) in &lookup.runs[group] {
-                if work.as_ref().is_none_or(|(of, _)| of != piece) {
-                    let place = |_| pieces[*piece].places(base);
-                    let items = shared.tensors.lookup_items(&self.target.name, self.target.dtype, place)?;
-                    work = Some((*piece, shared.prepare_lookup(&items)?));
-                }
-                let Some((_, work)) = &work else { continue };
+                let work = match &mut work[*piece] {
+                    Some(work) => work,
+                    none => {
+                        let place = |_| pieces[*piece].places(base);
+                        let items = shared.tensors.lookup_items(&self.target.name, self.target.dtype, place)?;
+                        none.insert(shared.prepare_lookup(&items)?)
+                    }
+                };
                 let ids = RowIds { ptr: ids.ptr + (run.start * size) as u64, count: run.len(), ..ids };
                 // SAFETY: as the caller promises; the piece is in the slot, and has the strips of these rows.
                 unsafe {
@@ -131,7 +139,8 @@ impl Lookup {
                 }
             }
             Ok(())
-        });
+        };
+        let done = begun.and_then(|()| streaming.run(&groups, stream, cancel, look_up));
         streaming.forget(&groups);
         done
     }
