@@ -1,23 +1,23 @@
-// What the host hands to the kernels. Made from kernels/src/abi.rs, which says how.
+// The launch parameters of the kernels. Generated from kernels/src/abi.rs, which says how.
 #pragma once
 #include "simt.h"
 
-// Items of one launch.
+// The most items of a launch.
 #define MAX_ITEMS 24
 
-// Items of one launch that multiplies.
+// The most items of a multiplying launch.
 #define MAX_FACTORS 16
 
-// Columns whose squares are added up together, in the same way wherever they are.
+// Columns whose squares are summed together, in the same order in every kernel.
 #define SQUARES_COLS 256
 
-// Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
+// Bytes of shared memory for a warp's sums of the corrections of patches: for each of 16 rows a word for each digit.
 #define CHANGES_BYTES 256
 
-// Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.
+// Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.
 #define KNOWN_BYTES 32
 
-// What becomes of a factor's results.
+// The use of a factor's results.
 #define PART_RESULT 0
 #define PART_GATE 1
 #define PART_VALUE 2
@@ -34,10 +34,10 @@
 #define NORM_RMS 0
 #define NORM_LAYER 1
 
-// Threads of a block of `wcodec_norm`, at most.
+// The most threads of a block of `wcodec_norm`.
 #define NORM_THREADS 512
 
-// Runs of bits of an element that a plane can hold.
+// The most runs of bits of an element that a plane can hold.
 #define MAX_RUNS 14
 
 // Output types.
@@ -52,20 +52,20 @@
 #define FILTER_UP 2
 #define FILTER_TRELLIS 3
 
-// Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of the item, is at
-// `out + row * row_stride + column * column_stride` elements.
+// The position of an output element: element (row, column), with rows counted through all matrices from the first
+// row of the item, is at `out + row * row_stride + column * column_stride` elements.
 struct Output {
   u64 out;             // Address.
   u64 row_stride;      // Elements.
   u64 scales;          // Address of the scales; 0 for int8 output.
   u32 column_stride;   // Elements.
-  u32 scales_per_row;  // 0: one for the tensor.
+  u32 scales_per_row;  // 0: a single scale for the tensor.
   u32 scale_columns;   // Columns that share a scale.
-  u16 scale_bytes;     // Of a scale: 4 is f32, 2 is bf16.
-  u16 offset;          // What is added to a symbol before it is multiplied by its scale, in 256ths: below 256.
+  u16 scale_bytes;     // Bytes of a scale: 4 is f32, 2 is bf16.
+  u16 offset;          // The offset added to a symbol before it is multiplied by its scale, in 256ths: below 256.
 };
 
-// How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.
+// Division of numbers below 2^31 by a number known to the host: `n / d` is `(2 n * factor >> 32) >> shift`.
 struct Divisor {
   u32 factor;  // ceil(2^(31 + shift) / d).
   u32 shift;   // ceil(log2 d).
@@ -79,50 +79,50 @@ struct Tiles {
   u64 table;          // Address of the decoding table, 2^bits words.
   u64 status;         // Address of the plane's status: the smallest chunk found damaged, or all ones.
   u64 row_begin;      // Row, counted through all matrices, that the output begins with.
-  Output output;      // Where the elements go.
+  Output output;      // Position and type of the output.
   u32 data_units;     // Length of the chunks in units of 4 bytes.
   u32 cost_begin;     // Sum of the costs of the items before this one; a chunk costs `blocks`.
   u32 chunk_begin;    // First chunk.
-  u32 chunk_end;      // Behind the last chunk.
-  u32 max_chunk;      // Bytes.
-  u32 strips;         // Per matrix.
-  u32 rows;           // Per matrix.
-  u32 cols;           // Of each matrix.
-  u32 tiles;          // Per strip.
-  u32 blocks;         // Of 64 columns, in a tile.
-  u32 last_blocks;    // In the last tile of a strip.
+  u32 chunk_end;      // One past the last chunk.
+  u32 max_chunk;      // Bytes of the longest chunk.
+  u32 strips;         // Strips per matrix.
+  u32 rows;           // Rows per matrix.
+  u32 cols;           // Columns per matrix.
+  u32 tiles;          // Tiles per strip.
+  u32 blocks;         // Blocks of 64 columns in a tile.
+  u32 last_blocks;    // Blocks in the last tile of a strip.
   u16 bits;           // log2 of the slots of the table.
-  u8 layout;          // 0 byte, 1 pair, 2 split.
-  u8 shift;           // Of layouts pair and split.
+  u8 layout;          // 0 byte, 1 pair, 2 split, 3 quad.
+  u8 shift;           // Shift of layouts pair, split and quad.
   u8 filter;          // FILTER_*.
-  u8 vector;          // Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
+  u8 vector;          // 1: rows of the output begin at multiples of 16 bytes and are shorter than 2^29 bytes, and columns are adjacent.
   u16 block_begin;    // First block of threads that has chunks of this item only.
-  u16 block_end;      // Behind the last one.
-  u16 changes;        // 1: patches say by how much elements exceed what the symbols say.
-  Divisor by_tiles;   // How to divide by `tiles`.
-  Divisor by_strips;  // And by `strips`.
+  u16 block_end;      // One past the last one.
+  u16 changes;        // 1: patches store by how much elements exceed the values that the symbols give.
+  Divisor by_tiles;   // Division by `tiles`.
+  Divisor by_strips;  // Division by `strips`.
   u32 shared_begin;   // First chunk of those blocks.
-  u32 shared_end;     // Behind the last one.
+  u32 shared_end;     // One past the last one.
 };
 
-// Parameters of the decoding kernels, those named `fields` aside.
+// Parameters of the decoding kernels, except those named `fields`.
 struct TilesBatch {
   u32 count;               // Items.
-  u32 cost;                // Of all items together.
-  u32 barriers;            // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 cost;                // Cost of all items together.
+  u32 barriers;            // Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
   u32 buffers;             // Address in shared memory of the first buffer.
-  u32 buffer_bytes;        // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffer_bytes;        // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
   u32 buffers_per_warp;    // 1 or 2.
   u32 reserved[2];         // 0.
-  Tiles items[MAX_ITEMS];  // `count` of them.
+  Tiles items[MAX_ITEMS];  // The items, `count` of them.
 };
 
-// Which bits of an element a plane holds. FORMAT.md section 2, scheme `lossless`.
+// The bits of an element that a plane holds. FORMAT.md section 2, scheme `lossless`.
 struct Fields {
-  u8 bytes;            // Of an element: 1, 2 or 4.
-  u8 adds;             // 1: the bits join those that other planes have left in the output. 0: they are all of an element.
+  u8 bytes;            // Bytes of an element: 1, 2 or 4.
+  u8 adds;             // 1: the bits are added to those of other planes in the output. 0: they are the whole element.
   u16 count;           // Runs of bits.
-  u16 runs[MAX_RUNS];  // `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in what the plane decodes to (5 to 9), width - 1 (10 to 14).
+  u16 runs[MAX_RUNS];  // The runs, `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in the plane's decoded value (5 to 9), width - 1 (10 to 14).
 };
 
 // Parameters of the decoding kernels named `fields`.
@@ -131,105 +131,106 @@ struct FieldsBatch {
   Fields fields;     // The bits.
 };
 
-// Parameters of the kernels named `rows`, which write rows of one matrix, those whose numbers lie in memory, one behind the other.
+// Parameters of the kernels named `rows`, which look up rows of one matrix by indices in memory, and write them
+// one after the other.
 struct RowsBatch {
-  u64 ids;               // Address of the numbers.
-  u32 wide;              // 1: they are of 64 bits. 0: of 32. Those that are not of rows of the matrix, negative ones too, give NaN.
-  u32 count;             // How many.
+  u64 ids;               // Address of the indices.
+  u32 wide;              // 1: 64-bit indices. 0: 32-bit ones. Indices out of range, including negative ones, give NaN.
+  u32 count;             // The number of indices.
   u32 kind;              // OUT_*, but not OUT_INT8.
-  u32 barriers;          // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 barriers;          // Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
   u32 buffers;           // Address in shared memory of the first buffer.
-  u32 buffer_bytes;      // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffer_bytes;      // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
   u32 buffers_per_warp;  // 1 or 2.
   u32 reserved;          // 0.
-  Tiles tiles;           // All of a plane of one matrix; its output is of the first number. What says which of its chunks are meant is not looked at.
-  Fields fields;         // The bits of elements that are put together.
+  Tiles tiles;           // The whole plane of one matrix; its output is that of the first index. Its fields that select chunks are ignored.
+  Fields fields;         // The bits of elements that are joined.
 };
 
 // A matrix, or rows of one, to multiply vectors with.
 struct Factor {
-  Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks of threads that have this item and nothing else, each a run of whole strips.
-  u64 bias;      // Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+  Tiles tiles;   // The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
+  u64 bias;      // Address of the bias of the first row and of those after it, elements like those of `x`; 0 for none.
   u32 before;    // Results of the items before this one, for each vector.
-  u32 stride;    // From a vector's results to the next one's, elements.
-  u32 place;     // Place of the first row's result among those of a vector.
-  u32 strips;    // Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
-  u32 minus;     // Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
-  u32 part;      // PART_*: what becomes of the results.
-  u32 vector;    // Which of the vectors at `x` is the item's first one.
+  u32 stride;    // Distance from a vector's results to the next one's, elements.
+  u32 place;     // Index of the first row's result among those of a vector.
+  u32 strips;    // Strips of each of the item's thread blocks; the first ones have one more, as many of them as the remainder requires.
+  u32 minus;     // The offset of symbols minus 1/2, in both halves, as elements like those of `x`: -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 loads operands that are negative constants from uninitialized registers.
+  u32 part;      // PART_*: the use of the results.
+  u32 vector;    // Index among the vectors at `x` of the item's first one.
   u32 reserved;  // 0.
 };
 
-// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
-// behind n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
+// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. For
+// an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
 struct FactorsBatch {
   u32 count;                  // Items.
-  u32 vectors;                // Vectors: 1 to 8, or 16 with the kernels named so.
+  u32 vectors;                // Vectors: 1 to 8, or 16 for the kernels named accordingly.
   u64 x;                      // Address of the first vector.
-  u64 x_stride;               // From one vector to the next, elements.
+  u64 x_stride;               // Distance from one vector to the next, elements.
   u64 y;                      // Address of the results.
-  u32 barriers;               // Address in shared memory; the decoding table lies before them, at TABLE_AT.
+  u32 barriers;               // Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
   u32 buffers;                // Address in shared memory of the first buffer.
-  u32 buffer_bytes;           // Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+  u32 buffer_bytes;           // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
   u32 buffers_per_warp;       // 1 or 2.
-  u32 staging;                // Address in shared memory of the room of the first warp for a chunk's blocks, with kernels named `early`.
-  u32 staged;                 // How many blocks each warp has room for there: those of a chunk at least.
+  u32 staging;                // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
+  u32 staged;                 // Blocks that fit each warp's staging space: at least those of a chunk.
   u32 sums;                   // Address in shared memory of the sums of each chunk.
-  u32 vector;                 // Vectors, those at `squared` too, begin at multiples of 16 bytes.
-  u64 squared;                // Address of vectors that lie as those at `x` do, or 0: each result is divided by the root of the mean of their squares, as behind an RMSNorm whose gain is in those at `x`.
-  u64 residual;               // Address of what is added to the results, which lies as they do; 0 for nothing.
-  u64 scaled;                 // Address of results that are written a second time, multiplied by `gain`; 0 for none.
+  u32 vector;                 // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
+  u64 squared;                // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
+  u64 residual;               // Address of the residual that is added to the results, laid out like them; 0 for none.
+  u64 scaled;                 // Address of a second copy of the results, multiplied by `gain`; 0 for none.
   u64 gain;                   // Address of a factor for each result of a vector, elements like those of `x`.
-  u64 stash;                  // Address of f32 for the results of gates, and behind them of values, as many each as there are results; 0 where there are no gates.
-  u64 arrivals;               // Address of a word for each strip of gates: how many of it and of its values are in the stash. They are 0 before the launches that belong together, and behind them.
-  u32 epsilon;                // What is added to the mean of the squares: bits of f32.
-  u32 share;                  // Of how many elements the mean is: its reciprocal, bits of f32.
-  u32 norm_factor;            // By what results are multiplied before they are divided: bits of f32.
+  u64 stash;                  // Address of f32 for the results of gates, followed by those of values, each as many as there are results; 0 if there are no gates.
+  u64 arrivals;               // Address of an arrival counter for each strip of gates: the number of its gate and value parts in the stash. Counters are 0 before and after the launches that belong together.
+  u32 epsilon;                // The epsilon added to the mean of the squares: bits of f32.
+  u32 share;                  // The reciprocal of the number of elements in the mean: bits of f32.
+  u32 norm_factor;            // The factor of results before the division: bits of f32.
   u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
   u32 arrived;                // Address in shared memory of a word for each of a block's strips.
-  u32 gain_scale;             // By what those that are written a second time are multiplied besides `gain`: bits of f32.
-  u32 gain_offset;            // Is added to the product of `gain` and `gain_scale`: bits of f32.
-  u32 residual_scale;         // By what results are multiplied before a residual is added: bits of f32.
-  u32 copies;                 // log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
-  u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
-  u32 known;                  // Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each result; with kernels for one vector named `early`.
-  u32 activation;             // ACTIVATION_*: of gates; of launches without gates, of the results.
+  u32 gain_scale;             // The factor, besides `gain`, of the second copy of the results: bits of f32.
+  u32 gain_offset;            // The offset added to the product of `gain` and `gain_scale`: bits of f32.
+  u32 residual_scale;         // The factor of results before a residual is added: bits of f32.
+  u32 copies;                 // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2.
+  u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied.
+  u32 known;                  // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
+  u32 activation;             // ACTIVATION_*: that of the gates, or, without gates, of the results.
   Factor items[MAX_FACTORS];  // `count` of them.
 };
 
-// Parameters of `wcodec_norm`, of which each block of threads takes a vector: y is the norm of x, times `result_scale`, and a residual.
-// Elements of all vectors are of one type, and vectors of one array lie one behind the other.
+// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
+// `result_scale`, plus a residual. Elements of all vectors have one type, and vectors of an array are contiguous.
 struct NormBatch {
   u64 x;             // Address of the vectors.
-  u64 residual;      // Address of what is added to their norms; 0 for nothing. It may be `y`.
+  u64 residual;      // Address of the residual that is added to their norms; 0 for none. It may be `y`.
   u64 y;             // Address of the results. It may be `x`.
   u64 gain;          // Address of a factor for each column; 0 for none.
-  u64 bias;          // Address of what is added for each column; 0 for nothing.
-  u64 scaled;        // Address of results that are written a second time, for the norm that comes next; 0 for none.
-  u64 next_gain;     // Address of a factor for each column of those.
+  u64 bias;          // Address of a bias for each column; 0 for none.
+  u64 scaled;        // Address of a second copy of the results, for the next norm; 0 for none.
+  u64 next_gain;     // Address of a factor for each column of that copy.
   u32 cols;          // Elements of a vector.
-  u32 bf16;          // 1 if they are bf16; else they are f16.
+  u32 bf16;          // 1 for bf16, 0 for f16.
   u32 kind;          // NORM_*.
-  u32 vector;        // All arrays begin at multiples of 16 bytes, and so do their vectors.
-  u32 epsilon;       // Is added to the mean of the squares: bits of f32.
+  u32 vector;        // 1: all arrays and their vectors begin at multiples of 16 bytes.
+  u32 epsilon;       // The epsilon added to the mean of the squares: bits of f32.
   u32 share;         // The reciprocal of `cols`: bits of f32.
-  u32 gain_offset;   // Is added to `gain`: bits of f32.
-  u32 result_scale;  // By what the norm is multiplied before a residual is added: bits of f32.
-  u32 next_scale;    // By what `next_gain` is multiplied: bits of f32.
-  u32 next_offset;   // Is added to that product: bits of f32.
+  u32 gain_offset;   // The offset added to `gain`: bits of f32.
+  u32 result_scale;  // The factor of the norm before the residual is added: bits of f32.
+  u32 next_scale;    // The factor of `next_gain`: bits of f32.
+  u32 next_offset;   // The offset added to that product: bits of f32.
 };
 
-// Symbols of a plane, row-major without padding, to write as what they stand for.
+// Symbols of a plane, row-major without padding, to be written as values.
 struct Symbols {
   u64 symbols;     // Address at which the plane's first symbol would lie.
   u64 begin;       // First element.
-  u64 end;         // Behind the last element.
-  u64 cols;        // Of each row.
+  u64 end;         // One past the last element.
+  u64 cols;        // Columns of each row.
   u64 row_begin;   // Row that the output begins with.
-  Output output;   // Where the elements go.
+  Output output;   // Position and type of the output.
   u64 cost_begin;  // Groups of 16 elements in the items before this one.
   u32 kind;        // OUT_*.
-  u32 vector;      // Groups of 16 lie in one row, and are multiples of 16 bytes in symbols and output.
+  u32 vector;      // 1: each group of 16 lies in one row, and is aligned to 16 bytes in symbols and output.
 };
 
 // Parameters of `wcodec_dequantize`.
@@ -240,7 +241,7 @@ struct SymbolsBatch {
   Symbols items[MAX_ITEMS];  // `count` of them.
 };
 
-// Symbols of a plane that are bits of elements.
+// Symbols of a plane that hold bits of elements.
 struct FieldsSymbols {
   Symbols symbols;  // The plane; `kind` is 0.
   Fields fields;    // The bits.
@@ -248,17 +249,17 @@ struct FieldsSymbols {
 
 // Parameters of `wcodec_fields`.
 struct FieldsSymbolsBatch {
-  u32 count;                       // Items, no two of them of one output.
+  u32 count;                       // Items, no two of them with the same output.
   u32 reserved;                    // 0.
   u64 cost;                        // Groups of all items together.
   FieldsSymbols items[MAX_ITEMS];  // `count` of them.
 };
 
-// Rows of a plane of coder `zstd` on which a filter was used.
+// Rows of a plane of coder `zstd` that a filter was applied to.
 struct Filtered {
   u64 symbols;      // Address at which the plane's first symbol would lie.
-  u64 elements;     // Of the plane.
-  u64 cols;         // Of each row.
+  u64 elements;     // Elements of the plane.
+  u64 cols;         // Columns of each row.
   u64 chunk;        // Decoded bytes of a frame: the filter restarts at each.
   u64 chunk_begin;  // First frame.
   u64 cost_begin;   // Warps that the items before this one take.
@@ -274,34 +275,34 @@ struct FilteredBatch {
   Filtered items[MAX_ITEMS];  // `count` of them.
 };
 
-// Frames of a plane of coder `zstd`, as nvCOMP wants them: arrays of pointers and sizes.
+// Frames of a plane of coder `zstd`, for nvCOMP: arrays of pointers and sizes.
 struct Frames {
   u64 data;         // Address of the frames.
   u64 offsets;      // Address of pairs of u32: start in units of 8 bytes, length.
   u64 output;       // Address of the decoded bytes.
-  u64 decoded;      // Of the whole plane, bytes.
+  u64 decoded;      // Decoded bytes of the whole plane.
   u64 status;       // Address of the plane's status.
   u64 frame_begin;  // First frame.
-  u32 frames;       // How many.
+  u32 frames;       // The number of frames.
   u32 chunk;        // Decoded bytes of a frame.
-  u32 first;        // Place of the first frame in the arrays.
+  u32 first;        // Index of the first frame in the arrays.
   u32 reserved;     // 0.
 };
 
 // Parameters of `wcodec_frames` and `wcodec_frames_check`.
 struct FramesBatch {
   u32 count;                // Items.
-  u32 frames;               // Of all items together.
+  u32 frames;               // Frames of all items together.
   u64 compressed;           // The arrays, of `frames` entries each: addresses of frames.
   u64 compressed_bytes;     // Their bytes.
-  u64 capacity;             // Bytes that they may decode to.
-  u64 actual;               // Bytes that they decoded to.
+  u64 capacity;             // Capacities for their decoded bytes.
+  u64 actual;               // Actual lengths of their decoded bytes.
   u64 outputs;              // Addresses of decoded bytes.
-  u64 statuses;             // Of i32.
+  u64 statuses;             // Addresses of i32 statuses.
   Frames items[MAX_ITEMS];  // `count` of them.
 };
 
-// Every compiler of this text lays the structures out as Rust does.
+// Every compiler of this text must lay the structures out as Rust does.
 static_assert(TABLE_AT == 1024, "differs from abi.rs");
 #ifdef __CUDACC__
 // NVRTC has no offsetof. The fields' sizes add up to the structure's, so that they leave no gaps.

@@ -1,18 +1,20 @@
-// Entropy decoders: one struct a coder, one state a lane. FORMAT.md sections 6 and 7.
+// Entropy decoders: one struct per coder, one state per lane. FORMAT.md sections 6 and 7.
 //
-// A body lies in shared memory. Corrupt bytes may make a decoder run on behind it: the host (`TilesPlan::slack`) knows how far, and
-// sizes the buffers by it. What lies there is of other chunks, and no matter: who took bits from there is found damaged at the end.
+// A body lies in shared memory. Corrupt bytes may make a decoder run past its end: the host (`TilesPlan::slack`) bounds
+// how far, and sizes the buffers accordingly. The bytes there belong to other chunks and do no harm: a lane that took
+// bits from there is found damaged at the end.
 #pragma once
 #include "chunk.h"
 
 #define RANS 0
 #define HUFFMAN 1
 
-// COPIES: the table may lie in several copies. EARLY: of kernels whose warps have one chunk each, which they decode early.
+// COPIES: the table may be stored in several copies. EARLY: for kernels whose warps have one chunk each, which they
+// decode early.
 template <u32 CODER, u32 BITS, bool COPIES = false, bool EARLY = false>
 struct Coder;
 
-// BITS: log2 of the table's slots, or 0 where it is not known before the launch.
+// BITS: log2 of the table's slots, or 0 if it is not known before the launch.
 template <u32 BITS>
 struct TableBits {
   u32 bits;
@@ -31,7 +33,7 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
   u32 x, next, below, limit;
   TableBits<BITS> bits;
 
-  // Whether what the body begins with is that of a valid chunk. If not, there is nothing to decode.
+  // Whether the body begins like that of a valid chunk. If not, there is nothing to decode.
   DEVICE_MEMBER bool begin(const Tiles& t, Body body, u32 lane, u32 = 0) {
     if (body.end - body.begin < LANES * 4) return false;
     x = lds32(body.begin + lane * 4);
@@ -54,13 +56,14 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
     b = step();
   }
 
-  // Called after four steps at most, which take 256 bytes: who has run out of words stays just behind the end.
+  // Called after at most four steps, which take 256 bytes: a lane that has run out of words stays just past the end.
   DEVICE_MEMBER void stay_inside() { next = next < limit ? next : limit; }
 
-  // Called after the last step: the lane's tail. From then on, x is whether the lane ended as one of a valid chunk does.
+  // Called after the last step: returns the lane's tail. From then on, x tells whether the lane ended as in a valid
+  // chunk.
   DEVICE_MEMBER u32 tail(Body body) {
     const u32 zeros = clz(x), z = zeros < 15 ? zeros : 15, held = 30 - z;
-    // What the state does not hold, 2 + z bits, lies behind the words, lane after lane: z is added up bit by bit.
+    // The 2 + z bits that the state does not hold follow the words, lane after lane: z is summed bit by bit.
     u32 at = 2 * popc(below), all = 2 * LANES;
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
@@ -80,7 +83,8 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
   DEVICE_MEMBER bool ended_well() const { return ballot(x == 0) == 0; }
 };
 
-// A lane's copy of the table. Of 2^log copies word c of entry i is copy c: with as many as shared memory has banks, lanes never wait for each other.
+// A lane's copy of the table. With 2^log copies, word c of entry i is copy c: with as many copies as shared memory has
+// banks, lanes never conflict.
 template <bool COPIES>
 struct TableCopy {
   u32 up, own;
@@ -98,13 +102,14 @@ struct TableCopy<false> {
   DEVICE_MEMBER void set(u32, u32) {}
 };
 
-// The next bits of a stream of codes, and where they come from. One word more than the window's two is held, so that nothing waits for its load.
+// The next bits of a stream of codes, and their source. It holds one word more than the window's two, so that nothing
+// waits for a load.
 template <bool EARLY>
 struct Window {
   u32 lo, hi, after, position, next;
 
-  // From bit `start` on, counted from the word before `words`: the first bits may be there; what lies before the words may be of the header, since it
-  // is masked.
+  // Starts at bit `start`, counted from the word before `words`, where the first bits may be; bytes before the words
+  // may be the header's, since they are masked.
   DEVICE_MEMBER void begin(u32 words, u32 start, u32 limit) {
     next = words + (start >> 5) * 4 - 4;
     position = start & 31;
@@ -114,7 +119,7 @@ struct Window {
     next += 12;
   }
   DEVICE_MEMBER u32 bits() const { return fshr(lo, hi, position); }
-  // To a position that is less than 32 bits on.
+  // Moves to a position less than 32 bits ahead.
   DEVICE_MEMBER void move(u32 p, u32 limit) {
     const u32 on = (p ^ position) & 32;
     if constexpr (EARLY) {
@@ -129,9 +134,10 @@ struct Window {
   }
 };
 
-// Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3, or in layout `pair`
-// a nibble in byte 2 and one in byte 3, each as many bits up as the shift says, and nothing beside them; those of layout `quad` are in
-// quad.h). The window keeps the next code at bit 2, or as many more up as there are copies to choose from, so that it is a byte address into the table.
+// Table entries: length of the code in bits 0 to 4, zeros up to bit 15, then the symbol (byte 3; in layout `pair` a
+// nibble in byte 2 and one in byte 3, each shifted left by the plane's shift, with zeros beside them; entries of layout
+// `quad` are in quad.h). The window keeps the next code at bit 2, plus log2 of the number of copies, so that it is a
+// byte address into the table.
 template <u32 BITS, bool COPIES, bool EARLY>
 struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
   Window<EARLY> window;
@@ -139,8 +145,9 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
   TableBits<BITS> bits;
   TableCopy<COPIES> copy;
 
-  // A body: u16 least, u16 wide, the lanes' excesses in u8 or u16, and words of codes: two bits that are 0, those of all lanes, and zeros up to a
-  // whole word. Where each lane must end is known from the beginning: all else that is to be checked is checked here.
+  // A body: u16 least, u16 wide, the lanes' excesses in u8 or u16, and words of codes: two bits that are 0, the codes
+  // of all lanes, and zeros up to a whole word. The end of each lane is known from the beginning, so everything else is
+  // checked here.
   DEVICE_MEMBER bool begin(const Tiles& t, Body body, u32 lane, u32 copies = 0) {
     bits.set(t);
     copy.set(copies, lane);
@@ -161,11 +168,12 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
     const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
     const u32 w = window.bits();
     a = lds32_table(copy.place(w & mask));
-    b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift takes five bits of the entry: the length
+    b = lds32_table(copy.place(fshr(w, 0, a) & mask));  // the shift uses five bits of the entry: the length
     window.move(window.position + a + b, limit);
   }
 
-  // Of a table of eight bits at most: of the window's 32 bits they take 24, and what is below them seven.
+  // For a table of at most eight bits: three codes take at most 24 of the window's 32 bits, and at most seven bits lie
+  // below them.
   DEVICE_MEMBER void three(u32& a, u32& b, u32& c) {
     const u32 mask = ((1u << bits.get()) - 1) << copy.shift();
     const u32 w = window.bits();
@@ -180,6 +188,6 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
 
   DEVICE_MEMBER u32 tail(Body) const { return 0; }
 
-  // Lengths were added up in the lower half, symbols in the upper one.
+  // Lengths were summed in the lower half, symbols in the upper one.
   DEVICE_MEMBER bool ended_well() const { return ballot((window.position & 0xFFFF) != end) == 0; }
 };

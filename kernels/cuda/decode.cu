@@ -1,5 +1,5 @@
 // The kernels that decode tiles of one coder (WCODEC_CODER: 0 rANS, 1 Huffman): to int8, dequantized in the same pass,
-// or to elements of whose bits the symbols are some.
+// or to elements some of whose bits are the symbols.
 #include "join.h"
 #include "quad.h"
 #include "sinks.h"
@@ -7,8 +7,9 @@
 #include "tile.h"
 #include "walk.h"
 
-// A kernel's bounds are the threads of its largest block, and how many such blocks a multiprocessor is to hold. Here both amount to 64
-// registers a thread: two blocks of 512 threads, or one of 1,024, fill a multiprocessor (`SHAPES` of the host).
+// A kernel's bounds are the threads of its largest block, and the number of such blocks per multiprocessor. Here both
+// amount to 64 registers per thread: two blocks of 512 threads, or one of 1,024, fill a multiprocessor (`SHAPES` of the
+// host).
 #define DECODE(name, threads, blocks, mode, scales, out) \
   KERNEL(name, threads, blocks, TilesBatch) { walk<Tile<WCODEC_CODER, mode>, Store<out, scales>>(params, {}); }
 
@@ -29,7 +30,7 @@ ALL_OUTPUTS(low, 1024, 1, MODE_LOW, SCALES_ANY)
 ALL_OUTPUTS(trellis, 1024, 1, MODE_TRELLIS, SCALES_ANY)
 ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL, SCALES_ANY)
 
-// Layout `quad`, which only coder `huffman` has.
+// Layout `quad`, which only coder `huffman` supports.
 #if WCODEC_CODER == HUFFMAN
 #define QUADS(name, trellis, scales, out) \
   KERNEL(name, 1024, 1, TilesBatch) { walk<QuadTile<trellis>, Store<out, scales>>(params, {}); }
@@ -42,14 +43,14 @@ ALL_QUADS(quad, false)
 ALL_QUADS(quadtrellis, true)
 #endif
 
-// Elements that are put together, of the common kinds.
+// Joined elements of the common kinds.
 #define JOIN(name, out) \
   KERNEL(name, 1024, 1, TilesBatch) { walk<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
 JOIN(NAME(split, f16), OUT_F16)
 JOIN(NAME(split, bf16), OUT_BF16)
 JOIN(NAME(split, f32), OUT_F32)
 
-// And all others.
+// All other joined elements.
 #define JOIN_ANY(name) \
   KERNEL(name, 1024, 1, FieldsBatch) { walk<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
 #if WCODEC_CODER == RANS

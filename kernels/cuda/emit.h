@@ -1,4 +1,4 @@
-// Writing decoded elements: as int8, or dequantized. FORMAT.md section 2, schemes `int8` and `rate`.
+// Writes decoded elements, as int8 or dequantized. FORMAT.md section 2, schemes `int8` and `rate`.
 #pragma once
 #include "abi.h"
 #include "symbols.h"
@@ -8,11 +8,11 @@ struct Element {
   static DEVICE_MEMBER u32 bytes() { return OUT == OUT_INT8 ? 1 : OUT == OUT_F32 ? 4 : 2; }
 };
 
-// What the compiler may assume of scales.
+// The properties of scales that the compiler may assume.
 #define SCALES_INT8 0  // they are f32, and symbols have no offset
 #define SCALES_ANY 1   // anything
 
-// How symbols become values: `base` is 2^15 + o / 256 as f32 where symbols have an offset of o 256ths.
+// The conversion of symbols to values: `base` is 2^15 + o / 256 as f32 if symbols have an offset of o 256ths.
 struct Steps {
   u32 base;
   float scale;
@@ -30,11 +30,12 @@ DEVICE float scale_at(const Output& o, u64 row, u32 col) {
   return bits_f32(ldg32((const u8*)o.scales + place * 4));
 }
 
-// A symbol and its offset, of the symbol plus 128 in a byte of `u`. As byte 1 of the base, a byte counts ones: the sum is exact in f32, and so
-// is what is left of it. `selector` is 0x7604, and 16 times the byte.
+// A symbol plus its offset, given the symbol plus 128 in a byte of `u`. The byte is inserted as byte 1 of the base,
+// where it counts ones: the sum is exact in f32, and so is the difference. `selector` is 0x7604, plus 16 times the
+// byte's index.
 DEVICE float level(u32 u, u32 base, u32 selector) { return bits_f32(prmt(u, base, selector)) - 32896.0f; }
 
-// Four symbols as floats, times their scale: one rounding, to f32.
+// Four symbols as floats, times their scale, rounded once to f32.
 DEVICE void scaled(u32 q, Steps s, float* v) {
   const u32 u = q ^ 0x80808080u;
   v[0] = mul_rn(level(u, s.base, 0x7604), s.scale);
@@ -43,7 +44,7 @@ DEVICE void scaled(u32 q, Steps s, float* v) {
   v[3] = mul_rn(level(u, s.base, 0x7634), s.scale);
 }
 
-// Writes 16 elements that follow each other to `to`, a multiple of 16 bytes.
+// Writes 16 adjacent elements to `to`, a multiple of 16 bytes.
 template <u32 OUT>
 DEVICE void emit16(u8* to, const u32* q, Steps s) {
   if constexpr (OUT == OUT_INT8) {
@@ -66,8 +67,9 @@ DEVICE void emit16(u8* to, const u32* q, Steps s) {
   }
 }
 
-// Exchanges elements among the four lanes of a row so that the lanes' stores fill whole sectors of 32 bytes: with int8 they do as it
-// is. With 2 bytes, a lane gets 8 of the 32 elements of its pair of lanes twice; with 4 bytes, 4 of the 64 of the row four times.
+// Exchanges elements among the four lanes of a row so that the lanes' stores fill whole sectors of 32 bytes; with int8
+// they do so already. With 2 bytes, a lane gets 8 of the 32 elements of its pair of lanes, twice; with 4 bytes, 4 of
+// the row's 64, four times.
 template <u32 OUT>
 DEVICE void exchange(u32* q, u32 lane) {
   if constexpr (OUT != OUT_INT8) {
@@ -105,7 +107,7 @@ DEVICE void exchange(u32* q, u32 lane) {
   }
 }
 
-// Bytes from the row's elements of a block to where a lane writes first after `exchange`.
+// The byte offset, from the row's elements of a block, of a lane's first store after `exchange`.
 template <u32 OUT>
 DEVICE u32 exchanged_place(u32 lane) {
   const u32 t = lane & 3;
@@ -113,7 +115,7 @@ DEVICE u32 exchanged_place(u32 lane) {
   return OUT == OUT_F32 ? t * 16 : (t >> 1) * 64 + (t & 1) * 16;
 }
 
-// Writes what `exchange` gave: of the groups of 16 columns that the lanes had, each a scale.
+// Writes the result of `exchange`; `scales` has one for each group of 16 columns that the lanes had.
 template <u32 OUT>
 DEVICE void emit_exchanged(u8* to, const u32* q, u32 base, const float* scales) {
   if constexpr (OUT == OUT_INT8) {

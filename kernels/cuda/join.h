@@ -1,28 +1,30 @@
-// Elements that are put together: of a coded symbol and the bytes that lie beside it (layout `split`), or of bits that several planes hold.
+// Elements that are joined: from a coded symbol and its uncoded bytes (layout `split`), or from bits of several planes.
 // FORMAT.md sections 2 and 3, scheme `lossless`.
 //
-// Here are the sinks of split.h. They are what sinks.h says of sinks, but get a block in two halves: of half h a lane holds 16 elements of row
-// g + 8 h, four symbols a word (symbols.h), and of each of these words as many words of rests as elements have bytes beside their symbols,
-// `rests[r][j]` of word j and byte r, the most significant first.
+// These are the sinks of split.h. They are sinks as sinks.h describes them, but get a block in two halves: for half h a
+// lane holds 16 elements of row g + 8 h, four symbols per word (symbols.h), and for each of these words as many words
+// of uncoded bytes ("rests") as elements have such bytes: `rests[r][j]` for word j and byte r, the most significant
+// first.
 //
-//   whole(half, symbols, rests)      the next half of a block, all of whose elements are of the matrix. The sink may change the symbols. The
-//                                    rests are those of the elements that the lane has after `exchange` (emit.h)
-//   any(half, symbols, rests, rest)  the next half of any block; `rest` bytes lie beside each symbol
-//   next()                           after both halves were given to `any`
+//   whole(half, symbols, rests)      takes the next half of a block, all of whose elements are in the matrix. The sink may change the
+//                                    symbols. The rests are those of the elements that the lane has after `exchange` (emit.h)
+//   any(half, symbols, rests, rest)  takes the next half of any block; each symbol has `rest` uncoded bytes
+//   next()                           called after both halves were passed to `any`
 //
-// One that takes elements of any kind has no `whole`, nor what goes with it.
+// A sink for elements of any kind has neither `whole` nor the members that go with it.
 #pragma once
 #include "chunk.h"
 #include "emit.h"
 
-// Four elements of whose bits the exponent is the symbol (OUT_BF16, OUT_F32), or the upper byte is (OUT_F16): as two or four words.
+// Joins four elements, given that the symbol is the exponent (OUT_BF16, OUT_F32) or the upper byte (OUT_F16): two or
+// four words.
 template <u32 OUT>
 DEVICE void join4(u32 symbols, const u32* rest, u32* to) {
   if constexpr (OUT == OUT_F16) {
     to[0] = prmt(rest[0], symbols, 0x5140);
     to[1] = prmt(rest[0], symbols, 0x7362);
   } else {
-    // The sign is the uppermost bit of what lies beside the exponent, whose lowest bit is the next byte's.
+    // The sign is the top bit of the byte after the exponent, whose lowest bit is the next byte's.
     const u32 upper = choose(0x80808080u, rest[0], symbols >> 1), lower = choose(0x80808080u, symbols << 7, rest[0]);
     const u32 first = prmt(lower, upper, 0x5140), second = prmt(lower, upper, 0x7362);
     if constexpr (OUT == OUT_BF16) {
@@ -38,7 +40,7 @@ DEVICE void join4(u32 symbols, const u32* rest, u32* to) {
   }
 }
 
-// Where the elements of a lane go: all that there are. Others (rows.h) are those of one row.
+// The destination of a lane's elements in a whole output. The alternative in rows.h is for single rows.
 struct Cells {
   struct State {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
@@ -46,9 +48,9 @@ struct Cells {
   };
 
   const Tiles& t;
-  u8* to;    // element of row g and the lane's first column, in the block that comes next
+  u8* to;    // element of row g and the lane's first column, in the next block
   u32 col;   // that column
-  u32 rows;  // bit 0: row g is one of the matrix; bit 1: row g + 8 is
+  u32 rows;  // bit 0: row g is in the matrix; bit 1: row g + 8 is
 
   DEVICE_MEMBER Cells(const State&, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
     const u32 matrix = divide(c.strip, t.by_strips);
@@ -59,7 +61,7 @@ struct Cells {
     to = (u8*)t.output.out + (row * t.output.row_stride + (u64)col * t.output.column_stride) * bytes;
   }
 
-  // Where the lane's elements of a half go, of which there are `count`.
+  // The destination of the lane's elements in a half, of which there are `count`.
   DEVICE_MEMBER u8* half(u32 half, u32 bytes) const { return to + half * 8 * t.output.row_stride * bytes; }
   DEVICE_MEMBER u32 count(u32 half) const {
     if (!(rows >> half & 1) || col >= t.cols) return 0;
@@ -81,7 +83,7 @@ struct StoreJoined {
 
   Cells cells;
   u32 lane;
-  u32 row8;  // where blocks are whole: bytes from row g to row g + 8
+  u32 row8;  // for whole blocks: bytes from row g to row g + 8
 
   DEVICE_MEMBER StoreJoined(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : cells(state, t, c, lane, BYTES), lane(lane), row8(0) {}
@@ -130,7 +132,7 @@ struct StoreJoined {
   DEVICE_MEMBER void next() { cells.next(BYTES); }
 
  private:
-  enum : u32 { WORDS = 4 / BYTES };  // of symbols that become 16 bytes of elements
+  enum : u32 { WORDS = 4 / BYTES };  // of symbols, for 16 bytes of elements
 
   static DEVICE_MEMBER void join16(const u32* symbols, const u32 (*rests)[4], u32 j, u32* e) {
 #pragma unroll
@@ -157,7 +159,7 @@ DEVICE void scatter(const Fields& fields, const u32* stored, u32* elements) {
   }
 }
 
-// Writes an element, or adds its bits to those that are there.
+// Writes an element, or adds its bits to those already stored.
 DEVICE void put(const Fields& fields, u8* to, u32 element) {
   if (fields.bytes == 4) {
     stg32(to, fields.adds ? load32(to) | element : element);
@@ -168,7 +170,7 @@ DEVICE void put(const Fields& fields, u8* to, u32 element) {
   }
 }
 
-// The same of four elements that follow each other; `to` is a multiple of what they take.
+// As `put`, for four adjacent elements; `to` is a multiple of their size.
 DEVICE void put4(const Fields& fields, u8* to, const u32* e) {
   u32 w[4] = {e[0], e[1], e[2], e[3]};
   if (fields.bytes == 4) {
@@ -189,7 +191,7 @@ DEVICE void put4(const Fields& fields, u8* to, const u32* e) {
   }
 }
 
-// Writes elements of any kind of a plane, or adds the plane's bits to what others have left there.
+// Writes elements of any kind of a plane, or adds the plane's bits to those stored by others.
 template <class CELLS = Cells>
 struct StoreFields {
   struct State : CELLS::State {

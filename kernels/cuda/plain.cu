@@ -1,6 +1,8 @@
-// Products of one vector with weights that are not coded: what the structure of the coded ones costs by itself (pyext/benches/plain.py). Not shipped.
+// Products of one vector with uncoded weights: they measure the cost of the coded products' structure by itself
+// (pyext/benches/plain.py). Not shipped.
 //
-// A chunk has its elements as they are: block after block, of each block those of rows 0 to 7 and then of rows 8 to 15, 16 bytes a lane (`Block`).
+// A chunk has its elements uncoded: block after block, for each block rows 0 to 7 and then rows 8 to 15, 16 bytes per
+// lane (`Block`).
 #include "product.h"
 
 struct PlainTile {

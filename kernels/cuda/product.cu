@@ -6,9 +6,10 @@
 #else
 #define NAME(mode, kind, n) wcodec_huffman_##mode##_times_##kind##_##n
 #endif
-// Of 64 registers a thread, two blocks of 512 threads or one of 1,024 fill a multiprocessor. For one vector, kernels named `early` begin beside
-// those of the launch before; for several they take more registers, and so do those for many vectors. Those that walk over chunks of quads, of which lanes
-// have two streams, need fewer warps, and so have more registers, too: `walking` threads at most (`QUAD_WARPS` of the host).
+// With 64 registers per thread, two blocks of 512 threads or one of 1,024 fill a multiprocessor. For one vector,
+// kernels named `early` begin beside those of the preceding launch; for several they take more registers, and so do
+// those for many vectors. Kernels that iterate over chunks of quads, whose lanes have two streams, need fewer warps,
+// and so have more registers, too: at most `walking` threads (`QUAD_WARPS` of the host).
 #define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
   KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<TILE, n, bf16, early>(params); }
 #define TIMES(mode, kind, TILE, BF16, walking)                    \

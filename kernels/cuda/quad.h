@@ -1,24 +1,25 @@
-// Layout `quad`: from a chunk's streams to blocks of weights. As tile.h, whose symbols are of one or two elements; here each is of four.
+// Layout `quad`: from a chunk's streams to blocks of weights. As tile.h, whose symbols hold one or two elements; here
+// each holds four.
 //
-// An entry of the table has a high part of three bits at the same place of each of its bytes, whatever the shift, and in the lowest byte below it the code's
-// length. The low bits, which come from the side words, take the place of that.
+// A table entry has a high part of three bits at the same position of each of its bytes, whatever the shift, and the
+// code's length in the lowest byte below it. The low bits, which come from the side words, replace the length.
 #pragma once
 #include "tile.h"
 
-// Side words of a lane and block, at most.
+// The most side words of a lane and block.
 #define MOST_QUAD_SIDE 5u
-// log2 of the bits of a unit, at most.
+// The largest log2 of the bits of a unit.
 #define MOST_UNIT 8u
 
-// Word `k` of a lane and block: what its side words say. Those that have its signs, shifted so that they are in bits 7 of bytes ...
+// The side bits of word `k` of a lane and block. Its signs, shifted to bits 7 of bytes ...
 template <u32 SHIFT>
 DEVICE u32 quad_signs(const u32* side, u32 k) {
   if (SHIFT == 1) return side[k / 4] << (k % 4);
   if (SHIFT == 3) return side[k / 2] << (4 * (k % 2));
   return side[0] << k;
 }
-// ... and those that have its low bits, put in their place among an entry of the table: 16 times the high parts of v (FORMAT.md section 3), and below these the
-// low bits. What is below those may be anything.
+// ... and its low bits, inserted into a table entry: 16 times the high parts of v (FORMAT.md section 3), with the low
+// bits below. The bits below those are unspecified.
 template <u32 SHIFT>
 DEVICE u32 quad_raised(u32 entry, const u32* side, u32 k) {
   if (SHIFT == 0) return entry;
@@ -39,7 +40,7 @@ DEVICE u32 merge_quad(u32 entry, const u32* side, u32 k) {
   const u32 signs = quad_signs<SHIFT>(side, k);
   return quad_v<SHIFT>(entry, side, k) ^ prmt(signs, signs, 0xBA98);
 }
-// The same times 2^(4 - SHIFT), as i8: an instruction less.
+// As `merge_quad`, times 2^(4 - SHIFT), as i8: one instruction less.
 template <u32 SHIFT>
 DEVICE u32 merge_quad_raised(u32 entry, const u32* side, u32 k) {
   const u32 signs = quad_signs<SHIFT>(side, k);
@@ -53,14 +54,15 @@ DEVICE u32 merge_quad_any(u32 entry, const u32* side, u32 shift, u32 k) {
   return merge_quad<4>(entry, side, k);
 }
 
-// A symbol of a raw chunk, as an entry of the table.
+// A symbol of a raw chunk, in the form of a table entry.
 DEVICE u32 quad_entry(u32 symbol) {
   const u32 pairs = (symbol | symbol << 8) & 0x00FF00FFu;
   return (pairs | pairs << 4) << 4 & 0x70707070u;
 }
 
-// Side words lie in groups of four, two and one (FORMAT.md section 3), so that a lane reads its own of each at once. Those of a lane and block, WORDS of
-// them, by what reads four, two or one at a place, counted from where those of the block begin.
+// Side words lie in groups of four, two and one (FORMAT.md section 3), so that a lane reads its part of each at once.
+// Reads the WORDS words of a lane and block through `read`, which reads four, two or one word at an offset from the
+// block's words.
 template <u32 WORDS, class Read>
 DEVICE void read_side(u32* w, u32 lane, Read read) {
   u32 first = 0;
@@ -76,7 +78,7 @@ DEVICE void read_side(u32* w, u32 lane, Read read) {
   }
   if constexpr ((WORDS & 1) != 0) w[first] = read.one(first * 128 + lane * 4);
 }
-// From global memory, and from a copy in shared memory.
+// Reads side words from global memory, or from a copy in shared memory.
 struct SideOfPlane {
   const u8* p;
   DEVICE_MEMBER Vec4 four(u32 at) const { return ldg128_stream(p + at); }
@@ -90,10 +92,10 @@ struct SideCopied {
   DEVICE_MEMBER u32 one(u32 at) const { return lds32(p + at); }
 };
 
-// Side words on their way: those of the first block of the chunk that comes next.
+// Prefetched side words: those of the first block of the next chunk.
 struct QuadSideAhead {
   u32 w[MOST_QUAD_SIDE] = {0, 0, 0, 0, 0};
-  const u8* next = nullptr;  // the words behind them; nothing where there are none
+  const u8* next = nullptr;  // the words after them; null if there are none
 
   template <u32 WORDS>
   DEVICE_MEMBER void begin(const u8* side, u32 lane) {
@@ -102,17 +104,17 @@ struct QuadSideAhead {
   }
 };
 
-// A lane's two streams: those of its words 0 to 3 and of words 4 to 7 of all blocks. FORMAT.md section 7.
+// A lane's two streams: those of words 0 to 3 and of words 4 to 7 of all blocks. FORMAT.md section 7.
 template <bool COPIES, bool EARLY>
 struct QuadCoder {
   Window<EARLY> first, second;
-  u32 ends;   // where they end, those of the second in the upper half
-  u32 limit;  // behind the body
+  u32 ends;   // their ends, the second one's in the upper half
+  u32 limit;  // the end of the body
   u32 mask;
   TableCopy<COPIES> copy;
 
-  // A body: u16 least, u16 log2 of a unit, of each lane a byte with by how many units its streams exceed the least one, and words of codes. Where each
-  // stream must end is known from the beginning: all else that is to be checked is checked here.
+  // A body: u16 least, u16 log2 of a unit, for each lane a byte with the units by which its streams exceed the shortest
+  // one, and words of codes. The end of each stream is known from the beginning, so everything else is checked here.
   DEVICE_MEMBER bool begin(const Tiles& t, Body body, u32 lane, u32 copies) {
     copy.set(copies, lane);
     mask = ((1u << t.bits) - 1) << copy.shift();
@@ -154,7 +156,7 @@ struct QuadCoder {
   u32 slack;
 };
 
-// Decodes tiles. What the walk wants of it is in walk.h.
+// Decodes tiles. walk.h describes the interface of tiles.
 template <bool TRELLIS>
 struct QuadTile {
   enum : bool { COPIES = true, SMALL = true };
@@ -164,7 +166,7 @@ struct QuadTile {
   DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
     const u8* const from = side(t, c);
     if constexpr (ALL) {
-      // A line a lane: memory is farther away than words are loaded ahead.
+      // One line per lane: memory latency exceeds the distance at which words are loaded ahead.
       const u32 lines = c.blocks * (t.shift + 1u);
 #pragma unroll 1
       for (u32 i = lane; i < lines; i += LANES) prefetch(from + i * 128);
@@ -200,7 +202,7 @@ struct QuadTile {
     if (!raw && !d.begin(t, body, lane, copies)) return false;
     Sink sink(state, t, c, lane);
     if constexpr (LEAVES) {
-      // The blocks go without them.
+      // The sink applies the patches, so the blocks do not.
       if (taken) state.changes = patches, patches.next = patches.end;
     }
     const bool left = LEAVES && patches.next < patches.end;
@@ -225,7 +227,7 @@ struct QuadTile {
   }
 
  private:
-  // The blocks of a chunk that is coded and lies inside the matrix. Side words that were copied lie at `copied`.
+  // The blocks of a coded chunk inside the matrix. Side words that were copied are at `copied`.
   template <u32 SHIFT, class Decoder, class Sink>
   DEVICE_MEMBER void blocks(const Tiles& t, const Chunk& c, Decoder& d, Patches& patches, u32 copied, u32 lane, const Chunk& following,
                             bool more, Sink sink) {
@@ -240,7 +242,8 @@ struct QuadTile {
       ahead.next = nullptr;
       if (more) {
         then = side(t, following);
-        // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
+        // One line per lane: memory latency exceeds the distance at which words are loaded ahead. Kernels that only
+        // decode are bound by memory anyway.
         if (Sink::COPIES) {
 #pragma unroll 1
           for (u32 i = lane; i < following.blocks * WORDS; i += LANES) prefetch(then + i * 128);
@@ -254,7 +257,7 @@ struct QuadTile {
       if constexpr (Sink::BESIDE) {
         read_side<WORDS>(side, lane, SideCopied{copied});
         copied += WORDS * 128;
-        // The sink may leave blocks where these lay.
+        // The sink may store blocks over these words.
         syncwarp();
       } else {
 #pragma unroll
@@ -263,7 +266,7 @@ struct QuadTile {
         next += WORDS * 128;
       }
       if constexpr (Sink::OPERANDS && !TRELLIS) {
-        // Patches want the block's words.
+        // Patches need the whole block.
         if (!has_patches(patches, k)) {
           u32 e[8];
           d.two(e[0], e[1], e[4], e[5]);

@@ -1,4 +1,5 @@
-// The kernels that decode rows of one matrix, those whose numbers lie in memory, of tiles of one coder (WCODEC_CODER: 0 rANS, 1 Huffman).
+// The kernels that look up rows of one matrix by indices in memory, in tiles of one coder (WCODEC_CODER: 0 rANS, 1
+// Huffman).
 #include "quad.h"
 #include "rows.h"
 #include "split.h"
@@ -20,7 +21,7 @@ ROWS(NAME(quad), QuadTile<false>)
 ROWS(NAME(quadtrellis), QuadTile<true>)
 #endif
 
-// Elements that are put together, of any kind.
+// Joined elements, of any kind.
 #define JOINED_ROWS(name)                                                                                            \
   KERNEL(name, 1024, 1, RowsBatch) {                                                                                 \
     walk_rows<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<RowCells>>(params, {{params, 0, nullptr}, params.fields}); \

@@ -1,18 +1,19 @@
-// Rows of a matrix whose numbers lie in the device's memory, as an embedding looks them up: the chunks of each one's strip are decoded, and of them its
-// elements are written. Nobody but the device has to know which rows they are.
+// Lookup (gather) of rows of a matrix by indices in device memory, as for embeddings: the chunks of each row's strip
+// are decoded, and the row's elements are written. The host need not know the indices.
 //
-// The walk counts chunks by number of row, and in each by tile. A strip that has several of the rows is decoded for each.
+// The walk counts chunks by the position of the index, and for each index by tile. A strip with several of the rows is
+// decoded for each.
 #pragma once
 #include "join.h"
 #include "sinks.h"
 #include "walk.h"
 
-// A number that is none of a row.
+// The index of no row.
 #define NO_ROW 0xFFFFFFFFu
 
-// The row at `place` of the numbers.
+// The row index at `place` in the list of indices.
 DEVICE u32 row_at(const RowsBatch& batch, u32 place) {
-  // Kernels before this one may have written them.
+  // Preceding kernels may have written the indices.
   if (batch.wide) {
     const u64 row = load64((const u64*)batch.ids + place);
     return row < batch.tiles.rows ? (u32)row : NO_ROW;
@@ -21,8 +22,8 @@ DEVICE u32 row_at(const RowsBatch& batch, u32 place) {
   return row < batch.tiles.rows ? row : NO_ROW;
 }
 
-// Which chunk of the plane a number stands for. Where there is no such row, of the first one: nothing of it is
-// written, and it is reported only if it is damaged.
+// Maps a count to a chunk of the plane. For an index out of range it is the first chunk: none of it is written, and it
+// is reported only if it is damaged.
 struct OfRows {
   enum : bool { PICKS = true };
   const RowsBatch& batch;
@@ -35,7 +36,7 @@ struct OfRows {
 
 DEVICE u32 element_bytes(u32 kind) { return kind == OUT_F32 ? 4 : 2; }
 
-// What a warp knows of the row that it decodes a chunk for.
+// A warp's state for the row whose chunk it decodes.
 struct RowState {
   const RowsBatch& batch;
   u32 row;
@@ -49,7 +50,7 @@ struct RowState {
   DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
     if (row == NO_ROW) lost(t, c, lane);
   }
-  // NaN, in all of the chunk's columns.
+  // Writes NaN to all of the chunk's columns.
   DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
     // Other lanes have stored there.
     syncwarp();
@@ -62,14 +63,14 @@ struct RowState {
   }
 };
 
-// Where the elements of a lane go that are of the row, in place of `Cells`.
+// The destination of a lane's elements of the row, in place of `Cells`.
 struct RowCells {
   typedef RowState State;
 
   const Tiles& t;
-  u8* to;   // the lane's first column, in the block that comes next
+  u8* to;   // the lane's first column, in the next block
   u32 col;  // that column
-  u32 own;  // which half of a block has the row among the lane's; 2 where none has
+  u32 own;  // the half of a block that has the row among the lane's; 2 if neither has
 
   DEVICE_MEMBER RowCells(const RowState& state, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
@@ -89,7 +90,7 @@ struct RowCells {
   }
 };
 
-// Writes `count` of 16 elements that follow each other.
+// Writes `count` of 16 adjacent elements.
 template <u32 OUT>
 DEVICE void put_some(u8* to, const u32* q, Steps s, u32 count, bool vector) {
   if (vector && count == 16) emit16<OUT>(to, q, s);
@@ -113,7 +114,7 @@ struct StoreRow {
   DEVICE_MEMBER StoreRow(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : state(state), cells(state, t, c, lane, element_bytes(state.batch.kind)) {}
 
-  // A row is one of sixteen that are decoded: what is faster for whole blocks would be twice the code.
+  // A row is one of the sixteen that are decoded: the faster path for whole blocks would double the code.
   DEVICE_MEMBER bool takes_whole() const { return false; }
   DEVICE_MEMBER void begin_whole(u32) {}
   DEVICE_MEMBER void whole(const Block&) {}
@@ -130,7 +131,7 @@ struct StoreRow {
   }
 };
 
-// All of the launch.
+// The whole launch.
 template <class Tile, class Sink>
 DEVICE void walk_rows(const RowsBatch& batch, typename Sink::State state) {
   const Tiles& t = batch.tiles;
@@ -142,7 +143,7 @@ DEVICE void walk_rows(const RowsBatch& batch, typename Sink::State state) {
   const u32 warp = thread_index() / LANES, warps = block_threads() / LANES;
   Warp w = make_warp<false>(batch);
   if (warp == 0) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  // Which chunks there are to decode says what a kernel before this one may have written.
+  // A preceding kernel may have written the indices, which select the chunks to decode.
   overlap_wait();
   overlap_start();
   const OfRows at = {batch};

@@ -1,6 +1,7 @@
-// Kernels that test the emulator: each primitive, and each mistake that it must find. Not shipped.
+// Kernels that test the emulator: each primitive, and each mistake that it must detect. Not shipped.
 //
-// Those that tests compare with a GPU use shared memory from TABLE_AT on: what lies before may be the system's there.
+// Kernels that tests compare with a GPU use shared memory from TABLE_AT on: bytes before that may be the system's
+// there.
 #include "single.h"
 
 struct SelfTest {
@@ -10,7 +11,7 @@ struct SelfTest {
   u32 n;
 };
 
-// What the primitives give, 16 words a thread.
+// The results of the primitives, 16 words per thread.
 KERNEL(primitives, 1024, 1, SelfTest) {
   overlap_wait();
   const u32 thread = block_index() * block_threads() + thread_index(), lane = thread_index() % LANES;
@@ -36,14 +37,14 @@ KERNEL(primitives, 1024, 1, SelfTest) {
   overlap_start();
 }
 
-// What other primitives make of words, 8 words a thread.
+// The results of other primitives on words, 8 words per thread.
 KERNEL(words, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index(), lane = thread_index() % LANES;
   const u32 v = ldg32((const u32*)params.input + thread), a = fshl(v, v, 11), b = v * 0x9E3779B1u;
   u32* const out = (u32*)params.output + (u64)thread * 8;
   stg32(out + 0, choose(v, a, b));
   stg32(out + 1, differ(v, a, b));
-  // Masks that the compiler knows.
+  // Masks that are compile-time constants.
   stg32(out + 2, choose(0x0C0C0C0Cu, a, b));
   stg32(out + 3, differ(0xFCFCFCFCu, a, prmt(b, b, 0xBA98)));
   stg32(out + 4, sum_up_to(v, lane));
@@ -52,7 +53,7 @@ KERNEL(words, 1024, 1, SelfTest) {
   stg32(out + 7, (u32)warp_sum((i32)v >> 5, lane));
 }
 
-// What arithmetic makes of three floats a thread, and the conversions of the first two; 8 words a thread.
+// Arithmetic on three floats per thread, and conversions of the first two; 8 words per thread.
 KERNEL(floats, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 3;
@@ -69,7 +70,7 @@ KERNEL(floats, 1024, 1, SelfTest) {
   stg32(out + 7, pack_bf16(a, b));
 }
 
-// The steps by which single.h makes digits of an element times a power of two, 3 words a thread.
+// The steps by which single.h splits an element times a power of two into digits, 3 words per thread.
 KERNEL(digits, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 2;
@@ -82,7 +83,7 @@ KERNEL(digits, 1024, 1, SelfTest) {
   stg32(out + 2, f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE))));
 }
 
-// e to the power of a float a thread.
+// e to the power of one float per thread.
 KERNEL(powers, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   stg32((u32*)params.output + thread, f32_bits(exp_f32(bits_f32(ldg32((const u32*)params.input + thread)))));
@@ -94,7 +95,7 @@ KERNEL(halves, 1024, 1, SelfTest) {
   stg32((u32*)params.output + thread, f32_bits(f32_of_f16(thread & 0xFFFF)));
 }
 
-// Sums of two words a thread: pairs of f16 (mode 0) or bf16 (mode 1).
+// Sums of two words per thread: pairs of f16 (mode 0) or bf16 (mode 1).
 KERNEL(pairs, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 2;
@@ -107,7 +108,7 @@ KERNEL(pairs, 1024, 1, SelfTest) {
   stg32((u32*)params.output + thread, sum);
 }
 
-// What is made of whole numbers, 11 words a thread: two numbers come in, and the factor and the shift of a divisor.
+// Integer arithmetic, 11 words per thread: the inputs are two numbers, and the factor and shift of a divisor.
 KERNEL(integers, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index(), lane = thread_index() % LANES;
   const u32* const in = (const u32*)params.input + (u64)thread * 4;
@@ -128,7 +129,8 @@ KERNEL(integers, 1024, 1, SelfTest) {
   stg32(out + 10, (u32)(both >> 32));
 }
 
-// c += A B of matrices of f16 (mode 0) or bf16 (mode 1): of each lane four words of A, two of B and four of c come in, and its c goes out.
+// c += A B for matrices of f16 (mode 0) or bf16 (mode 1): each lane's inputs are four words of A, two of B and four of
+// c, and its output is c.
 KERNEL(products, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 10;
@@ -144,7 +146,7 @@ KERNEL(products, 1024, 1, SelfTest) {
   for (u32 i = 0; i < 4; i++) stg32((u32*)params.output + (u64)thread * 4 + i, f32_bits(c[i]));
 }
 
-// Likewise of whole numbers.
+// As `products`, for matrices of integers.
 KERNEL(whole_products, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 10;
@@ -157,12 +159,12 @@ KERNEL(whole_products, 1024, 1, SelfTest) {
   for (u32 i = 0; i < 4; i++) stg32((u32*)params.output + (u64)thread * 4 + i, (u32)c[i]);
 }
 
-// Vectors, and a reversal of a block's words through shared memory.
+// Vector accesses, and a reversal of a block's words through shared memory.
 KERNEL(reverse, 1024, 1, SelfTest) {
   const u32 threads = block_threads(), t = thread_index();
   const u8* const in = (const u8*)params.input + (u64)block_index() * threads * 16;
   u8* const out = (u8*)params.output + (u64)block_index() * threads * 16;
-  // Loaded in every way that there is.
+  // Loaded in every available way.
   Vec4 v = t % 2 ? ldg128(in + t * 16) : ldg128_stream(in + t * 16);
   if (t % 3 == 0) {
     const Vec2 first = ldg64_stream(in + t * 16), second = ldg64_stream(in + t * 16 + 8);
@@ -179,7 +181,7 @@ KERNEL(reverse, 1024, 1, SelfTest) {
   stg128(out + t * 16, r);
 }
 
-// Warps take different numbers of steps, some end early, and those that stay meet at syncthreads.
+// Warps take different numbers of steps, some end early, and the others meet at syncthreads.
 KERNEL(uneven, 1024, 1, SelfTest) {
   const u32 t = thread_index(), warp = t / LANES, lane = t % LANES;
   u32 sum = 0;
@@ -198,7 +200,7 @@ KERNEL(uneven, 1024, 1, SelfTest) {
   stg32((u32*)params.output + t, total);
 }
 
-// Puts the first `n` words of the input into shared memory, for streams that its threads read.
+// Stores the first `n` words of the input in shared memory, for streams that the threads read.
 DEVICE void put_stream(const SelfTest& params) {
   for (u32 i = thread_index(); i < params.n; i += block_threads()) {
     sts32(TABLE_AT + i * 4, ldg32((const u32*)params.input + i));
@@ -206,14 +208,15 @@ DEVICE void put_stream(const SelfTest& params) {
   syncthreads();
 }
 
-// Eight steps of take_words: what `x` and `next` are after each, 16 words a thread. Behind the stream, of each thread
-// where its warp's words end, and four values of `x`: every other step goes on with what the one before has left.
+// Eight steps of take_words: `x` and `next` after each, 16 words per thread. After the stream, the input has for each
+// thread the end of its warp's words, and four values of `x`: every other step continues with the result of the one
+// before.
 KERNEL(takes, 1024, 1, SelfTest) {
   const u32 t = thread_index(), lane = t % LANES;
   const u32* const own = (const u32*)params.input + params.n + t * 5;
   put_stream(params);
   const u32 below = (1u << lane) - 1, end = ldg32(own);
-  // Warps begin at words of 16 bits of either half.
+  // Warps begin at 16-bit words in either half.
   u32 x = 0, next = TABLE_AT + t / LANES * 66;
   for (u32 i = 0; i < 8; i++) {
     if (i % 2 == 0) x = ldg32(own + 1 + i / 2);
@@ -223,7 +226,8 @@ KERNEL(takes, 1024, 1, SelfTest) {
   }
 }
 
-// Six steps of next_word: all that it moves, 24 words a thread. Behind the stream, of each thread the six `on`.
+// Six steps of next_word: all values that it moves, 24 words per thread. After the stream, the input has the six `on`
+// of each thread.
 KERNEL(windows, 1024, 1, SelfTest) {
   const u32 t = thread_index(), end = TABLE_AT + params.n * 4;
   const u32* const own = (const u32*)params.input + params.n + t * 6;
@@ -241,7 +245,7 @@ KERNEL(windows, 1024, 1, SelfTest) {
   }
 }
 
-// What loads of each kind read of what stores of each kind have left for a thread of another warp, 19 words a thread.
+// Loads of each kind of words stored in each way by a thread of another warp, 19 words per thread.
 KERNEL(shared_words, 1024, 1, SelfTest) {
   const u32 t = thread_index(), to = TABLE_AT + t * 32, from = TABLE_AT + (t ^ 33) * 32;
   const u32 end = TABLE_AT + block_threads() * 32;
@@ -251,7 +255,7 @@ KERNEL(shared_words, 1024, 1, SelfTest) {
   sts64(to + 16, {w.x, w.y});
   sts32(to + 24, w.z);
   for (u32 i = 0; i < 4; i++) sts8(to + 28 + i, w.w >> (8 * i));
-  // One byte of a word, of a value that has more.
+  // One byte of a word, from a value with more.
   sts8(to + 25, v.x);
   syncthreads();
   u32* const out = (u32*)params.output + t * 19;
@@ -269,12 +273,13 @@ KERNEL(shared_words, 1024, 1, SelfTest) {
   stg32(out + 18, table_fits());
 }
 
-// Sums in shared memory of a word a thread: of its warp as soon as that has met, of the block, and of some threads of
-// each warp. Shared memory: a word of the block, then of warps, and from word 40 on of those threads.
+// Sums in shared memory of one word per thread: of its warp once that has met, of the block, and of some threads of
+// each warp. Shared memory: a word of the block, then words of warps, and from word 40 on those of the selected
+// threads.
 KERNEL(shared_sums, 1024, 1, SelfTest) {
   const u32 t = thread_index(), v = ldg32((const u32*)params.input + t);
   const u32 of_warp = TABLE_AT + 4 + t / LANES * 4, of_some = TABLE_AT + 160 + t % 7 * 4;
-  // What is added to.
+  // The initial values of the sums.
   if (t < 64) sts32(TABLE_AT + t * 4, ~t);
   syncthreads();
   add_shared(TABLE_AT, v);
@@ -288,8 +293,8 @@ KERNEL(shared_sums, 1024, 1, SelfTest) {
   stg32((u32*)params.output + t * 3 + 2, lds32(of_some));
 }
 
-// Loads and stores of global memory, 28 words a thread: loads of 8 words that nobody writes, and of what the thread has
-// just stored.
+// Loads and stores of global memory, 28 words per thread: loads of 8 words that are never written, and of words that
+// the thread has just stored.
 KERNEL(memory, 1024, 1, SelfTest) {
   const u32 t = thread_index();
   const u8* const in = (const u8*)params.input + t * 32;
@@ -313,8 +318,8 @@ KERNEL(memory, 1024, 1, SelfTest) {
   stg128(out + 96, {s.y, s.z, s.w, s.x});
 }
 
-// Additions in global memory, 4 words a thread: what was in its third word before it added to that, and what was in the
-// first thread's fourth word before each thread adds 1. All add to the second thread's fourth word, too.
+// Additions in global memory, 4 words per thread: the value of its third word before the thread added to that, and the
+// value of the first thread's fourth word before each thread adds 1. All add to the second thread's fourth word, too.
 KERNEL(arrivals, 1024, 1, SelfTest) {
   const u32 t = thread_index(), v = ldg32((const u32*)params.input + t);
   u32* const all = (u32*)params.output + 3;
@@ -329,7 +334,7 @@ KERNEL(arrivals, 1024, 1, SelfTest) {
 // Slots begin at any multiple of 16 bytes, and are from 16 bytes to SLOT long.
 DEVICE u32 slot_units(u32 slot) { return 256 - slot * 51 % 256; }
 
-// Begins to copy a slot to a buffer: by warp_copy (`how` is 0), by warp_copy_two in pieces that lie apart (1), or by
+// Starts to copy a slot to a buffer: by warp_copy (`how` is 0), by warp_copy_two in separate pieces (1), or by
 // small_copy (2).
 DEVICE void start_slot(u32 how, const SelfTest& params, u32 slot, u32 buffer, u32 barrier, u32 lane) {
   const u8* const in = (const u8*)params.input + slot * 1040;
@@ -344,9 +349,9 @@ DEVICE void start_slot(u32 how, const SelfTest& params, u32 slot, u32 buffer, u3
   }
 }
 
-// Warps copy the `n` slots in turn, and read all of a buffer when a copy has arrived, since what it must leave as it
-// was counts too; a word a thread. Modes 0 to 2: through one buffer, as `start_slot` says; 3 to 5: likewise through
-// two, with two copies in flight. Shared memory: two buffers a warp, then the barriers.
+// Warps copy the `n` slots in turn, and read the whole buffer when a copy has arrived, because its untouched bytes
+// count too; one word per thread. Modes 0 to 2: through one buffer, as in `start_slot`; 3 to 5: through two, with two
+// copies in flight. Shared memory: two buffers per warp, then the barriers.
 KERNEL(copies, 1024, 1, SelfTest) {
   const u32 warp = thread_index() / LANES, lane = thread_index() % LANES, warps = block_threads() / LANES;
   const u32 buffers = TABLE_AT + warp * 2 * SLOT, barriers = TABLE_AT + warps * 2 * SLOT + warp * 16;
@@ -394,7 +399,7 @@ KERNEL(loads, 1024, 1, SelfTest) {
 }
 
 #ifndef __CUDACC__
-// One mistake each. A GPU would hang, fault or compute rubbish, so these are for the emulator alone; the numbers are
+// One mistake each. A GPU would hang, fault or compute garbage, so these are for the emulator alone; the numbers are
 // those of the tests.
 KERNEL(mistakes, 1024, 1, SelfTest) {
   const u32 t = thread_index(), lane = t % LANES;
@@ -410,7 +415,7 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
     case 6: ldg32(out); break;
     case 7: ldg32((const void*)(u64)params.n); break;
     case 8: atomic_min((u32*)(out + params.n), 0); break;
-    case 9:  // some lanes elsewhere
+    case 9:  // some lanes are elsewhere
       if (lane < 16) ballot(true);
       else syncwarp();
       break;
@@ -445,10 +450,10 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
     case 20:  // started twice
     case 21:  // read before the wait
     case 22:  // the wrong parity
-    case 23:  // the target is outside
-    case 24:  // the source is outside
+    case 23:  // the target is out of bounds
+    case 24:  // the source is out of bounds
     case 25:  // the target was stored to without a fence
-    case 26:  // the target is read by a lane that goes on
+    case 26:  // the target is read by a lane that does not wait
     case 27:  // overwrites the barrier
       if (params.mode == 26) lds32(lane * 4);
       if (lane == 0) {

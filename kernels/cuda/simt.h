@@ -1,5 +1,5 @@
-// What the kernels use of the machine, under names that mean the same on a GPU and in the emulator (simt_host.h). The
-// kernels contain nothing else that depends on where they run, so that the emulator tests what a GPU executes.
+// The machine primitives of the kernels, under names with the same meaning on a GPU and in the emulator (simt_host.h).
+// Kernels contain nothing else that depends on the machine, so that the emulator tests the code that a GPU executes.
 #pragma once
 
 typedef unsigned char u8;
@@ -18,14 +18,15 @@ struct alignas(16) Vec4 {
 
 #define LANES 32u
 
-// Three words, bit by bit. GPUs do each in one instruction, told by the table of what it makes of all three bits: which is what it makes of these words. The
-// emulator cannot see a table that says something else.
+// Three words combined bit by bit. A GPU does each in one instruction, selected by its truth table, which is the result
+// of the expression on these words. The emulator cannot check a different table.
 #define CHOSEN(mask, a, b) (((a) & (mask)) | ((b) & ~(mask)))
 #define DIFFERING(mask, a, b) (((a) ^ (b)) & (mask))
 #define TRUTH_TABLE(of) (of(0xF0, 0xCC, 0xAA) & 0xFFu)
 
-// Address in shared memory of the decoding table: a constant, so that a look-up adds nothing. What the system keeps for itself at the
-// beginning of a block's shared memory ends here at the latest (`RESERVED_SHARED` of the host, which refuses devices that keep more).
+// Address in shared memory of the decoding table: a constant, so that a lookup needs no addition. The system's reserved
+// part at the beginning of a block's shared memory ends here at the latest (`RESERVED_SHARED` of the host, which
+// refuses devices that reserve more).
 #define TABLE_AT 1024u
 
 #ifndef __CUDACC__
@@ -52,7 +53,7 @@ DEVICE void take_words(u32& x, u32& next, u32 below, u32 end) {
 #else
 
 #define DEVICE static __device__ __forceinline__
-// Rarely taken paths stay out of the way of the others' registers.
+// Rarely taken paths are not inlined, so that they do not affect the registers of the others.
 #define DEVICE_MEMBER __device__ __forceinline__
 #define DEVICE_RARE static __device__ __noinline__
 #define KERNEL(name, threads, blocks, Params) \
@@ -68,7 +69,7 @@ DEVICE u32 grid_blocks() { return gridDim.x; }
 DEVICE u32 ballot(bool p) { return __ballot_sync(0xFFFFFFFFu, p); }
 DEVICE u32 shfl(u32 v, u32 lane) { return __shfl_sync(0xFFFFFFFFu, v, lane); }
 DEVICE u32 shfl_up(u32 v, u32 delta) { return __shfl_up_sync(0xFFFFFFFFu, v, delta); }
-// The sum of `v` over the lanes up to this one. In assembly, since a shuffle knows by itself which lanes got something.
+// The sum of `v` over the lanes up to this one. In assembly, because a shuffle reports which lanes received a value.
 DEVICE u32 sum_up_to(u32 v, u32) {
 #pragma unroll
   for (u32 by = 1; by < LANES; by *= 2) {
@@ -92,13 +93,14 @@ DEVICE u32 prmt(u32 a, u32 b, u32 selector) {
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
   return r;
 }
-// The bits of `a` where `mask` has ones, else those of `b`. In assembly, since the compiler takes the mask apart where it knows what of `b` is wanted.
+// The bits of `a` where `mask` has ones, else those of `b`. In assembly, because the compiler splits the mask if it
+// knows which bits of `b` are used.
 DEVICE u32 choose(u32 mask, u32 a, u32 b) {
   u32 r;
   asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(r) : "r"(mask), "r"(a), "r"(b), "n"(TRUTH_TABLE(CHOSEN)));
   return r;
 }
-// The bits of `mask` that `a` and `b` do not have in common.
+// The bits of `mask` in which `a` and `b` differ.
 DEVICE u32 differ(u32 mask, u32 a, u32 b) {
   u32 r;
   asm("lop3.b32 %0, %1, %2, %3, %4;" : "=r"(r) : "r"(mask), "r"(a), "r"(b), "n"(TRUTH_TABLE(DIFFERING)));
@@ -107,8 +109,8 @@ DEVICE u32 differ(u32 mask, u32 a, u32 b) {
 DEVICE u32 fshr(u32 lo, u32 hi, u32 s) { return __funnelshift_r(lo, hi, s); }
 DEVICE u32 fshl(u32 lo, u32 hi, u32 s) { return __funnelshift_l(lo, hi, s); }
 
-// Shared memory, by address. In assembly, since the compiler would add the place of `shared_memory`, which it does not take for a
-// constant, again at each access.
+// Shared memory, by address. In assembly, because the compiler would otherwise add the address of `shared_memory`,
+// which it does not treat as a constant, at each access.
 DEVICE bool table_fits() { return (u32)__cvta_generic_to_shared(shared_memory) <= TABLE_AT; }
 DEVICE u32 lds32(u32 a) {
   u32 v;
@@ -125,17 +127,18 @@ DEVICE u32 lds8(u32 a) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(a) : "memory");
   return v;
 }
-// Decoding tables do not change while they are read, so that the compiler may move these loads.
+// Decoding tables do not change while they are read, so the compiler may move these loads.
 DEVICE u32 lds32_table(u32 offset) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(v) : "r"(offset), "n"(TABLE_AT));
   return v;
 }
-// What lies before `end` is of a stream, and from there on it may be anything, even what a copy is just writing.
+// Bytes before `end` belong to a stream; from there on they may be anything, even the target of a copy in flight.
 DEVICE u32 lds32_stream(u32 a, u32) { return lds32(a); }
 DEVICE u32 lds16_stream(u32 a, u32) { return lds16(a); }
-// If `on` is not 0, the next word of a stream: the window's three words move down, and the one at `next` follows them. An instruction less than the
-// compiler's own, and one more to wait for: worth it where a warp decodes a chunk, and not where it decodes one after the other.
+// If `on` is not 0, advances to the next word of a stream: the window's three words move down, and the one at `next`
+// follows them. One instruction less than the compiler's code, with one more dependency: worth it if a warp decodes a
+// single chunk, but not if it decodes one after the other.
 DEVICE void next_word(u32 on, u32& lo, u32& hi, u32& after, u32& next, u32) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %4, 0;\n@p mov.u32 %0, %1;\n@p mov.u32 %1, %2;\n@p ld.shared.u32 %2, [%3];\n@p add.u32 %3, %3, 4;\n}"
@@ -147,7 +150,7 @@ DEVICE void sts32(u32 a, u32 v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(a
 
 DEVICE void sts64(u32 a, Vec2 v) { asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(a), "r"(v.x), "r"(v.y) : "memory"); }
 DEVICE void sts8(u32 a, u32 v) { asm volatile("st.shared.u8 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
-// Adds to what is there, whatever other threads of the block add at the same time.
+// Adds to a value in shared memory, atomically among the threads of the block.
 DEVICE void add_shared(u32 a, u32 v) { asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(a), "r"(v) : "memory"); }
 DEVICE Vec2 lds64(u32 a) {
   Vec2 v;
@@ -163,9 +166,9 @@ DEVICE void sts128(u32 a, Vec4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(a), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// Where `x` is below 2^16: shifts the next word of the stream into it. Lanes take words in ascending order; `next` is the address
-// of the first, and `below` has the bits of the lanes before this one. All lanes load, which costs nothing more. In one piece, since
-// the compiler would test twice.
+// If `x` is below 2^16, shifts the next word of the stream into it. Lanes take words in ascending order; `next` is the
+// address of the first, and `below` has the bits of the lanes before this one. All lanes load, which costs nothing
+// extra. A single assembly block, because the compiler would test twice.
 DEVICE void take_words(u32& x, u32& next, u32 below, u32) {
   asm volatile(
       "{\n.reg .pred needs;\n.reg .u32 takers, before, word;\n"
@@ -182,7 +185,7 @@ DEVICE void take_words(u32& x, u32& next, u32 below, u32) {
       : "r"(below));
 }
 
-// Global memory. What is read never changes while a kernel runs.
+// Global memory. Words that are read through these never change while a kernel runs.
 DEVICE u32 ldg32(const void* p) { return __ldg((const u32*)p); }
 DEVICE u32 ldg16(const void* p) { return __ldg((const u16*)p); }
 DEVICE u32 ldg8(const void* p) { return __ldg((const u8*)p); }
@@ -190,7 +193,7 @@ DEVICE Vec4 ldg128(const void* p) {
   const uint4 v = __ldg((const uint4*)p);
   return {v.x, v.y, v.z, v.w};
 }
-// Read once: not worth a place in L1.
+// For data that is read once: it need not be kept in L1.
 DEVICE u32 ldg32_stream(const void* p) {
   u32 v;
   asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
@@ -206,15 +209,15 @@ DEVICE Vec4 ldg128_stream(const void* p) {
   asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
-// Brings the line at `p` nearer. Not for 12.0: NVRTC 12.8 breaks down over it there.
+// Prefetches the line at `p` into L2. Not for 12.0, where NVRTC 12.8 crashes on it.
 DEVICE void prefetch(const void* p) {
 #if __CUDA_ARCH__ != 1200
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 #endif
 }
-// A value that is to be loaded though nobody uses it.
+// Forces the load of a value whose result is unused.
 DEVICE void keep(u32 v) { asm volatile("" ::"r"(v)); }
-// Ordinary loads, of what the kernel itself or another that runs beside it may write.
+// Ordinary loads, of memory that this kernel or a concurrent one may write.
 DEVICE u32 load8(const void* p) { return *(const volatile u8*)p; }
 DEVICE u32 load16(const void* p) { return *(const volatile u16*)p; }
 DEVICE u32 load32(const void* p) { return *(const volatile u32*)p; }
@@ -229,9 +232,10 @@ DEVICE void stg32(void* p, u32 v) { *(u32*)p = v; }
 DEVICE void stg16(void* p, u32 v) { *(u16*)p = (u16)v; }
 DEVICE void stg8(void* p, u32 v) { *(u8*)p = (u8)v; }
 DEVICE void atomic_min(u32* p, u32 v) { atomicMin(p, v); }
-// Adds, and returns what was there before.
+// Adds, and returns the previous value.
 DEVICE u32 atomic_add(u32* p, u32 v) { return atomicAdd(p, v); }
-// What this thread has stored, or knows to be stored, every thread of the device sees before what this one stores behind this.
+// A fence: this thread's earlier stores, and stores that it has observed, become visible to every thread of the device
+// before its later stores.
 DEVICE void fence_device() { __threadfence(); }
 
 DEVICE float bits_f32(u32 v) { return __uint_as_float(v); }
@@ -240,7 +244,7 @@ DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float sqrt_rn(float v) { return __fsqrt_rn(v); }
-// e to the v, within two units of the last place.
+// e to the power of v, within two units in the last place.
 DEVICE float exp_f32(float v) { return expf(v); }
 DEVICE float erf_f32(float v) { return erff(v); }
 DEVICE float f32_of_f16(u32 h) {
@@ -275,7 +279,7 @@ DEVICE u32 pack_bf16(float lo, float hi) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
   return r;
 #else
-  // To nearest even on the bits; NaN would round to infinity or wrap.
+  // Rounds to nearest even on the bits; a NaN would round to infinity or wrap.
   u32 a = __float_as_uint(lo), b = __float_as_uint(hi);
   a = (a & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFF0000u : a + 0x7FFFu + (a >> 16 & 1);
   b = (b & 0x7FFFFFFFu) > 0x7F800000u ? 0x7FFF0000u : b + 0x7FFFu + (b >> 16 & 1);
@@ -284,7 +288,7 @@ DEVICE u32 pack_bf16(float lo, float hi) {
 }
 
 // Programmatic dependent launch: the next kernel of the stream may begin before this one ends, and waits before it
-// touches what this one may write or still read.
+// accesses memory that this one may write or still read.
 DEVICE void overlap_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -334,9 +338,9 @@ DEVICE void copy_wait(u32 barrier, u32 parity, u32 = 0) {
 #endif
 #endif  // __CUDACC__
 
-// Matrix products of a warp, which all of its lanes call together: c += A B, where A has 16 rows and 16 columns and B 16 rows and 8
-// columns, of f16 or bf16, and c is f32. What each lane holds of them (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point
-// type"), with g = lane / 4 and t = lane % 4:
+// Matrix products of a warp, called by all of its lanes together: c += A B, where A has 16 rows and 16 columns and B 16
+// rows and 8 columns, of f16 or bf16, and c is f32. The fragments that each lane holds (PTX ISA, "Matrix Fragments for
+// mma.m16n8k16 with floating point type"), with g = lane / 4 and t = lane % 4:
 //
 //   | register | lower half, or float | upper half         |
 //   |----------|----------------------|--------------------|
@@ -351,8 +355,9 @@ DEVICE void copy_wait(u32 barrier, u32 parity, u32 = 0) {
 //   | c[2]     | C[g + 8][2t]         |                    |
 //   | c[3]     | C[g + 8][2t + 1]     |                    |
 //
-// Products are exact and sums are f32, but nobody says in which order a GPU adds, or how it rounds: results differ from one device to the
-// next, and from the emulator's, which adds the products to c by ascending column of A, each sum rounded to nearest even.
+// Products are exact and sums are f32, but the order and rounding of a GPU's additions are unspecified: results differ
+// from one device to the next, and from the emulator's, which adds the products to c by ascending column of A, each sum
+// rounded to nearest even.
 #ifdef __CUDACC__
 DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
@@ -361,7 +366,7 @@ DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  // Columns 0 to 7 of A, then 8 to 15: their fragments are halves of the whole's.
+  // Columns 0 to 7 of A, then 8 to 15: their fragments are halves of the whole one.
 #pragma unroll
   for (u32 k = 0; k < 2; k++) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
@@ -378,7 +383,7 @@ DEVICE void mma_bf16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// Two sums of bf16, rounded to nearest even; as products with 1, which 8.0 has.
+// Two sums of bf16, rounded to nearest even; as products with 1, which compute capability 8.0 supports.
 DEVICE u32 add_bf16(u32 a, u32 b) {
   u32 r;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b));
@@ -391,7 +396,7 @@ DEVICE u32 add_bf16(u32, u32) {
   static_assert(THERE, "sums of bf16 need compute capability 8.0");
   return 0;
 }
-// Who calls these asks `#if MMA_BF16` before.
+// Callers check `#if MMA_BF16` first.
 template <bool THERE = false>
 DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
   static_assert(THERE, "matrix products of bf16 need compute capability 8.0");
@@ -401,8 +406,9 @@ DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
 #define MMA_BF16 1
 #endif
 
-// Likewise c += A B of whole numbers, where A has 16 rows and 32 columns and B 32 rows and 8 columns, of i8, and c is i32, modulo 2^32 (PTX ISA,
-// "Matrix Fragments for mma.m16n8k32"). Bytes of a register are neighbours in A's row, or in B's column:
+// As above, c += A B for integers, where A has 16 rows and 32 columns and B 32 rows and 8 columns, of i8, and c is i32,
+// modulo 2^32 (PTX ISA, "Matrix Fragments for mma.m16n8k32"). Bytes of a register are neighbours in A's row, or in B's
+// column:
 //
 //   | register | byte i                |
 //   |----------|-----------------------|
@@ -413,7 +419,7 @@ DEVICE void mma_bf16(float (&)[4], const u32 (&)[4], const u32 (&)[2]) {
 //   | b[0]     | B[4t + i][g]          |
 //   | b[1]     | B[4t + 16 + i][g]     |
 //
-// c is as above. Sums are exact, and the same everywhere.
+// c is as above. Sums are exact, and the same on every device.
 #ifdef __CUDACC__
 DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
@@ -422,7 +428,7 @@ DEVICE void mma_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-  // Rows 0 to 7 and 8 to 15, each of columns 0 to 15 and then 16 to 31.
+  // Rows 0 to 7 and 8 to 15, for each of them columns 0 to 15 and then 16 to 31.
 #pragma unroll
   for (u32 i = 0; i < 4; i++) {
     asm volatile("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -443,8 +449,8 @@ DEVICE u32 max_halves(u32 a, u32 b) {
 #endif
 }
 
-// The lane's value itself, in a register from here on. The compiler looks for a parameter where it is used, which may be where nothing else is left to
-// do but to wait for it. All lanes call it.
+// Forces a value into a register here. Otherwise the compiler loads a parameter where it is used, possibly where
+// nothing else is left to overlap with the wait. All lanes call it.
 DEVICE u32 in_register(u32 v, u32 lane) { return shfl(v, lane); }
 DEVICE u64 in_register(u64 v, u32 lane) { return (u64)shfl((u32)(v >> 32), lane) << 32 | shfl((u32)v, lane); }
 
@@ -469,14 +475,14 @@ DEVICE i32 warp_sum(i32 v, u32 lane) {
 #endif
 }
 
-// Copies for a warp. All lanes call these with the same arguments.
+// Copies by a warp. All lanes call these with the same arguments.
 //
-// `warp_copy` begins to copy `bytes` (a multiple of 16, both places aligned to 16) from global to shared memory, and `warp_copy_two` likewise two
-// pieces at once, which count as one copy;
-// `warp_copy_wait` returns when the copy that completes `parity` of the barrier is there. `younger` says how many copies
-// were begun after that one, 0 or 1: before 9.0 there are no barriers for copies, and they are counted instead.
-// Likewise `small_copy` and `small_copy_wait`, for copies of a kilobyte or two: where a device's engine for copies takes longer to be told than lanes take to
-// ask for 16 bytes each. A kernel uses one kind for a barrier.
+// `warp_copy` starts to copy `bytes` (a multiple of 16, both addresses aligned to 16) from global to shared memory, and
+// `warp_copy_two` starts two pieces at once, which count as one copy; `warp_copy_wait` returns when the copy that
+// completes `parity` of the barrier has arrived. `younger` is the number of copies started after that one, 0 or 1:
+// before 9.0 there are no barriers for copies, and they are counted instead. `small_copy` and `small_copy_wait` do the
+// same for copies of a kilobyte or two, for which setting up a device's copy engine takes longer than requesting 16
+// bytes per lane. A kernel uses one kind for a barrier.
 #if !defined(__CUDACC__) || defined(COPY_BULK)
 DEVICE void warp_copy(u32 dst, const u8* src, u32 bytes, u32 barrier, u32 lane) {
   if (lane == 0) copy_start(dst, src, bytes, barrier);

@@ -1,10 +1,10 @@
-// The emulator's engine: runs the blocks of a grid one after another on one thread of the CPU, every GPU thread a
-// fiber, and checks what they do. Only for the host; `simt_host.h` puts the primitives on top of it.
+// The emulator's engine: runs the blocks of a grid one after another on one thread of the CPU, every GPU thread as a
+// fiber, and checks their behaviour. Only for the host; `simt_host.h` builds the primitives on top of it.
 //
 // The lanes of a warp run one at a time from primitive to primitive. At a primitive of the whole warp ("meeting") a
-// lane leaves its operand and the next lane runs; the last to arrive goes on, so each meeting begins with another lane.
-// Warps run until all their lanes wait. Nothing depends on time: threads run in the same order each time, and in
-// another for each seed.
+// lane leaves its operand and the next lane runs; the last to arrive continues, so each meeting begins with another
+// lane. Warps run until all their lanes are waiting. Nothing depends on time: threads run in the same order each time,
+// and in another one for each seed.
 #pragma once
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ namespace simt {
 constexpr u32 MAX_THREADS = 1024, MAX_SHARED = 232448, MAX_BARRIERS = 128, NEVER = 0;
 constexpr u8 POISON = 0xA5;
 
-// Memory that the kernel may touch. `simt::Range` and `Launch` are laid out as in `kernels/src/emulate.rs`.
+// Memory that the kernel may access. `simt::Range` and `Launch` have the layouts of those in `kernels/src/emulate.rs`.
 struct Range {
   uintptr_t begin;
   size_t bytes;
@@ -35,7 +35,7 @@ struct Launch {
   size_t message_bytes;
   u64 seed;  // 0: threads run in order
   u32 grid, threads, shared, races;
-  u32 overlaps;  // with the launch before: what that may write, or still reads, is not touched before `overlap_wait`
+  u32 overlaps;  // with the preceding launch: its memory is not accessed before `overlap_wait`
 };
 
 struct Kernel {
@@ -46,7 +46,7 @@ struct Kernel {
   const Kernel* next;
 };
 
-// The kernels of this translation unit; the rest of the engine is one for all of them.
+// The kernels of this translation unit; the rest of the engine is shared by all of them.
 static const Kernel* kernels = nullptr;
 
 struct Register {
@@ -57,7 +57,7 @@ struct Register {
   }
 };
 
-// A place in the source.
+// A source location.
 struct At {
   const char* file;
   u32 line;
@@ -74,11 +74,11 @@ struct Meeting {
 };
 
 struct Warp {
-  Meeting meetings[2];  // in turn: lanes read the results of one while others arrive at the next
+  Meeting meetings[2];  // alternating: lanes read the results of one while others arrive at the next
   u32 turn;
   u32 live;     // lanes that have not ended
-  u32 ready;    // lanes that could run, without the one that does
-  u32 arrived;  // lanes at the present meeting
+  u32 ready;    // lanes that could run, without the running one
+  u32 arrived;  // lanes at the current meeting
   u32 since;    // clock of the last syncwarp
 };
 
@@ -87,13 +87,13 @@ struct Lane {
   Warp* warp;
   u32 thread, warp_index, index, bit;
   u32 fenced;  // clock of the last copy_fence
-  u32 waits;   // 1 + number of the barrier that it waits for
-  u32 copies;  // that it has begun
-  bool alone;  // the launch before has ended
-  At at;       // of that wait
+  u32 waits;   // 1 + index of the barrier that it waits for
+  u32 copies;  // copies that it has started
+  bool alone;  // the preceding launch has ended
+  At at;       // location of that wait
 };
 
-// What happened to a byte of shared memory. Threads above MAX_THREADS stand for others than one thread.
+// The history of a byte of shared memory. Values above MAX_THREADS stand for groups of threads.
 constexpr u16 READ_BY_WARP = 0x4000, READ_BY_MANY = 0x7FFF, ADDED_BY_WARP = 0x4000, ADDED_BY_MANY = 0x7FFF, COPIED = 0x8000, BARRIER = 0xFFFF;
 struct Cell {
   u32 written, read;  // clock
@@ -105,7 +105,7 @@ struct Barrier {
   bool fenced;
   u32 fence_owner;
   u32 started, done;  // copies
-  u32 beginner, number;  // the thread that has begun the last one, and of its copies it is this one, from 1 on
+  u32 beginner, number;  // the thread that started the last one, and the number of that among its copies, from 1 on
   u32 pieces;         // of the copy in flight
   u32 dst[2], bytes[2];
   const void* src[2];
@@ -124,7 +124,7 @@ struct Grid {
   u8* shared;
   Cell* cells;
   u32 clock;
-  u32 begun;     // clock of the begin of the block
+  u32 begun;     // clock of the start of the block
   u32 since;     // clock of the last syncthreads
   u32 runnable;  // warps with ready lanes, or running
   u32 live;      // warps with lanes that have not ended
@@ -134,9 +134,9 @@ struct Grid {
   u64 random;
   bool races, failed;
   At sync_at;
-  const Range* last[3];  // where the last access of each kind was
+  const Range* last[3];  // the range of the last access of each kind
   Barrier* barriers;
-  u8* barrier_numbers;  // 1 + number of the barrier at each eighth byte of shared memory
+  u8* barrier_numbers;  // 1 + index of the barrier at each eighth byte of shared memory
   Lane lanes[MAX_THREADS];
   Warp warps[MAX_THREADS / LANES];
   Stacks stacks;
@@ -149,7 +149,7 @@ inline const char* base_name(const char* path) {
   return slash ? slash + 1 : path;
 }
 
-// Adds to the message.
+// Appends to the message.
 __attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
   const Launch& launch = *grid->launch;
   const size_t used = strlen(launch.message);
@@ -159,7 +159,7 @@ __attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
   va_end(arguments);
 }
 
-// Ends the launch with what the running thread did wrong. Its stack, and those of all others, are given up.
+// Ends the launch with the mistake of the running thread. Its stack, and all others, are abandoned.
 [[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) inline void fail(At at, const char* format, ...) {
   Grid* const g = grid;
   const Lane& me = *g->now;
@@ -176,7 +176,7 @@ __attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
   __builtin_unreachable();
 }
 
-// ---- Who runs next ----
+// ---- Scheduling ----
 
 inline u32 random_bits(Grid* g) {
   g->random ^= g->random << 13;
@@ -185,14 +185,15 @@ inline u32 random_bits(Grid* g) {
   return (u32)(g->random >> 20);
 }
 
-// The first set bit from `from` on, round the end.
+// The first set bit from `from` on, wrapping around.
 inline u32 first_from(u32 mask, u32 from) {
   from &= 31;
   const u32 above = mask & (~0u << from);
   return (u32)__builtin_ctz(above ? above : mask);
 }
 
-// The stack pointer of who runs next: a lane of the same warp if one can, else of another warp, else the main context.
+// The stack pointer of the next to run: a lane of the same warp if one can, else of another warp, else the main
+// context.
 inline void* pick(Grid* g, const Lane* me) {
   u32 w = me->warp_index, lane = me->index + 1;
   if (!g->warps[w].ready) g->runnable &= ~(1u << w);
@@ -217,7 +218,7 @@ inline void suspend(Grid* g, Lane* me) {
   if (g->now != me || next == g->main) simt_switch(&me->sp, next);
 }
 
-// With a seed, whoever completes a meeting does not simply go on.
+// With a seed, the lane that completes a meeting does not simply continue.
 inline void shuffle(Grid* g, Lane* me) {
   if (!g->launch->seed) return;
   me->warp->ready |= me->bit;
@@ -242,7 +243,7 @@ inline void wake(Grid* g, Lane& lane) {
   fail(at, "divergence: %s takes all lanes of the warp, of which %08x have ended", OP_NAMES[op], ~g->now->warp->live);
 }
 
-// Arrives at a meeting, with the meeting's own record of it; true for the lane that completes it.
+// Arrives at a meeting; `m` receives the meeting's record. True for the lane that completes it.
 inline bool arrive(Grid* g, Lane* me, Op op, u32 value, bool bit, At at, Meeting*& m) {
   Warp* const w = me->warp;
   m = &w->meetings[w->turn & 1];
@@ -277,7 +278,7 @@ inline const Meeting* meet(Op op, u32 value, bool bit, At at) {
   return m;
 }
 
-// Lets all warps go on from syncthreads.
+// Releases all warps from syncthreads.
 inline void release(Grid* g) {
   for (u32 rest = g->waiting; rest; rest &= rest - 1) {
     Warp& w = g->warps[__builtin_ctz(rest)];
@@ -314,7 +315,7 @@ inline void sync_threads(At at) {
   suspend(g, me);
 }
 
-// A fiber's whole life.
+// The entry point of a fiber.
 inline void run_thread() {
   grid->kernel->enter(grid->params);
   Grid* const g = grid;
@@ -339,7 +340,7 @@ inline void run_thread() {
 
 // ---- Shared memory ----
 
-// Whether what `thread` did at `time` happened before what the running thread does now, and is visible to it.
+// Whether an access by `thread` at `time` happens before the running thread's current access, and is visible to it.
 inline bool ordered(const Grid* g, const Lane* me, u32 time, u32 thread) {
   return thread == me->thread || g->since > time || (thread / LANES == me->warp_index && me->warp->since > time);
 }
@@ -404,7 +405,7 @@ inline void note_read(Grid* g, const Lane* me, u32 a, At at) {
   c.read = g->clock;
 }
 
-// `same`: the byte keeps its value, so that a race of two stores does no harm.
+// `same`: the byte keeps its value, so a race of two stores is harmless.
 inline void note_write(Grid* g, const Lane* me, u32 a, bool same, At at) {
   Cell& c = g->cells[a];
   if (!wrote_before(g, me, c) && !(same && !(c.writer & COPIED))) race(c, a, true, false, at);
@@ -413,7 +414,7 @@ inline void note_write(Grid* g, const Lane* me, u32 a, bool same, At at) {
   c.written = g->clock;
 }
 
-// Threads add in any order.
+// Additions commute, so threads may add in any order.
 inline void note_add(Grid* g, const Lane* me, u32 a, At at) {
   Cell& c = g->cells[a];
   const u16 own = (u16)(ADDED_BY_WARP | me->warp_index);
@@ -474,7 +475,7 @@ inline void add_shared(u32 a, u32 v, At at) {
   }
 }
 
-// From `end` on: something else each time, so that nothing can depend on it.
+// Different values each time from `end` on, so that nothing can depend on them.
 template <class T>
 inline u32 load_stream(u32 a, u32 end, At at) {
   if (a < end) return load_shared<T>(a, at);
@@ -510,7 +511,7 @@ inline bool inside(const Range& r, uintptr_t a, u32 bytes) {
   const Launch& launch = *grid->launch;
   const uintptr_t a = (uintptr_t)p;
   const char* const what = access == WRITE ? "store" : "load";
-  // The nearest range is the one that was meant.
+  // The nearest range is probably the intended one.
   size_t nearest = 0, best = SIZE_MAX;
   for (size_t i = 0; i < launch.range_count; i++) {
     const Range& r = launch.ranges[i];
@@ -528,7 +529,7 @@ inline bool inside(const Range& r, uintptr_t a, u32 bytes) {
        bytes, from, nearest);
 }
 
-// EARLY: also before `overlap_wait`.
+// EARLY: allowed before `overlap_wait`, too.
 template <bool EARLY = false>
 inline void check_global(const void* p, u32 bytes, u32 alignment, Access access, At at) {
   Grid* const g = grid;
@@ -600,7 +601,7 @@ inline void fence_barriers() {
   }
 }
 
-// A piece of the next copy on a barrier.
+// Starts a piece of the next copy on a barrier.
 inline void start_piece(Grid* g, Barrier& b, u32 dst, const void* src, u32 bytes, At at) {
   const Lane* const me = g->now;
   if (bytes == 0 || bytes % 16 || dst % 16)
@@ -628,7 +629,7 @@ inline void start_piece(Grid* g, Barrier& b, u32 dst, const void* src, u32 bytes
   b.src[b.pieces++] = src;
 }
 
-// A copy of one piece, or, where `bytes2` is not 0, of two.
+// Starts a copy of one piece, or of two if `bytes2` is not 0.
 inline void start_copy(u32 dst, const void* src, u32 bytes, u32 dst2, const void* src2, u32 bytes2, u32 place, At at) {
   Grid* const g = grid;
   Barrier& b = find_barrier(g, place, at);
@@ -653,7 +654,7 @@ inline void start_copy(u32 dst, const void* src, u32 bytes, u32 dst2, const void
   }
 }
 
-// Copies happen as late as they can, so that a missing wait shows.
+// Copies happen as late as possible, so that a missing wait is detected.
 inline void finish_copy(Grid* g, Barrier& b) {
   const u16 writer = (u16)(COPIED | (&b - g->barriers));
   for (u32 i = 0; i < b.pieces; i++) {
@@ -668,8 +669,8 @@ inline void finish_copy(Grid* g, Barrier& b) {
   g->in_flight--;
 }
 
-// Returns when the phase with this parity has ended: phase n ends with copy n, and the one before the first has ended. Devices without barriers for copies
-// would wait until at most `younger` of the thread's copies are left.
+// Returns when the phase with this parity has ended: phase n ends with copy n, and the one before the first has ended.
+// Devices without barriers for copies would wait until at most `younger` of the thread's copies are left.
 inline void wait_copy(u32 place, u32 parity, u32 younger, At at) {
   Grid* const g = grid;
   Lane* const me = g->now;
@@ -692,7 +693,7 @@ inline void wait_copy(u32 place, u32 parity, u32 younger, At at) {
 
 // ---- Running a grid ----
 
-// Says who waits for what, after a block in which nobody could go on.
+// Lists the waiting threads and their reasons, after a block in which none could continue.
 __attribute__((cold, noinline)) inline void say_deadlock(const Grid* g) {
   say("kernel %s, block %u: deadlock:", g->kernel->name, g->block);
   for (u32 i = 0, said = 0; i < g->threads && said < 4; i++) {
@@ -801,7 +802,7 @@ inline bool run_blocks(Grid* g, const Launch& launch, const Kernel* k) {
   return good;
 }
 
-// 0, or 1 with a message.
+// Returns 0, or 1 with a message.
 inline int run(const Launch& launch, const Kernel* list) {
   launch.message[0] = 0;
   Grid* const g = (Grid*)calloc(1, sizeof(Grid));

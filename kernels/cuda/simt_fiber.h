@@ -5,8 +5,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// Saves what a function must preserve on the current stack, stores the stack pointer in `*from` and goes on where the
-// fiber with the stack pointer `to` was left. A few nanoseconds: a kernel switches at every primitive of every thread.
+// Saves the registers that a function must preserve on the current stack, stores the stack pointer in `*from`, and
+// continues where the fiber with the stack pointer `to` stopped. This takes a few nanoseconds: a kernel switches at
+// every primitive of every thread.
 extern "C" void simt_switch(void** from, void* to) __asm__("simt_switch");
 
 #if defined(__x86_64__)
@@ -93,7 +94,7 @@ struct Stacks {
   void* begin(uint32_t i, void (*start)()) const {
     void** const top = (void**)(memory + (i + 1) * (BYTES + guard));
 #if defined(__x86_64__)
-    // Six registers, the address that the switch returns to, and the return address that a function expects above it.
+    // Six registers, the return address of the switch, and above it the return address that a function expects.
     void** const sp = top - 8;
     memset(sp, 0, 8 * sizeof(void*));
     sp[6] = (void*)start;

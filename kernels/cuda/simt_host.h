@@ -1,14 +1,14 @@
 // The primitives of simt.h for the CPU: kernels compiled with this run under the emulator (simt_engine.h), which fails
-// a launch instead of doing what would be undefined on a GPU:
+// a launch on behaviour that would be undefined on a GPU:
 // - access to shared memory outside of it, misaligned, or racing with another thread's;
-// - access to global memory outside the ranges that the launch names, misaligned, or a store to what is read-only; in a
-//   launch that overlaps with the one before, stores and ordinary loads ahead of `overlap_wait`;
+// - access to global memory outside the ranges that the launch names, misaligned, or a store to read-only memory; in a
+//   launch that overlaps with the preceding one, stores and ordinary loads before `overlap_wait`;
 // - primitives of a warp or block that not all of its threads reach, or that they reach at different places;
 // - shifts by 32 and more, indices outside an array, signed overflow, division by zero;
-// - a barrier that was not initialised and fenced, a wait for a copy that nobody starts, or that would not wait for it
-//   where copies are counted, a look at what is still copied.
-// Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels reach memory in no other way than
-// through these functions. What a message gives as the place is where the primitive stands.
+// - a barrier that was not initialised and fenced, a wait for a copy that was never started, or that would not wait for
+//   it where copies are counted, a read of a copy in flight.
+// Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels access memory only through these
+// functions. The location in a message is that of the primitive.
 #pragma once
 #include "simt_engine.h"
 #include "simt_undefined.h"
@@ -17,7 +17,7 @@
 #define DEVICE_MEMBER inline
 #define DEVICE_RARE static inline
 
-// Which translation unit this is: `simt_run_<module>` runs its kernels.
+// The name of this translation unit: `simt_run_<module>` runs its kernels.
 #ifndef SIMT_MODULE
 #error "compile with -DSIMT_MODULE=name"
 #endif
@@ -34,7 +34,7 @@ extern "C" int SIMT_JOIN(simt_run_, SIMT_MODULE)(const simt::Launch* launch) {
   static simt::Register simt_register_##name(simt::kernels, #name, sizeof(Params), (threads), simt_enter_##name); \
   static void name(const Params& params)
 
-// The place of the call, for messages.
+// The location of the call, for messages.
 #define SIMT_AT const char *file = __builtin_FILE(), u32 line = __builtin_LINE()
 #define SIMT_HERE \
   simt::At { file, line }
@@ -137,7 +137,7 @@ DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 DEVICE void prefetch(const void* p, SIMT_AT) { simt::check_global<true>(p, 1, 1, simt::ANY, SIMT_HERE); }
 DEVICE void keep(u32) {}
-// Ordinary loads, of what the kernel itself or another that runs beside it may write.
+// Ordinary loads, of memory that this kernel or a concurrent one may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
 DEVICE u32 load16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE, true); }
 DEVICE u32 load32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE, true); }
@@ -147,12 +147,12 @@ DEVICE void stg128(void* p, Vec4 v, SIMT_AT) { simt::store_global<Vec4>(p, v, SI
 DEVICE void stg32(void* p, u32 v, SIMT_AT) { simt::store_global<u32>(p, v, SIMT_HERE); }
 DEVICE void stg16(void* p, u32 v, SIMT_AT) { simt::store_global<u16>(p, (u16)v, SIMT_HERE); }
 DEVICE void stg8(void* p, u32 v, SIMT_AT) { simt::store_global<u8>(p, (u8)v, SIMT_HERE); }
-// Of what all launches keep the smallest one.
+// Stores the smallest value over all launches.
 DEVICE void atomic_min(u32* p, u32 v, SIMT_AT) {
   simt::check_global<true>(p, 4, 4, simt::WRITE, SIMT_HERE);
   if (v < *p) *p = v;
 }
-// Blocks of a launch run one after the other.
+// The blocks of a launch run one after the other.
 DEVICE u32 atomic_add(u32* p, u32 v, SIMT_AT) {
   simt::check_global(p, 4, 4, simt::WRITE, SIMT_HERE);
   const u32 before = *p;
@@ -182,7 +182,7 @@ DEVICE u32 f32_bits(float v) {
   memcpy(&bits, &v, sizeof bits);
   return bits;
 }
-// Compiled without contraction into fused operations: rounded by itself, as on the GPU.
+// Compiled without contraction into fused operations, so each is rounded separately, as on the GPU.
 DEVICE float mul_rn(float a, float b) { return a * b; }
 DEVICE float add_rn(float a, float b) { return a + b; }
 DEVICE float div_rn(float a, float b) { return a / b; }
@@ -193,7 +193,7 @@ DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c);
 DEVICE float f32_of_i32(i32 v) { return (float)v; }
 
 namespace simt {
-// To nearest even. NaN becomes the NaN that the GPU's conversions give.
+// Rounds to nearest even. A NaN becomes the NaN of the GPU's conversions.
 inline u32 f16_of(float value) {
   const u32 bits = f32_bits(value), sign = bits >> 16 & 0x8000, v = bits & 0x7FFFFFFF;
   if (v > 0x7F800000) return 0x7FFF;
@@ -229,11 +229,11 @@ inline float f32_of_f16(u32 h) {
 }
 inline float f32_of_bf16(u32 h) { return bits_f32(h << 16); }
 
-// c += A B, as simt.h says. The lanes meet once for each register of the operands.
+// c += A B, as in simt.h. The lanes meet once for each register of the operands.
 template <float (*WIDEN)(u32)>
 inline void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at) {
   const u32 lane = grid->now->index, g = lane / 4, t = lane % 4;
-  float rows[2][16], columns[2][16];  // of A: g and g + 8; of B: 2t and 2t + 1
+  float rows[2][16], columns[2][16];  // rows g and g + 8 of A; columns 2t and 2t + 1 of B
   for (u32 r = 0; r < 4; r++) {
     const Meeting* const m = meet(MMA, a[r], false, at);
     for (u32 i = 0; i < 8; i++) rows[r % 2][r / 2 * 8 + i] = WIDEN(m->values[g * 4 + i / 2] >> (i % 2 * 16) & 0xFFFF);
@@ -251,7 +251,7 @@ inline void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at)
 }  // namespace simt
 
 DEVICE float f32_of_f16(u32 h) { return simt::f32_of_f16(h); }
-// Rounded twice, which changes nothing: f32 has more than twice their bits.
+// Rounded twice, which is harmless: f32 has more than twice their bits.
 DEVICE u32 add_f16(u32 a, u32 b) {
   return pack_f16(f32_of_f16(a & 0xFFFF) + f32_of_f16(b & 0xFFFF), f32_of_f16(a >> 16) + f32_of_f16(b >> 16));
 }
@@ -271,7 +271,7 @@ namespace simt {
 inline void multiply_s8(i32 (&c)[4], const u32 (&a)[4], const u32 (&b)[2], At at) {
   const u32 lane = grid->now->index, g = lane / 4, t = lane % 4;
   const auto byte = [](u32 v, u32 i) { return (i32)(signed char)(v >> (8 * i)); };
-  i32 rows[2][32], columns[2][32];  // of A: g and g + 8; of B: 2t and 2t + 1
+  i32 rows[2][32], columns[2][32];  // rows g and g + 8 of A; columns 2t and 2t + 1 of B
   for (u32 r = 0; r < 4; r++) {
     const Meeting* const m = meet(MMA, a[r], false, at);
     for (u32 i = 0; i < 16; i++) rows[r % 2][r / 2 * 16 + i] = byte(m->values[g * 4 + i / 4], i % 4);

@@ -1,5 +1,6 @@
-// What the compiler calls where C++ leaves a result undefined (-fsanitize=...): under the emulator it ends the launch.
-// Only for the host. The names and layouts are those of the compilers' own run-time library, which is not linked.
+// The handlers that the compiler calls where C++ leaves a result undefined (-fsanitize=...): under the emulator they
+// end the launch. Only for the host. Names and layouts are those of the compilers' own run-time library, which is not
+// linked.
 #pragma once
 #include "simt_engine.h"
 

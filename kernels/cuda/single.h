@@ -1,27 +1,31 @@
-// Products with one vector, in whole numbers.
+// Products with one vector, in integer arithmetic.
 //
-// Tensor cores multiply symbols, which are i8, with digits of the vector's elements, which are i8 too: those of a tile's columns are rounded to
-// multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three to the base of 256, and one of 128ths. Their
-// sums are exact; of each chunk they are put together to one f32. Where levels are halves between symbols, half of the sum of the elements is added.
+// This is error-free splitting, as in the Ozaki scheme (K. Ozaki et al., Numerical Algorithms 59(1), 2012). Tensor
+// cores multiply i8 symbols with i8 digits of the vector's elements. The elements of a tile's columns are rounded to
+// multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three in base 256, and
+// one of 128ths. The sums are exact; for each chunk they are combined into one f32. If levels lie halfway between
+// symbols, half of the sum of the elements is added.
 //
-// A tensor core's operand of digits has eight columns. Those that belong to two words of a lane are four of them, and those to its other two words
-// of the same row may be the other four: then the row's words are the operand of symbols, as they are, once as its upper and once as its lower eight
-// rows. That takes twice as many sums, and no words of other rows. Or all eight have the same digits twice, and two rows are multiplied at a time.
+// A tensor core's operand of digits has eight columns. The digits for two words of a lane fill four of them, and those
+// for its other two words of the same row can fill the other four: then the row's words, unchanged, are the operand of
+// symbols, once as its upper and once as its lower eight rows. That takes twice as many sums, and no words of other
+// rows. Alternatively, all eight columns hold the same digits twice, and two rows are multiplied at a time.
 //
-// Symbols need no conversion, so this takes about two thirds of the instructions of products with halves (product.h), which are for several
-// vectors: those have more digits than an operand has columns.
+// Symbols need no conversion, so this takes about two thirds of the instructions of 16-bit products (product.h), which
+// are for several vectors: those have more digits than an operand has columns.
 //
-// A warp makes the digits of a tile by itself: between two launches nothing else is done, and to wait for other warps takes longer.
+// A warp computes the digits of a tile by itself: between two launches there is nothing else to do, and waiting for
+// other warps would take longer.
 #pragma once
 #include "around.h"
 #include "tile.h"
 #include "walk.h"
 
 #define DIGITS 4u
-// Shared memory of the digits of a block's columns: of each digit 64 bytes, in the order of the columns.
+// Shared memory of the digits of a block's columns: 64 bytes for each digit, in the order of the columns.
 #define DIGITS_BLOCK (DIGITS * BLOCK_COLS)
 
-// 2^power as two factors, of a power between -252 and 254.
+// 2^power as two factors, for a power between -252 and 254.
 struct Power {
   float first, second;
   DEVICE_MEMBER float times(float v) const { return mul_rn(mul_rn(v, first), second); }
@@ -31,46 +35,48 @@ DEVICE Power power_of_two(i32 power) {
   return {bits_f32((u32)(half + 127) << 23), bits_f32((u32)(power - half + 127) << 23)};
 }
 
-// A whole number, less than 2^21 from zero, and this have as a sum, 2^23 to 2^24, an f32 that ends with all bits of the number; by what is added
-// to it, its bytes are above the number's digits: the lower two by 128, the third by 64.
+// An integer of magnitude less than 2^21 plus this constant is an f32 from 2^23 to 2^24 that ends with all bits of the
+// integer. The constant biases the bytes above the integer's digits: the lower two by 128, the third by 64.
 #define DIGITS_ABOVE 0x4B408080u
-// The same for a number of less than 2^7: of the lowest byte.
+// The counterpart for an integer of magnitude less than 2^7: it biases the lowest byte.
 #define DIGIT_ABOVE 0x4B400080u
 
-// Columns that a warp turns into digits at a time.
+// Columns that a warp converts to digits at a time.
 #define DIGITS_COLS (LANES * 8)
 
-// What is to be known of a tile's digits besides themselves, in shared memory: the sum of each over all columns, and the factors that make of sums what
-// they stand for.
+// The record of a tile's digits in shared memory: the sum of each digit over all columns, and the factors that convert
+// sums to values.
 #define SCALED_POWER (DIGITS * 4)
 #define SCALED_BYTES 32u
 
-// Of a warp's only chunk, what `State::leave` says of its columns: all lie in the matrix and begin at multiples of 16 bytes; rows have several
-// scales; levels are a half more than symbols; and how many columns they are.
+// Facts about the columns of a warp's only chunk, stored by `State::leave`: all lie in the matrix and begin at
+// multiples of 16 bytes; rows have several scales; levels exceed symbols by a half; and the number of columns.
 #define KNOWN_VECTOR 1u
 #define KNOWN_SEVERAL 2u
 #define KNOWN_HALF 4u
 #define KNOWN_COLS 8u
 
-// Of a tile's largest element, without its sign, as f32: the power for which it becomes less than 2^21. As a factor it has to be an f32 itself: with
-// the largest one that is, the last digit stands for 2^-134, and elements, even those of bf16 that are not normal, are multiples of 2^-133.
+// The power of two that scales a tile's largest element, given without its sign as f32, to less than 2^21. The factor
+// must itself be an f32: with the largest possible one, the last digit stands for 2^-134, and elements, even subnormal
+// bf16, are multiples of 2^-133.
 DEVICE i32 digits_power(float largest) {
   const i32 power = 147 - (i32)(f32_bits(largest) >> 23);
   return power < 127 ? power : 127;
 }
 
-// Where the first digit of a column of a tile lies, from the digits of its first one on.
+// The offset of the first digit of a column of a tile, from the digits of its first column.
 DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col % BLOCK_COLS; }
 
 // Address of the item's first vector.
 DEVICE u64 vector_of(const FactorsBatch& batch, const Factor& f) { return batch.x + (u64)f.vector * batch.x_stride * 2; }
 
-// Brings the vector nearer, before the block asks for all of its weights. It may not be there yet: nothing is read.
+// Prefetches the vector, before the block requests all of its weights. It may not be written yet: nothing is read.
 DEVICE void expect_vector(u64 x, const Tiles& t) {
   if (thread_index() < t.cols / 64) prefetch((const u8*)x + thread_index() * 128);
 }
 
-// The digits of eight elements, to shared memory at `to`. Elements are rounded by a sum, without a conversion.
+// Writes the digits of eight elements to shared memory at `to`. Elements are rounded by an addition, without a
+// conversion.
 template <bool BF16>
 DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
   const float factor = bits_f32((u32)(power + 127) << 23);
@@ -82,7 +88,7 @@ DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
     for (u32 j = 0; j < 4; j++) {
       const float x = Half<BF16>::to_f32(words[2 * k + j / 2] >> (j % 2 * 16) & 0xFFFF);
       const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
-      // What rounding has left: both sums are exact.
+      // The rounding error: both sums are exact.
       const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
       d[j] = f32_bits(whole);
       e[j] = f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE)));
@@ -97,7 +103,7 @@ DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
   for (u32 i = 0; i < DIGITS; i++) sts64(to + i * BLOCK_COLS, {halves[0][i], halves[1][i]});
 }
 
-// The larger half of each of the words and of `largest`, without their signs.
+// The larger half of each of the words and of `largest`, without signs.
 DEVICE u32 largest_of(const u32 (&words)[4], u32 largest) {
 #pragma unroll
   for (u32 k = 0; k < 4; k++) largest = max_halves(largest, words[k] & 0x7FFF7FFFu);
@@ -108,7 +114,7 @@ DEVICE u32 largest_of(const u32 (&words)[4], u32 largest) {
 #define DIGITS_HELD 2u
 typedef u32 HeldWords[DIGITS_HELD][4];
 
-// Asks for those of a tile of `cols` columns from `begin` on, of the vector at `x`.
+// Loads those of a tile of `cols` columns from `begin` on, of the vector at `x`.
 DEVICE void load_held(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, u32 lane, HeldWords& words) {
 #pragma unroll
   for (u32 h = 0; h < DIGITS_HELD; h++) {
@@ -119,8 +125,9 @@ DEVICE void load_held(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begi
   }
 }
 
-// Writes the digits of a tile's columns, of which there are `cols` from `begin` on, to shared memory from `to`. Those beyond the matrix's edge
-// are 0. All lanes call it. What sums of products with them are to be multiplied by: by no number where one of the elements is none, or infinite.
+// Writes the digits of a tile's `cols` columns from `begin` on to shared memory from `to`; those beyond the matrix's
+// edge are 0. All lanes call it. Returns the factor of sums of products with them: NaN if one of the elements is NaN or
+// infinite.
 template <bool BF16>
 DEVICE Power make_digits(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, const HeldWords& words, u32 to, u32 lane) {
   u32 largest = 0, more[4];
@@ -148,53 +155,55 @@ DEVICE Power make_digits(const FactorsBatch& batch, u64 x, const Tiles& t, u32 b
   return back;
 }
 
-// Adds the words of a row, 16 columns a lane, times digits, which differ between the upper and lower half of lanes.
+// Adds the products of the words of a row, 16 columns per lane, with digits, which differ between the upper and lower
+// half of lanes.
 DEVICE void mma_row(i32 (&sum)[4], const Vec4& w, const Vec2& x) { mma_s8(sum, {w.x, w.y, w.z, w.w}, {x.x, x.y}); }
 
-// Adds digits alone. As sums of symbols they are the same in all rows.
+// Adds the digits alone. As sums of symbols they are the same in all rows.
 DEVICE void sum_digits(i32 (&all)[4], const Vec2& x) {
   const u32 one = 0x01010101u;
   mma_row(all, {one, one, one, one}, x);
 }
 
-// Adds up the halves of a row's sums, which are for other columns each. All lanes call it; lanes 0 and 1 of four have two digits each.
+// Adds the two halves of a row's sums, which cover different columns. All lanes call it; lanes 0 and 1 of each four
+// have two digits each.
 DEVICE void add_halves(const i32 (&sum)[4], u32 lane, i32* both) {
 #pragma unroll
   for (u32 j = 0; j < 2; j++) both[j] = sum[j] + (i32)shfl((u32)sum[2 + j], lane ^ 2);
 }
 
-// EARLY: each warp has one chunk, of which it leaves the symbols in shared memory before the vector is there. Otherwise the block of threads
-// makes the digits of all columns first.
+// EARLY: each warp has one chunk, whose symbols it stores in shared memory before the vector is available. Otherwise
+// the thread block first computes the digits of all columns.
 template <bool BF16, bool EARLY>
 struct MultiplyOne {
   struct State {
     const FactorsBatch& batch;
     u64 x;        // address of the vector
     u32 first;    // the block's first chunk
-    u32 digits;   // where they lie: EARLY: of the warp's tile; otherwise of all tiles
-    u32 scaled;   // not EARLY: SCALED_BYTES of each tile, behind them
-    u32 room;     // of the lane, for the symbols of a chunk's blocks
-    bool half;    // levels are a half more than symbols
-    u32 staged;   // blocks that lie in the room
-    bool gone;    // what lies there is of a chunk that is not valid
-    u32 at;       // of the lane's digits of the block to be multiplied next
-    u32 col;      // that block's first column, where rows may have several scales
+    u32 digits;   // their address: EARLY: of the warp's tile; otherwise of all tiles
+    u32 scaled;   // not EARLY: SCALED_BYTES of each tile, after them
+    u32 room;     // the lane's space for the symbols of a chunk's blocks
+    bool half;    // levels exceed symbols by a half
+    u32 staged;   // blocks stored there
+    bool gone;    // the chunk stored there is not valid
+    u32 at;       // the lane's digits of the next block to multiply
+    u32 col;      // that block's first column, if rows may have several scales
     i32 sum[4];
     u32 corrections;  // of the warp
-    u32 raised;       // symbols of the chunk come times two to this power
+    u32 raised;       // symbols of the chunk are multiplied by two to this power
     Patches changes;
 
     static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
       const Tiles& t = f.tiles;
-      // A warp that has decoded its only chunk does not read its buffer any more.
+      // A warp that has decoded its only chunk no longer reads its buffer.
       const u32 digits = EARLY ? batch.buffers + warp * batch.buffer_bytes : batch.staging;
-      // Where levels are the symbols themselves, others take half of each element away again.
+      // `minus` is 0 if levels exceed symbols by a half; otherwise 16-bit products (product.h) subtract it.
       const u32 scaled = digits + t.tiles * t.blocks * DIGITS_BLOCK;
       return {batch, vector_of(batch, f), first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
               batch.corrections + warp * CHANGES_BYTES, 0, {}};
     }
 
-    // Makes the digits; all warps of the block call it, and wait for each other behind it.
+    // Computes the digits; all warps of the block call it, and synchronize afterwards.
     DEVICE_MEMBER void prepare(const Tiles& t, u32 lane) {
       overlap_wait();
 #pragma unroll 1
@@ -215,8 +224,8 @@ struct MultiplyOne {
       }
     }
 
-    // Leaves in shared memory what has to be known of the warp's only chunk when the vector is there: parameters are looked up where they are used,
-    // which takes time, and then there is nothing else to do.
+    // Stores in shared memory the facts about the warp's only chunk that are needed once the vector is available: the
+    // compiler loads parameters where they are used, which takes time when nothing else is left to do.
     DEVICE_MEMBER void leave(const Tiles& t, const Chunk& c, u32 lane) const {
       if (lane > 0) return;
       const u32 begin = c.tile * t.blocks * BLOCK_COLS, cols = c.blocks * BLOCK_COLS;
@@ -227,7 +236,8 @@ struct MultiplyOne {
       sts128(known() + 16, {digits, room, begin, 0});
     }
 
-    // After the only chunk. All warps of the block call it; `ask` asks for what else other launches have written.
+    // Called after the only chunk. All warps of the block call it; `ask` requests other data that other launches have
+    // written.
     template <class Ask>
     DEVICE_MEMBER void finish(const Tiles& t, u32 lane, Ask ask) {
       if constexpr (EARLY) {
@@ -237,7 +247,7 @@ struct MultiplyOne {
         const u64 from = (u64)left.y << 32 | left.x;
         const u32 is = left.w, cols = is / KNOWN_COLS;
         const bool there = staged != 0 || gone;
-        // All lanes have decoded: digits take the chunk's place.
+        // All lanes have decoded: digits replace the chunk.
         syncwarp();
         overlap_wait();
         HeldWords words;
@@ -258,7 +268,7 @@ struct MultiplyOne {
         const u32 at = half_digits(to_digits, lane);
         i32 upper[4] = {0, 0, 0, 0}, lower[4] = {0, 0, 0, 0}, sums[4] = {0, 0, 0, 0}, all[2];
         if (staged % 4 == 0 && !(is & KNOWN_SEVERAL)) {
-          // What a tile has, as a rule, four or eight: four at once.
+          // A tile usually has four or eight blocks: four at once.
 #pragma unroll 1
           for (u32 j = 0; j < staged; j += 4) {
 #pragma unroll
@@ -312,7 +322,7 @@ struct MultiplyOne {
       if (!EARLY) put(c, lane, bits_f32(0x7FFFFFFFu));
     }
 
-    // Before the products of a chunk.
+    // Called before the products of a chunk.
     DEVICE_MEMBER void begin(const Tiles& t, const Chunk& c, u32 lane) {
       at = lane_digits(digits + (EARLY ? 0 : c.tile * t.blocks * DIGITS_BLOCK), lane);
       col = c.tile * t.blocks * BLOCK_COLS;
@@ -320,7 +330,7 @@ struct MultiplyOne {
       clear();
     }
 
-    // A block's symbols with the vector.
+    // Multiplies a block's symbols with the vector.
     DEVICE_MEMBER void product(const u32 (&w)[8]) {
       const Vec4 x = lds128(at);
       mma_s8(sum, {w[0], w[4], w[1], w[5]}, {x.x, x.y});
@@ -346,34 +356,35 @@ struct MultiplyOne {
       for (u32 j = 0; j < 4; j++) sum[j] = 0;
     }
 
-    // Where so many bytes of the only chunk's side words lie: at the end of the room for its symbols, where each block's words have been read before its
-    // symbols are left there.
+    // The address for `bytes` bytes of the only chunk's side words: at the end of the space for its symbols, where each
+    // block's words are read before its symbols overwrite them.
     DEVICE_MEMBER u32 side_room(const Tiles& t, u32 bytes) const {
       return batch.staging + (thread_index() / LANES + 1) * t.blocks * 1024 - bytes;
     }
 
-    // Whether it takes the patches of the next chunk.
+    // Whether it applies the patches of the next chunk.
     DEVICE_MEMBER bool takes_patches() const { return EARLY || batch.corrections; }
     DEVICE_MEMBER bool change(const Tiles& t, const Chunk& c, u32 lane) {
       if (changes.next == changes.end) return true;
       return EARLY ? patch(c, lane) : correct(t, c, lane);
     }
 
-    // What the sums of a chunk are to be multiplied by.
+    // The factor of a chunk's sums.
     DEVICE_MEMBER Power back(const Chunk& c) const {
       const Vec2 v = lds64(scaled_at(c.tile) + SCALED_POWER);
       return {bits_f32(v.x), bits_f32(v.y)};
     }
 
    private:
-    // Of the warp's only chunk: where what `leave` says lies, and its first column.
+    // The facts that `leave` stored about the warp's only chunk.
     DEVICE_MEMBER u32 known() const { return batch.known + thread_index() / LANES * KNOWN_BYTES; }
-    // Where the lane's digits of a tile's first block lie: of all of its four words' columns, or of the half of them that its column of an operand is for.
+    // The lane's digits of a tile's first block: for all of its four words' columns, or for the half of them that
+    // belongs to its column of an operand.
     static DEVICE_MEMBER u32 lane_digits(u32 from, u32 lane) { return from + lane / 4 % DIGITS * BLOCK_COLS + lane % 4 * 16; }
     static DEVICE_MEMBER u32 half_digits(u32 from, u32 lane) { return lane_digits(from, lane) + lane / 4 / DIGITS * 8; }
     DEVICE_MEMBER u32 scaled_at(u32 tile) const { return scaled + tile * SCALED_BYTES; }
 
-    // Puts what patches say among the symbols of a chunk: a patch a lane.
+    // Applies patches to the stored symbols of a chunk, one patch per lane.
     DEVICE_MEMBER bool patch(const Chunk& c, u32 lane) {
       bool bad = false;
       syncwarp();
@@ -385,16 +396,16 @@ struct MultiplyOne {
           break;
         }
         const u32 to = room - lane * 16 + (patch >> 10 & 63) * 1024 + (word >> 2) * 512 + (patch >> 5 & 31) * 16;
-        // Words 1 and 2 of four have changed places.
+        // Words 1 and 2 of four are swapped.
         sts8(to + (word & 1) * 8 + (word >> 1 & 1) * 4 + (patch & 3), patch >> 16 & 0xFF);
       }
       syncwarp();
       return ballot(bad) == 0;
     }
-    // What patches change: a patch a lane. Sums are of whole numbers, so that their order is no matter.
+    // Sums the corrections of patches, one patch per lane. The sums are integers, so their order does not matter.
     DEVICE_MEMBER bool correct(const Tiles& t, const Chunk& c, u32 lane) {
       bool bad = false;
-      // Of each row a word for each digit.
+      // One word per row and digit.
       sts64(corrections + lane * 8, {0, 0});
       syncwarp();
 #pragma unroll 1
@@ -420,7 +431,7 @@ struct MultiplyOne {
       return ballot(bad) == 0;
     }
 
-    // Lanes 0 and 1 of four have the chunk's sums of a row each.
+    // Lanes 0 and 1 of each four have the chunk's sums of one row each.
     static DEVICE_MEMBER u32 row_of(u32 lane) { return lane / 4 + lane % 2 * 8; }
     DEVICE_MEMBER u32 sums_at(const Chunk& c) const { return batch.sums + (c.index - first) * TILE_ROWS * 4; }
     DEVICE_MEMBER u32 place(const Chunk& c, u32 lane) const { return sums_at(c) + row_of(lane) * 4; }
@@ -428,9 +439,9 @@ struct MultiplyOne {
       if (lane % 4 < 2) sts32(place(c, lane), f32_bits(v));
     }
 
-    // What the sums make of the lane's row, where of the lane's two digits the sums of all columns are `sums`.
+    // The value of the lane's row from its sums, given the sums of all columns for the lane's two digits in `sums`.
     DEVICE_MEMBER float level(u32 lane, Power back, const i32 (&sums)[2]) const {
-      // Digits 0 and 1 are of lanes 0 of four, 2 and 3 of lanes 1.
+      // Lanes 0 of each four have digits 0 and 1, lanes 1 have digits 2 and 3.
       const float next = lane % 2 ? 256 : 128;
       const i32 halves[2] = {sums[0] * (1 << raised), sums[1] * (1 << raised)};
       const float a = fma_rn(f32_of_i32(2 * sum[1] + halves[1]), next, f32_of_i32(2 * sum[0] + halves[0]));
@@ -463,7 +474,8 @@ struct MultiplyOne {
   DEVICE_MEMBER void take(const Block& b) {
     if constexpr (EARLY) {
       const u32 to = state.room + state.staged * 1024;
-      // As tensor cores take them: of a row's words the first two as the operand's upper rows, the others as its lower ones.
+      // In the order of tensor cores: of a row's words the first two become the operand's upper rows, the others its
+      // lower ones.
       sts128(to, {b.q[0], b.q[2], b.q[1], b.q[3]});
       sts128(to + 512, {b.q[4], b.q[6], b.q[5], b.q[7]});
       state.staged++;

@@ -1,64 +1,66 @@
-// What becomes of decoded weights.
+// Sinks (epilogues): the use of decoded weights.
 //
-// A warp makes a sink for each chunk, and gives it the chunk's blocks from left to right; all lanes call its members together. Which
-// weights of a block a lane holds says `Block` (symbols.h). A sink is a type with
+// A warp makes a sink for each chunk, and passes it the chunk's blocks from left to right; all lanes call its members
+// together. `Block` (symbols.h) defines the weights of a block that a lane holds. A sink is a type with
 //
-//   State                         what a thread keeps beyond a chunk, or until its end, as sums. The kernel makes it
-//     end(t, c, lane, good)       after the last block of a chunk: whether the chunk was valid. Not called for one that broke off before
-//                                 its first block
-//     lost(t, c, lane)            after a chunk that was not valid, or broke off
-//   enum : bool { WAITS = ... }   whether the walk waits for the launch before this one (`overlap_wait`) and lets the next one begin
-//                                 (`overlap_start`) ahead of the first chunk. If not, the sink does both, or who calls the walk, before it
-//                                 touches what other launches may write, or may still read
+//   State                         a thread's state beyond a chunk, such as sums. The kernel makes it
+//     end(t, c, lane, good)       called after the last block of a chunk; `good`: whether the chunk was valid. Not called for one
+//                                 that was abandoned before its first block
+//     lost(t, c, lane)            called after a chunk that was not valid, or was abandoned
+//   enum : bool { WAITS = ... }   whether the walk waits for the preceding launch (`overlap_wait`) and lets the next one begin
+//                                 (`overlap_start`) before the first chunk. If not, the sink, or the caller of the walk, does both
+//                                 before it accesses memory that other launches may write, or may still read
 //   enum : bool { PREPARES = ... }
-//                                 whether all warps of the block call `state.prepare(t, lane)` ahead of the first chunk, and find then what all of
-//                                 them have left in shared memory; only for walks whose table is new
+//                                 whether all warps of the block call `state.prepare(t, lane)` before the first chunk, and then
+//                                 find the data that all of them stored in shared memory; only for walks with a new table
 //   enum : bool { OPERANDS = ... }
-//                                 whether it takes elements whose signs are apart (`Signed`), where a tile has whole blocks of them; then
-//                                 there are, in place of `whole`,
-//     operands(k, signed)         what would be word k of a `Block`, from 0 to 7, and
-//     next()                      behind the last of them
-//   enum : bool { CHECKS = ... }  whether chunks of which a patch says another element than there is are not valid
-//   enum : bool { COPIES = ... }  whether `state.batch.copies` says that a small table lies in several copies
+//                                 whether it takes elements with separate signs (`Signed`), if a tile has whole blocks of them; it
+//                                 then has, in place of `whole`,
+//     operands(k, signed)         takes the equivalent of word k of a `Block`, from 0 to 7, and
+//     next()                      called after the last of them
+//   enum : bool { CHECKS = ... }  whether a chunk is invalid if a patch contradicts the symbols
+//   enum : bool { COPIES = ... }  whether `state.batch.copies` says that a small table is stored in several copies
 //   enum : bool { CORRECTS = ... }
-//                                 whether, where `state.takes_patches()` says so, patches are left to it: blocks come as the symbols say,
-//                                 `state.changes` are the patches, and `state.change(t, c, lane)`, which is called after the last block, applies them:
-//                                 whether all of them were sound, but for what they say of the symbols
-//   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.side_room(t, bytes)`, if they are few
+//                                 whether, if `state.takes_patches()` says so, it applies patches itself: blocks are passed without
+//                                 patches, `state.changes` has the patches, and `state.change(t, c, lane)`, called after the last
+//                                 block, applies them and returns whether all of them were sound, apart from their claims about
+//                                 the symbols
+//   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.side_room(t, bytes)`, if
+//                                 they are few
 //   Sink(State&, const Tiles&, const Chunk&, u32 lane)
-//                                 before the first block. The chunk's place is one of the plane; its bytes may be damaged
+//                                 called before the first block. The chunk's position is in the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
-//   enum : bool { RAISED = ... }  whether it takes whole blocks whose elements are raised
-//   void begin_whole(raised)      all blocks of this chunk will be whole, and their elements come times 2^raised: 0, unless it takes others
-//   void whole(Block&)            the next block, all of whose weights are of the matrix. The sink may change the registers
-//   void any(const Block&)        the next block, of whose rows and columns some or all may lie beyond the matrix's edge
+//   enum : bool { RAISED = ... }  whether it takes whole blocks with scaled elements
+//   void begin_whole(raised)      all blocks of this chunk will be whole, with elements multiplied by 2^raised: 0, unless RAISED
+//   void whole(Block&)            takes the next block, all of whose weights are in the matrix. The sink may change the registers
+//   void any(const Block&)        takes the next block, whose rows and columns may partly or entirely lie beyond the matrix's edge
 //
-// The blocks of a chunk go all to `whole` or all to `any`; a sink to which that is the same lets one call the other. It is handed on by
-// value: with a reference the compiler spent more registers on some of the kernels.
+// The blocks of a chunk all go to `whole`, or all to `any`; a sink that does not distinguish them lets one call the
+// other. Sinks are passed by value: with a reference the compiler used more registers in some of the kernels.
 #pragma once
 #include "chunk.h"
 #include "emit.h"
 
-// Writes weights to global memory, as int8 or as what they stand for (OUT_*).
+// Writes weights to global memory, as int8 or dequantized (OUT_*).
 template <u32 OUT, u32 SCALES>
 struct Store {
   struct State {
     DEVICE_MEMBER void end(const Tiles&, const Chunk&, u32, bool) {}
     DEVICE_MEMBER void lost(const Tiles&, const Chunk&, u32) {}
   };
-  // No variables, which would be of the module.
+  // Not variables, which would belong to the module.
   enum : bool { WAITS = true, OPERANDS = false, PREPARES = false, CHECKS = true, COPIES = false, CORRECTS = false, BESIDE = false, RAISED = false };
 
   const Tiles& t;
   u32 lane;
-  u8* to;        // element of row g and the lane's first column, in the block that comes next
+  u8* to;        // element of row g and the lane's first column, in the next block
   u32 row;       // row g, counted through all matrices
-  u32 col;       // first column of the lane in the block that comes next
-  u32 rows;      // bit 0: row g is one of the matrix; bit 1: row g + 8 is
+  u32 col;       // first column of the lane in the next block
+  u32 rows;      // bit 0: row g is in the matrix; bit 1: row g + 8 is
   float s, s8;   // scales of the two rows, at `col`
   u32 base;      // as in `Steps`
-  u32 row8;      // where blocks are whole: bytes from row g to row g + 8
-  bool several;  // and whether a row has several scales
+  u32 row8;      // for whole blocks: bytes from row g to row g + 8
+  bool several;  // for whole blocks: whether a row has several scales
 
   DEVICE_MEMBER Store(State&, const Tiles& t, const Chunk& c, u32 lane) : t(t), lane(lane) {
     const u32 matrix = divide(c.strip, t.by_strips);
@@ -75,7 +77,7 @@ struct Store {
     base = steps_base<SCALES>(t.output);
   }
 
-  // Several scales a row, of which whole blocks take registers, are looked at where the compiler knows what they are.
+  // Several scales per row, for which whole blocks need registers, are allowed only if the compiler knows their type.
   DEVICE_MEMBER bool takes_whole() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
 
   DEVICE_MEMBER void begin_whole(u32) {
@@ -89,7 +91,8 @@ struct Store {
     exchange<OUT>(b.q + 4, lane);
     float scales[4] = {s, s, s, s}, scales8[4] = {s8, s8, s8, s8};
     if (several) {
-      // Of the groups of 16 columns whose elements the lane has now: with 2 bytes those of its pair, with 4 bytes all four.
+      // The scales of the groups of 16 columns whose elements the lane has now: with 2 bytes those of its pair of
+      // lanes, with 4 bytes all four.
       const u32 first = col - (lane & (OUT == OUT_F32 ? 3 : 1)) * 16;
 #pragma unroll
       for (u32 j = 0; j < (OUT == OUT_F32 ? 4 : 2); j++) {

@@ -1,22 +1,22 @@
-// From a chunk's streams and what lies beside its symbols to elements: layouts `split` and `byte` of scheme `lossless`. As tile.h, but a
-// sink gets symbols and rests (join.h).
+// From a chunk's streams and its uncoded bytes ("rests") to elements: layouts `split` and `byte` of scheme `lossless`.
+// As tile.h, but a sink gets symbols and rests (join.h).
 #pragma once
 #include "join.h"
 #include "tile.h"
 
-// Rest bytes that are not known before the launch, none among them.
+// The number of rest bytes is not known before the launch, and may be 0.
 #define ANY_REST 0u
 
-// Rests on their way: loaded a block ahead of their use, or, where they take many registers, half a block; across the end of a chunk into
-// the next one of the warp. A lane loads those of the elements that it has after `exchange` (emit.h), which lie together: of two lanes with
-// REST = 1, of four with 3.
+// Prefetched rests: loaded one block ahead of their use, or half a block if they take many registers; across the end of
+// a chunk, for the next one of the warp. A lane loads the rests of the elements that it has after `exchange` (emit.h),
+// which are adjacent: with REST = 1 those of two lanes, with 3 those of four.
 template <u32 CODER, u32 REST>
 struct RestAhead {
   enum : u32 { SETS = REST == 1 ? 2 : 1 };
-  u32 held[SETS][REST][4];  // of the halves of the next block, or of the next half
-  const u8* p = nullptr;    // where the lane's words of the block to load next begin
+  u32 held[SETS][REST][4];  // those of the halves of the next block, or of the next half
+  const u8* p = nullptr;    // the lane's words of the next block to load
   u32 blocks = 0;           // from there to the end of their chunk
-  bool valid = false;       // whether what was loaded is of the chunk that comes next
+  bool valid = false;       // whether the loaded words belong to the next chunk
 
   static DEVICE_MEMBER const u8* place(const Tiles& t, const Chunk& c, u32 lane) {
     const u8* const side = side_at<CODER>(t, c, 8 * REST);
@@ -26,7 +26,7 @@ struct RestAhead {
 
   DEVICE_MEMBER u32 (*of(u32 half))[4] { return held[half % SETS]; }
 
-  // Of the rests that were loaded before, those of `half` of a block are not needed any more.
+  // The loaded rests of `half` of a block are no longer needed: loads the next ones.
   DEVICE_MEMBER void after(u32 half, u32 lane, const u8* then, u32 then_blocks) {
     if (SETS == 1 && half == 0) {
       load_lower(lane);
@@ -52,7 +52,7 @@ struct RestAhead {
     if (SETS == 2) load_lower(lane);
   }
 
-  // Puts the lanes' tails where the word is that the side plane has not, in the second half of the last block.
+  // Inserts the lanes' tails for the word that the side plane lacks, in the second half of the last block.
   DEVICE_MEMBER void put_tails(u32 tail, u32 lane) {
     u32 (*const rests)[4] = of(1);
     if constexpr (REST == 1) {
@@ -77,7 +77,7 @@ struct RestAhead {
     blocks--;
   }
 
-  // With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
+  // With rANS the side plane lacks the last word of the last block: the one before it is loaded again.
   static DEVICE_MEMBER void load(u32 (*rests)[4], const u8* p, u32 lane, bool last) {
     const bool missing = CODER == RANS && last;
     if constexpr (REST == 1) {
@@ -105,7 +105,7 @@ struct RestAhead<CODER, ANY_REST> {
   bool valid = false;
 };
 
-// Decodes tiles of a coder whose elements have REST bytes beside their symbols. What the walk wants of it is in walk.h.
+// Decodes tiles of a coder whose elements have REST uncoded bytes. walk.h describes the interface of tiles.
 template <u32 CODER, u32 REST>
 struct SplitTile {
   enum : u32 { BITS = REST == ANY_REST ? 0 : 12, MOST = REST == ANY_REST ? 3 : REST };
@@ -146,14 +146,14 @@ struct SplitTile {
   }
 
  private:
-  // The blocks of a chunk that is coded and lies inside the matrix.
+  // The blocks of a coded chunk inside the matrix.
   template <class Sink>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
     sink.begin_whole(0);
     if (!ahead.valid) ahead.begin(t, c, lane);
     ahead.valid = more;
-    // Behind this chunk: the next one of the warp, or, where there is none, this one's again.
+    // After this chunk: the next one of the warp or, if there is none, this one again.
     const Chunk& then = more ? following : c;
     const u8* const then_p = ahead.place(t, then, lane);
     const u32 then_blocks = then.blocks;

@@ -7,12 +7,12 @@ DEVICE u32 add_bytes(u32 a, u32 b) {
   return ((a & 0x7F7F7F7Fu) + (b & 0x7F7F7F7Fu)) ^ ((a ^ b) & 0x80808080u);
 }
 
-// High parts of four elements, `shift` bits up in their bytes; other bits are to be masked.
+// High parts of four elements, `shift` bits up in their bytes; the caller masks other bits.
 DEVICE u32 spread_pairs(u32 twice, u32 shift) {
   // `twice` holds each of two symbols in two bytes.
   return (twice << shift & 0x00FF00FFu) | (twice >> (4 - shift) & 0xFF00FF00u);
 }
-// Huffman's tables have them where they belong, and zeros beside them.
+// Huffman's tables store them in place, with zeros beside them.
 template <u32 CODER>
 DEVICE u32 high_parts(u32 a, u32 b, u32 shift) {
   return CODER == HUFFMAN ? prmt(a, b, 0x7632) : spread_pairs(prmt(a, b, 0x7733), shift);
@@ -21,36 +21,37 @@ DEVICE u32 high_parts(u32 a, u32 b, u32 shift) {
 // Sign and v of four elements with their signs unfolded: v where bit 7 is 0, else ~v.
 DEVICE u32 unfold(u32 m) { return m ^ (prmt(m, m, 0xBA98) & 0x7F7F7F7Fu); }
 
-// Shift 3: `side` has signs and low bits in bits 7 and 0 to 2 of its bytes, other bits are to be masked.
+// Shift 3: `side` has signs and low bits in bits 7 and 0 to 2 of its bytes; other bits are masked here.
 DEVICE u32 merge_shift3(u32 high, u32 side) { return unfold((high & 0x78787878u) | (side & 0x87878787u)); }
 
-// Shifts 0 to 2, element word `k`, of high parts that a decoder gave. `side` holds the shift + 1 side words of the lane and block.
+// Shifts 0 to 2, element word `k`, from high parts of a decoder. `side` holds the shift + 1 side words of the lane and
+// block.
 template <u32 CODER, u32 SHIFT>
 DEVICE u32 merge_low(u32 high, const u32* side, u32 k) {
   const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
-  // Signs are shifted to the uppermost bits of bytes: none comes from another byte, as low bits do.
+  // Signs are shifted to the top bits of bytes, so none crosses bytes, as low bits do.
   const u32 low = SHIFT == 0 ? 0 : side[SHIFT == 1 ? k / 4 : 1 + k / 4];
   const u32 turned = fshl(low, low, 2 * (k % 4)), signs = SHIFT == 1 ? turned : side[0] << k;
   // v, or ~v where the sign is 1.
   return (own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u))) ^ prmt(signs, signs, 0xBA98);
 }
 
-// Four elements whose signs are apart: of each v (FORMAT.md section 3) as a byte, and signs at bits 15 and 31, among other bits: in `first` those
-// of elements 0 and 1, in `second` those of elements 2 and 3.
+// Four elements with separate signs: each v (FORMAT.md section 3) as a byte, and signs at bits 15 and 31 among other
+// bits: those of elements 0 and 1 in `first`, those of elements 2 and 3 in `second`.
 struct Signed {
   u32 v, first, second;
 };
 
-// Where sign bits of four bytes are wanted at bits 15 and 31.
+// Selectors that move the sign bits of four bytes to bits 15 and 31.
 #define SIGNS_FIRST 0x1404
 #define SIGNS_SECOND 0x3424
 
-// Shift 3: as `merge_shift3`, but apart.
+// Shift 3: as `merge_shift3`, with separate signs.
 DEVICE Signed split_shift3(u32 high, u32 side) {
   return {(high & 0x78787878u) | (side & 0x07070707u), prmt(side, 0, SIGNS_FIRST), prmt(side, 0, SIGNS_SECOND)};
 }
 
-// Shifts 0 to 2, as `merge_low`, but apart.
+// Shifts 0 to 2: as `merge_low`, with separate signs.
 template <u32 CODER, u32 SHIFT>
 DEVICE Signed split_low(u32 high, const u32* side, u32 k) {
   const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
@@ -58,11 +59,11 @@ DEVICE Signed split_low(u32 high, const u32* side, u32 k) {
   const u32 turned = fshl(low, low, 2 * (k % 4));
   const u32 v = own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u));
   if (SHIFT == 1) return {v, prmt(turned, 0, SIGNS_FIRST), prmt(turned, 0, SIGNS_SECOND)};
-  // Turned once for all words of the block, and then only shifted.
+  // Permuted once for all words of the block, and then only shifted.
   return {v, prmt(side[0], 0, SIGNS_FIRST) << k, prmt(side[0], 0, SIGNS_SECOND) << k};
 }
 
-// Likewise, of elements that are merged.
+// Separates the signs of merged elements.
 DEVICE Signed split_merged(u32 q) {
   const u32 signs = prmt(q, q, 0xBA98);
   return {(q ^ signs) & 0x7F7F7F7Fu, prmt(signs, 0, SIGNS_FIRST), prmt(signs, 0, SIGNS_SECOND)};
@@ -86,16 +87,16 @@ DEVICE u32 merge_any(u32 high, const u32* side, u32 shift, u32 k) {
   return unfold(m | (high & 0x0F0F0F0Fu << shift));
 }
 
-// The weights of a block of 16 rows and 64 columns that a lane holds, as int8: of two rows the 16 columns that are four words. With
-// g = lane / 4 and t = lane % 4, byte i of word j is
+// The weights of a block of 16 rows and 64 columns that a lane holds, as int8: for each of two rows the 16 columns in
+// four words. With g = lane / 4 and t = lane % 4, byte i of word j is
 //
 //   | word     | row   | column               |
 //   |----------|-------|----------------------|
 //   | j = 0..3 | g     | 16 t + 4 j + i       |
 //   | j = 4..7 | g + 8 | 16 t + 4 (j - 4) + i |
 //
-// The rows are those of a tensor core's operand A (simt.h, `mma_f16`): with its columns taken in the order 4 j to 4 j + 3 of each t, words
-// j and j + 4 are one operand.
+// The rows are those of a tensor core's operand A (simt.h, `mma_f16`): if its columns are taken in the order 4 j to 4 j
+// + 3 of each t, words j and j + 4 are one operand.
 struct Block {
   u32 q[8];
 };
@@ -123,7 +124,7 @@ DEVICE void unfilter_left(Block& b, u32 lane, u32& carry) {
   other = shfl_up(sum, 2);
   if (t >= 2) sum = add_bytes(sum, other);
   sum = add_bytes(sum, carry);
-  // Before this lane: all up to it without its own.
+  // Before this lane: the sum up to it without its own.
   const u32 before = add_bytes(sum, add_bytes(~own & 0x00FF00FFu, 0x00010001u)) & 0x00FF00FFu;
   carry = shfl(sum, lane | 3);
 #pragma unroll
@@ -148,26 +149,26 @@ DEVICE void unfilter_up(Block& b, u32 lane) {
   for (u32 j = 0; j < 4; j++) b.q[4 + j] = add_bytes(b.q[4 + j], shfl(b.q[j], 28 + (lane & 3)));
 }
 
-// Undoes filter `trellis` within a row of the tile. `carry` has in bit 0 of its bytes the parities of the lowest bits of the blocks before:
-// of the even columns of row g, of the odd ones, and likewise of row g + 8.
+// Undoes filter `trellis` within a row of the tile. `carry` has in bit 0 of its bytes the parities of the lowest bits
+// of the blocks before: for the even columns of row g, for the odd ones, and the same for row g + 8.
 DEVICE void unfilter_trellis(Block& b, u32 lane, u32& carry) {
   const u32 g = b.q[0] ^ b.q[1] ^ b.q[2] ^ b.q[3], g8 = b.q[4] ^ b.q[5] ^ b.q[6] ^ b.q[7];
   const u32 own = prmt(g, g8, 0x5410) ^ prmt(g, g8, 0x7632);
-  // Of the lanes before, in the row's four.
+  // The parities of the preceding lanes among the row's four.
   const u32 first = shfl(own, lane ^ 1), two = own ^ first, second = shfl(two, lane ^ 2);
   const u32 before = (carry ^ (lane & 1 ? first : 0) ^ (lane & 2 ? second : 0)) & 0x01010101u;
   carry ^= two ^ second;
 #pragma unroll
   for (u32 half = 0; half < 2; half++) {
-    // The quantizer of a column is the parity of those before it at distances 1, 3 and so on. Sums, whose lowest bits are parities: in `sum` of
-    // the columns before a word, for each of its bytes those that count.
+    // The quantizer of a column is the parity of the columns before it at distances 1, 3 and so on. `sum` has sums
+    // whose lowest bits are parities: over the columns before a word that count for each of its bytes.
     u32 sum = prmt(before, 0, half ? 0x2323 : 0x0101);
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       u32& q = b.q[half * 4 + j];
       const u32 bits = q & 0x01010101u, quantizers = bits * 0x01000100u + sum;
       sum += prmt(bits * 0x00010001u, 0, 0x2323);
-      // Sign, bits 0 to 5 one bit up, quantizer: what FORMAT.md says, since ~v at bit 7 goes with ~k.
+      // Sign, bits 0 to 5 shifted up by one, quantizer: equivalent to FORMAT.md, since ~v at bit 7 goes with ~k.
       const u32 level = (q << 1 & 0xFEFEFEFEu) | (quantizers & 0x01010101u);
       q = (q & 0x80808080u) | (level & 0x7F7F7F7Fu);
     }

@@ -1,17 +1,17 @@
 // From a chunk's streams to blocks of weights in registers, which a sink takes one after the other (sinks.h).
 //
-// Nothing that is read is trusted: streams cannot leave their buffer, and a chunk that does not end as it must is not valid.
+// No input is trusted: streams cannot leave their buffer, and a chunk that does not end correctly is not valid.
 #pragma once
 #include "chunk.h"
 #include "coders.h"
 #include "symbols.h"
 
-// What the compiler may assume of a plane.
+// The properties of a plane that the compiler may assume.
 #define MODE_BYTE 0     // layout byte, no filter
 #define MODE_PAIR 1     // layout pair with shift 3, no filter
 #define MODE_GENERAL 2  // anything
 #define MODE_LOW 3      // layout pair with shifts 0 to 2, no filter
-#define MODE_TRELLIS 4  // likewise, with filter trellis
+#define MODE_TRELLIS 4  // layout pair with shifts 0 to 2, filter trellis
 
 // Side words of a lane and block (shift + 1 of them).
 template <u32 MODE>
@@ -22,7 +22,7 @@ DEVICE u32 side_words(const Tiles& t) {
 
 template <u32 CODER>
 DEVICE const u8* side_at(const Tiles& t, const Chunk& c, u32 words) {
-  // With rANS the last word of each lane and tile is its tail, and not here.
+  // With rANS the last word of each lane and tile is its tail, which is not stored here.
   const u32 tails = CODER == RANS && words > 0 ? 1 : 0;
   const u32 strip = ((t.tiles - 1) * t.blocks + t.last_blocks) * words - t.tiles * tails;
   return (const u8*)t.side + ((u64)c.strip * strip + c.tile * (t.blocks * words - tails)) * 128;
@@ -34,7 +34,7 @@ DEVICE u32 raw_body_bytes(u32 blocks, bool pair) {
   return blocks * 512 + (CODER == RANS ? 128 : 0);
 }
 
-// Coded symbols of a lane and block, from a raw chunk: layout `byte` has the elements, `pair` the high parts.
+// Coded symbols of a lane and block, from a raw chunk: layout `byte` stores the elements, `pair` the high parts.
 template <bool PAIR>
 DEVICE void raw_block(Block& b, u32 body, u32 block, u32 lane, u32 shift) {
 #pragma unroll
@@ -72,7 +72,7 @@ DEVICE void pairs8(Decoder& d, u32& first, u32& second, u32 shift) {
   d.stay_inside();
 }
 
-// The high parts of a block: three symbols at a time, as far as that comes out even with half of them.
+// The high parts of a block: three symbols at a time, except for the last two of each half.
 template <u32 CODER, class Decoder>
 DEVICE void thirds16(Decoder& d, Block& b, u32 shift) {
 #pragma unroll
@@ -86,14 +86,14 @@ DEVICE void thirds16(Decoder& d, Block& b, u32 shift) {
   }
 }
 
-// Patches of a chunk that are left: elements to replace, in the order in which they are decoded.
+// The remaining patches of a chunk: elements to replace, in the order in which they are decoded.
 struct Patches {
   u32 next, end;
-  bool changes;  // they say by how much elements exceed what the symbols say
-  bool wrong;    // of what the lane has met, one does not
+  bool changes;  // patches store by how much elements exceed the values that the symbols give
+  bool wrong;    // one that the lane has applied contradicts the symbols
 };
 
-// Where an element is that a patch changes, and by how much.
+// The position of an element that a patch changes, and the amount.
 struct Change {
   u32 block, row, col;  // the column counted in the block
   i32 by;
@@ -101,7 +101,7 @@ struct Change {
       : block(patch >> 10 & 63), row((patch >> 7 & 7) | (patch >> 1 & 8)), col((patch >> 1 & 48) | (patch & 15)), by((i32)patch >> 24) {}
 };
 
-// Whether the patch at `at` is one of a valid chunk: their places ascend, and lie in the tile.
+// Whether the patch at `at` may belong to a valid chunk: positions ascend, and lie in the tile.
 DEVICE bool is_sound(const Patches& p, u32 at, u32 patch, u32 blocks) {
   const u32 place = patch & 0xFFFF;
   const bool ascends = at == p.next || (lds32(at - 4) & 0xFFFF) < place;
@@ -113,7 +113,7 @@ DEVICE bool are_sound(const Patches& p, u32 blocks, u32 lane) {
   return ballot(bad) == 0;
 }
 
-// The list of patches that a body begins with, and the body behind it; whether it fits there.
+// Finds the list of patches at the start of a body, and the body after it; returns whether the list fits.
 DEVICE bool find_patches(Body& body, Patches& p, bool changes) {
   p = {0, 0, changes, false};
   const u32 bytes = body.end - body.begin;
@@ -125,18 +125,18 @@ DEVICE bool find_patches(Body& body, Patches& p, bool changes) {
   return true;
 }
 
-// Whether an element, byte 0 of `from`, and the change give the patch's value.
+// Whether an element, byte 0 of `from`, plus the change gives the patch's value.
 DEVICE bool is_changed(u32 from, u32 patch) {
   return ((i32)(from << 24) >> 24) + ((i32)patch >> 24) == (i32)(patch << 8) >> 24;
 }
-// Word `k` of a block, of which registers have no numbers.
+// Word `k` of a block, whose registers cannot be indexed.
 DEVICE u32 word_of(const Block& b, u32 k) {
   const u32 low = k & 2 ? (k & 1 ? b.q[3] : b.q[2]) : (k & 1 ? b.q[1] : b.q[0]);
   const u32 high = k & 2 ? (k & 1 ? b.q[7] : b.q[6]) : (k & 1 ? b.q[5] : b.q[4]);
   return k & 4 ? high : low;
 }
 
-// Applies those of a block. CHECKS: what they say of the symbols, too.
+// Applies the patches of a block. CHECKS: also checks them against the symbols.
 template <bool CHECKS>
 DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
 #pragma unroll 1
@@ -147,7 +147,7 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
     if ((patch >> 5 & 31) == lane) {
       const u32 shift = (patch & 3) * 8, mask = 0xFFu << shift, value = (patch >> 16 & 0xFF) << shift, word = patch >> 2 & 7;
       if (CHECKS && p.changes) p.wrong = p.wrong || !is_changed(word_of(b, word) >> shift, patch);
-      // Not as a loop, which the compiler would take for an access to the word of that number: then words lay in memory.
+      // Not a loop, which the compiler would treat as an indexed access: then the words would lie in memory.
       if (word == 0) b.q[0] = (b.q[0] & ~mask) | value;
       if (word == 1) b.q[1] = (b.q[1] & ~mask) | value;
       if (word == 2) b.q[2] = (b.q[2] & ~mask) | value;
@@ -160,7 +160,7 @@ DEVICE void apply_patches(Patches& p, Block& b, u32 block, u32 lane) {
   }
 }
 
-// Whether there is one of this block.
+// Whether there is a patch for this block.
 DEVICE bool has_patches(const Patches& p, u32 block) { return p.next < p.end && (lds32(p.next) >> 10 & 63) == block; }
 
 // Side words of a lane and block, layout `pair` with shift 3.
@@ -168,15 +168,16 @@ struct Side {
   u32 w[4];
 };
 
-// Side words on their way: loads run two blocks ahead of their use, across the end of a chunk into the next one of the warp.
+// Prefetched side words: loads run two blocks ahead of their use, across the end of a chunk into the next one of the
+// warp.
 template <u32 CODER>
 struct SideAhead {
-  Side even, odd;         // of the next two blocks
-  const u8* p = nullptr;  // where the lane's words of the next block to load begin
+  Side even, odd;         // those of the next two blocks
+  const u8* p = nullptr;  // the lane's words of the next block to load
   u32 blocks = 0;         // from there to the end of their chunk
-  bool valid = false;     // whether what was loaded is of the chunk that comes next
+  bool valid = false;     // whether the loaded words belong to the next chunk
 
-  // With rANS the last word of the last block is not in the side plane: the one before it is loaded again.
+  // With rANS the side plane lacks the last word of the last block: the one before it is loaded again.
   static DEVICE_MEMBER void load(Side& s, const u8* p, bool last) {
     s.w[0] = ldg32_stream(p);
     s.w[1] = ldg32_stream(p + 128);
@@ -184,7 +185,7 @@ struct SideAhead {
     s.w[3] = ldg32_stream(p + (CODER == RANS && last ? 256 : 384));
   }
 
-  // Loads the side words of a chunk's first two blocks; `side` is where they begin.
+  // Loads the side words of a chunk's first two blocks; `side` is the address of the first.
   DEVICE_MEMBER void begin(const u8* side, const Chunk& c, u32 lane) {
     p = side + lane * 4 + 1024;
     blocks = c.blocks - 2;
@@ -194,15 +195,15 @@ struct SideAhead {
   }
 };
 
-// The same for shifts 0 to 2, whose words are few: one block ahead.
+// As `SideAhead`, for shifts 0 to 2, which have few words: one block ahead.
 template <u32 CODER>
 struct LowSideAhead {
-  u32 w[3] = {0, 0, 0};   // of the next block
-  const u8* p = nullptr;  // where the lane's words of the block to load next begin
+  u32 w[3] = {0, 0, 0};   // those of the next block
+  const u8* p = nullptr;  // the lane's words of the next block to load
   u32 blocks = 0;         // from there to the end of their chunk
-  bool valid = false;     // whether what was loaded is of the chunk that comes next
+  bool valid = false;     // whether the loaded words belong to the next chunk
 
-  // With rANS the last word of the last block is not in the side plane.
+  // With rANS the side plane lacks the last word of the last block.
   template <u32 WORDS>
   DEVICE_MEMBER void next() {
 #pragma unroll
@@ -213,7 +214,7 @@ struct LowSideAhead {
     blocks--;
   }
 
-  // Loads the side words of a chunk's first block; `side` is where they begin.
+  // Loads the side words of a chunk's first block; `side` is the address of the first.
   template <u32 WORDS>
   DEVICE_MEMBER void begin(const u8* side, const Chunk& c, u32 lane) {
     p = side + lane * 4;
@@ -232,11 +233,12 @@ struct Ahead<true, CODER> {
   typedef LowSideAhead<CODER> Type;
 };
 
-// Decodes tiles of a coder. What the walk wants of it is in walk.h.
+// Decodes tiles of a coder. walk.h describes the interface of tiles.
 template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
-  // Tables of few bits may lie in copies, for sinks that say so: larger ones have no room for them. Side words may be copied where they are few.
+  // Small tables may be stored in copies, for sinks that request them: there is no space for copies of larger ones.
+  // Side words may be copied if they are few.
   enum : bool { COPIES = CODER == HUFFMAN && LOW, SMALL = false };
   enum : u32 { BITS = PATCHES ? 0 : 12 };
   typename Ahead<LOW, CODER>::Type ahead;
@@ -246,7 +248,7 @@ struct Tile {
     const u32 words = side_words<MODE>(t);
     const u8* const side = side_at<CODER>(t, c, words);
     if constexpr (ALL) {
-      // A line a lane: memory is farther away than words are loaded ahead.
+      // One line per lane: memory latency exceeds the distance at which words are loaded ahead.
       const u32 lines = c.blocks * words - (CODER == RANS && words > 0);
 #pragma unroll 1
       for (u32 i = lane; i < lines; i += LANES) prefetch(side + i * 128);
@@ -272,7 +274,7 @@ struct Tile {
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
     bool taken = false;
-    // Where a sink takes patches, those that it does not take are few.
+    // A sink that can take patches rarely leaves some.
     if constexpr (Sink::CORRECTS && MODE == MODE_LOW) taken = state.takes_patches();
     Patches patches = {0, 0, t.changes != 0, false};
     if (PATCHES && pair && (LOW || t.shift < 3)) {
@@ -289,7 +291,7 @@ struct Tile {
     if (!raw && !d.begin(t, body, lane, copies)) return false;
     Sink sink(state, t, c, lane);
     if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
-      // The blocks go without them.
+      // The sink applies the patches, so the blocks do not.
       if (taken) state.changes = patches, patches.next = patches.end;
     }
     const bool left = Sink::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
@@ -318,7 +320,7 @@ struct Tile {
   }
 
  private:
-  // The blocks of a chunk that is coded, lies inside the matrix and has an even number of blocks: layout `pair`, shift 3.
+  // The blocks of a coded chunk inside the matrix with an even number of blocks: layout `pair`, shift 3.
   template <class Decoder, class Sink>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Sink sink) {
@@ -347,7 +349,7 @@ struct Tile {
       else sink.whole(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
-    // Behind this chunk: the next one of the warp, or, where there is none to go on with, words that were loaded already.
+    // After this chunk: the next one of the warp or, if there is none, words that were loaded already.
     const u8* const then_p = ahead.valid ? side_at<CODER>(t, following, 4) + lane * 4 : ahead.p - 1024;
     const u32 then_blocks = ahead.valid ? following.blocks : 2;
 #pragma unroll 1
@@ -371,8 +373,8 @@ struct Tile {
     else low_blocks<2, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
   }
 
-  // The blocks of a chunk that is coded and lies inside the matrix: layout `pair`, shifts 0 to 2. THREE: its table has eight bits at most. Side words
-  // that were copied lie at `copied`.
+  // The blocks of a coded chunk inside the matrix: layout `pair`, shifts 0 to 2. THREE: its table has at most eight
+  // bits. Side words that were copied are at `copied`.
   template <u32 SHIFT, bool THREE, class Decoder, class Sink>
   DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 copied, u32 lane,
                                 const Chunk& following, bool more, Sink sink) {
@@ -384,9 +386,10 @@ struct Tile {
     if constexpr (!BESIDE) {
       if (!ahead.valid) ahead.template begin<WORDS>(side_at<CODER>(t, c, WORDS), c, lane);
       ahead.valid = more;
-      // Behind this chunk: the next one of the warp, or, where there is none, nothing.
+      // After this chunk: the next one of the warp, if there is one.
       if (more) then_p = side_at<CODER>(t, following, WORDS) + lane * 4;
-      // A line a lane: memory is farther away than words are loaded ahead. What only decodes waits for memory anyway.
+      // One line per lane: memory latency exceeds the distance at which words are loaded ahead. Kernels that only
+      // decode are bound by memory anyway.
       if (Sink::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
     }
     u32 carry = 0;
@@ -398,7 +401,7 @@ struct Tile {
 #pragma unroll
         for (u32 j = 0; j < WORDS; j++) side[j] = lds32(copied + j * 128);
         copied += WORDS * 128;
-        // The sink may leave blocks where these lay.
+        // The sink may store blocks over these words.
         syncwarp();
       } else {
 #pragma unroll
@@ -411,7 +414,7 @@ struct Tile {
       }
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
-        // The tail comes after all symbols, and patches want the block's words.
+        // The tail follows all symbols, and patches need the whole block.
         if (!with_tail && !has_patches(patches, k)) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {

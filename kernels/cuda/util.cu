@@ -1,5 +1,5 @@
-// Kernels for planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its answers, filters, scales, bits of elements; and norms
-// of vectors.
+// Kernels for planes that nvCOMP decodes or that are stored raw: arguments for nvCOMP, its results, filters, scales,
+// bits of elements; and norms of vectors.
 #include "abi.h"
 #include "emit.h"
 #include "join.h"
@@ -40,7 +40,7 @@ DEVICE void write_group(const Symbols& s, u64 at) {
   }
 }
 
-// Symbols to values: 16 elements a thread.
+// Converts symbols to values: 16 elements per thread.
 KERNEL(wcodec_dequantize, THREADS, 4, SymbolsBatch) {
   overlap_start();
   overlap_wait();
@@ -55,7 +55,8 @@ KERNEL(wcodec_dequantize, THREADS, 4, SymbolsBatch) {
   }
 }
 
-// Undoes filters in place. `left`: a warp a run of a row. `up`: a lane a column of a chunk, which holds whole rows.
+// Undoes filters in place. `left`: one warp per run of a row. `up`: one lane per column of a chunk, which holds whole
+// rows.
 KERNEL(wcodec_unfilter, THREADS, 4, FilteredBatch) {
   overlap_start();
   overlap_wait();
@@ -77,8 +78,8 @@ KERNEL(wcodec_unfilter, THREADS, 4, FilteredBatch) {
         }
       }
     } else {
-      // Runs are the pieces between the starts of rows and of chunks: piece `j` of a chunk begins where its row does, or the
-      // chunk itself.
+      // Runs are the pieces between the starts of rows and of chunks: piece `j` of a chunk begins where its row does,
+      // or with the chunk itself.
       const u64 per_chunk = (f.chunk + f.cols - 1) / f.cols + 1;
       const u64 piece = run / per_chunk, chunk = f.chunk_begin + piece, j = run - piece * per_chunk;
       const u64 from = chunk * f.chunk, to = from + f.chunk < f.elements ? from + f.chunk : f.elements;
@@ -117,7 +118,8 @@ DEVICE void store64(u64 array, u32 i, u64 v) {
   stg32((u8*)array + (u64)i * 8 + 4, (u32)(v >> 32));
 }
 
-// Fills nvCOMP's arrays from the chunk offsets as they lie in the file. The host has checked that frames are in their plane.
+// Fills nvCOMP's arrays from the chunk offsets, as stored in the file. The host has checked that frames are in their
+// plane.
 KERNEL(wcodec_frames, THREADS, 4, FramesBatch) {
   overlap_wait();
   for (u32 i = block_index() * block_threads() + thread_index(); i < params.frames; i += grid_blocks() * block_threads()) {
@@ -129,12 +131,12 @@ KERNEL(wcodec_frames, THREADS, 4, FramesBatch) {
     store64(params.capacity, i, frame_bytes(f, frame));
     store64(params.outputs, i, f.output + (frame - f.frame_begin) * f.chunk);
     store64(params.actual, i, 0);
-    // No status of nvCOMP: one that it does not write is an error.
+    // Not a status of nvCOMP: a status that it does not write is an error.
     stg32((u8*)params.statuses + (u64)i * 4, 0x7FFFFFFF);
   }
 }
 
-// Compares what nvCOMP says with what it was to do.
+// Compares nvCOMP's results with the expected ones.
 KERNEL(wcodec_frames_check, THREADS, 4, FramesBatch) {
   overlap_wait();
   for (u32 i = block_index() * block_threads() + thread_index(); i < params.frames; i += grid_blocks() * block_threads()) {
@@ -153,7 +155,7 @@ DEVICE u32 plane_of(const FieldsSymbolsBatch& batch, u64 i) {
   return item;
 }
 
-// Symbols to the bits of elements that they are: 16 a thread.
+// Stores symbols as bits of elements: 16 per thread.
 KERNEL(wcodec_fields, THREADS, 4, FieldsSymbolsBatch) {
   overlap_start();
   overlap_wait();

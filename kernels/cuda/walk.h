@@ -1,24 +1,27 @@
-// The walk of a launch over the chunks of its planes: who decodes which, and how chunks and tables come into shared memory.
+// The walk of a launch over the chunks of its planes (tile scheduler and main loop): the assignment of chunks to warps,
+// and the copies of chunks and tables to shared memory.
 //
-// A block of threads takes a share of the launch's chunks, measured by cost; within it, warps take the chunks of an item in turn. Each
-// warp copies its next chunk into shared memory while it decodes the one it has. Blocks change the table where their share crosses from
-// one plane into another.
+// A thread block takes a share of the launch's chunks, measured by cost; within it, warps take the chunks of an item in
+// turn. Each warp copies its next chunk into shared memory while it decodes the current one. Blocks change the table
+// where their share crosses from one plane into another.
 //
-// How a chunk is decoded is Tile's business (tile.h), what becomes of its weights that of Sink (sinks.h); the walk only hands the one to
-// the other. A Tile is the state of a warp from one chunk of a plane to the next:
+// Tile (tile.h) decodes a chunk, and Sink (sinks.h) uses its weights; the walk only connects the two. A Tile is the
+// state of a warp from one chunk of a plane to the next:
 //
 //   void expect<ALL>(t, c, lane)
-//                             the warp's first chunk of a plane, while its bytes are on their way; ALL: what else is read of it is wanted soon
+//                             called for the warp's first chunk of a plane, while its bytes are in flight; ALL: its other data will be
+//                             needed soon
 //   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
-//                             a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`. Whether it was
-//                             valid: the walk reports those that were not in the plane's status
+//                             decodes a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`.
+//                             Returns whether it was valid: the walk records invalid ones in the plane's status
 //   enum : bool { SMALL = ... }
-//                             whether chunks are small copies, for sinks whose tables may lie in copies
+//                             whether chunks are small copies, for sinks whose tables may be stored in copies
 //   enum : bool { COPIES = ... }
-//                             whether its table may lie in copies, if the sink's may, and side words beside those of a warp's only chunk
-//   void forget()             the chunk before was not valid, or not even decoded
+//                             whether its table may be stored in copies, if the sink allows it, and side words beside those of a
+//                             warp's only chunk
+//   void forget()             called after a chunk that was not valid, or not even decoded
 //
-// A walk counts the chunks of a plane as they lie there, unless it is told otherwise (`InPlane`).
+// A walk counts the chunks of a plane in their order there, unless told otherwise (`InPlane`).
 //
 // Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
 #pragma once
@@ -33,8 +36,8 @@ DEVICE bool is_sound(const Tiles& t, Arrival a) {
   return a.from <= a.to && a.to <= t.data_units && a.to - a.from <= t.max_chunk / 4;
 }
 
-// What to copy for a chunk: whole 16 bytes around it. One that is unsound, or empty, is not copied, but something must complete the barrier's phase: of the
-// table, since of the chunks those around it alone may be there.
+// The source of a chunk's copy, in whole units of 16 bytes. An unsound or empty chunk is not copied, but something must
+// complete the barrier's phase: a part of the table, because the memory around the chunk may not exist.
 struct Source {
   const u8* from;
   u32 bytes;
@@ -46,7 +49,7 @@ DEVICE Source source_of(const Tiles& t, Arrival a) {
   return {some ? (const u8*)t.data + (u64)first * 4 : (const u8*)t.table, some ? (last - first) * 4 : 16, sound};
 }
 
-// Asks for a chunk; whether it is sound. SMALL: by `small_copy`.
+// Starts the copy of a chunk; returns whether it is sound. SMALL: through `small_copy`.
 template <bool SMALL = false>
 DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) {
   const Source s = source_of(t, a);
@@ -54,7 +57,7 @@ DEVICE bool start(const Tiles& t, Arrival a, u32 buffer, u32 barrier, u32 lane) 
   else warp_copy(buffer, s.from, s.bytes, barrier, lane);
   return s.sound;
 }
-// The same, and for `side_bytes` of side words.
+// As `start`, with `side_bytes` of side words.
 DEVICE bool start_beside(const Tiles& t, Arrival a, u32 buffer, u32 to, const u8* side, u32 side_bytes, u32 barrier, u32 lane) {
   const Source s = source_of(t, a);
   warp_copy_two(buffer, s.from, s.bytes, to, side, side_bytes, barrier, lane);
@@ -69,17 +72,17 @@ struct Warp {
   u32 parity;   // bit b: parity of the next phase of barrier b
 };
 
-// What of the table: it is there, is being copied, or is to be spread.
+// The state of the table: available, being copied, or to be spread.
 #define TABLE_READY 0u
 #define TABLE_COPIED 1u
 #define TABLE_SPREAD 2u
 
-// Writes 2^copies copies of a table, four or more, entry by entry, in two steps. All threads of the block call these.
+// Writes 2^copies copies of a table, at least four, entry by entry, in two steps. All threads of the block call these.
 struct SpreadTable {
-  u32 first[4];  // of the entries that the thread writes
+  u32 first[4];  // the first entries that the thread writes
 
   static DEVICE_MEMBER u32 entry(const Tiles& t, u32 copies, u32 i) { return ldg32((const u32*)t.table + (i >> (copies - 2))); }
-  // Asks for the first ones.
+  // Loads the first ones.
   DEVICE_MEMBER void begin(const Tiles& t, u32 copies) {
     const u32 end = 1u << (t.bits + copies - 2);
 #pragma unroll
@@ -103,7 +106,8 @@ struct SpreadTable {
   static DEVICE_MEMBER void put(u32 i, u32 entry) { sts128(TABLE_AT + i * 16, {entry, entry, entry, entry}); }
 };
 
-// A warp with its barriers made, before its first chunk: two, or ONE. That of the table, before those of all warps, is made by the first warp.
+// Makes a warp, with its barriers, before its first chunk: two, or ONE. The first warp also makes the table's barrier,
+// which precedes those of all warps.
 template <bool ONE, class Batch>
 DEVICE Warp make_warp(const Batch& batch) {
   const u32 warp = thread_index() / LANES;
@@ -122,11 +126,11 @@ DEVICE Warp make_warp(const Batch& batch) {
   return w;
 }
 
-// Waits until the table that the first warp has copied is there, and what else all warps have left in shared memory. All threads of the block call it;
-// `younger` is what `warp_copy_wait` wants to know of the first warp.
+// Waits for the table that the first warp copies, and for the data that all warps store in shared memory. All threads
+// of the block call it; `younger` is the first warp's argument of `warp_copy_wait`.
 template <class Batch>
 DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
-  // The barriers were made, what was prepared is there, and nobody reads the table that was.
+  // The barriers are made, prepared data is stored, and no thread reads the previous table any more.
   syncthreads();
 #if defined(__CUDACC__) && !defined(COPY_BULK)
   if (thread_index() < LANES) warp_copy_wait(batch.barriers, parity, younger);
@@ -137,23 +141,23 @@ DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
   parity ^= 1;
 }
 
-// What a walk counts: the chunks of a plane, as they lie there. Others (rows.h) say which chunk of the plane a number stands for; with those the sink's
-// state has
+// The default mapping of a walk's count: to the chunks of a plane, in their order there. Others (rows.h) map the count
+// to a chunk of the plane; the sink's state then has
 //
-//   take(t, number)             ahead of each chunk
+//   take(t, number)             called before each chunk
 struct InPlane {
   enum : bool { PICKS = false };
   DEVICE_MEMBER u32 operator()(u32 number) const { return number; }
 };
 
-// Every `step`th chunk of those that `at` counts, from `chunk` to `last`; `held` is what `load_arrival` gives for the first, if there is one. Of the batch
-// only barriers and buffers count.
+// Processes every `step`th chunk of those that `at` counts, from `chunk` to `last`; `held` is the result of
+// `load_arrival` for the first, if there is one. Only barriers and buffers of the batch are used.
 template <class Tile, class Sink, class Batch, class Count = InPlane>
 DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
                        u32 held, u32 table, u32& table_parity, bool& waited, const Count& at = Count()) {
   constexpr bool SPREADS = Sink::COPIES && Tile::COPIES, SMALL = Sink::COPIES && Tile::SMALL;
   const bool two = batch.buffers_per_warp == 2;
-  // From a warp's chunk to its next one. Kernels with few registers find out anew where a chunk lies.
+  // From a warp's chunk to its next one. Kernels with few registers recompute a chunk's position.
   const u32 strips = SMALL ? divide(step, t.by_tiles) : 0, tiles = step - strips * t.tiles;
   Tile tile;
   SpreadTable spread;
@@ -170,7 +174,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     sound = start<SMALL>(t, now, w.buffer, w.barrier, w.lane);
     if (chunk + step < last) next = load_arrival(t, at(chunk + step), w.lane);
     c = chunk_at(t, at(chunk));
-    // All of it, where nothing is waited for before it is decoded.
+    // ALL, if there is nothing to wait for before the chunk is decoded.
     tile.template expect<!Sink::WAITS && (SMALL || !Sink::PREPARES)>(t, c, w.lane);
   }
   if constexpr (SPREADS && !SMALL) {
@@ -189,7 +193,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
   }
   if (Sink::WAITS && !waited) {
     overlap_wait();
-    // Not before: the kernel after the next one would come too, and take the place of the next one's blocks.
+    // Not earlier: the kernel after the next one would start too, and take the place of the next one's blocks.
     overlap_start();
     waited = true;
   }
@@ -220,7 +224,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
       state.lost(t, c, w.lane);
       if (w.lane == 0) atomic_min((u32*)t.status, at(chunk));
     }
-    // The buffer was read before the next copy into it; nobody has stored to it.
+    // The buffer is read before the next copy into it; no thread has stored to it.
     syncwarp();
     if (!two && more) sound_then = start<SMALL>(t, arrival_of(next), w.buffer, w.barrier, w.lane);
     if (two) which = other;
@@ -233,17 +237,17 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
   // Every plane begins with the first buffer, whose barrier has its own count of phases.
 }
 
-// A chunk that is all there is for a warp, in steps between which the warp does something else.
+// A warp's only chunk, in steps between which the warp does other work.
 template <class Tile, class Sink>
 struct OnlyChunk {
   u32 chunk;
-  u32 side;  // where its side words lie in shared memory, if they are copied
+  u32 side;  // address of its side words in shared memory, if they are copied
   bool there, sound;
   Arrival arrival;
   Chunk place;
   Tile tile;
 
-  // Asks for it; `held` is what `load_arrival` gives, if it is there.
+  // Starts its copy; `held` is the result of `load_arrival`, if the chunk exists.
   DEVICE_MEMBER OnlyChunk(const typename Sink::State& state, const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held)
       : chunk(chunk), side(0), there(there), arrival{0, 0} {
     if (!there) return;
@@ -267,11 +271,11 @@ struct OnlyChunk {
   }
 };
 
-// All of the launch.
+// The whole launch.
 template <class Tile, class Sink>
 DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
   if (!table_fits()) {
-    // The host does not launch on such devices. What nobody decodes must not pass for good.
+    // The host does not launch on such devices. Chunks that are not decoded must not pass for valid ones.
     for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
     return;
   }
@@ -290,12 +294,13 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
     if (t.cost_begin + chunks * t.blocks <= begin) continue;
     u32 first, last, step = warps;
     if (t.block_begin <= block_index() && block_index() < t.block_end) {
-      // Blocks that have nothing but this item share their chunks in turns: what all of them work on at a time lies close together.
+      // Blocks that process only this item take its chunks in turns, so that the chunks in work at any time are close
+      // together.
       first = t.shared_begin + (block_index() - t.block_begin) * warps;
       last = t.shared_end;
       step *= t.block_end - t.block_begin;
     } else {
-      // Rounded up at both ends, so that blocks which follow each other leave nothing out.
+      // Rounded up at both ends, so that consecutive blocks leave nothing out.
       first = begin > t.cost_begin ? (begin - t.cost_begin + t.blocks - 1) / t.blocks : 0;
       last = (end - t.cost_begin + t.blocks - 1) / t.blocks;
       if (first > chunks) first = chunks;

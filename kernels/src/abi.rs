@@ -1,5 +1,5 @@
-//! What the kernels are launched with. `cuda/abi.h` is made from this file: `cargo test --package wcodec-kernels abi -- --ignored` writes it,
-//! and a test compares.
+//! The launch parameters of the kernels. `cuda/abi.h` is generated from this file: `cargo test --package wcodec-kernels
+//! abi -- --ignored` writes it, and a test compares.
 //!
 //! All addresses are of device memory, as integers. A launch takes one batch by value, at most 4,096 bytes, so that it
 //! needs no memory of its own and a CUDA graph keeps it.
@@ -7,29 +7,31 @@
 #[cfg(test)]
 mod header;
 
-/// Items of one launch: the linears of a decoder block. Parameters are copied with each launch, so that they are kept
-/// short.
+/// The most items of a launch: the linear layers of a decoder block. Parameters are copied with each launch, so they
+/// are kept short.
 pub const MAX_ITEMS: usize = 24;
 
-/// Items of one launch that multiplies: the linears that read the same vectors.
+/// The most items of a multiplying launch: the linear layers that read the same vectors.
 pub const MAX_FACTORS: usize = 16;
 
-/// Address in shared memory of the decoding table, which launches of the decoding kernels count as used. Devices that keep more than that of
-/// a block's shared memory for themselves cannot run the kernels.
+/// Address in shared memory of the decoding table; launches of the decoding kernels count the space below it as used.
+/// Devices that reserve more than that of a block's shared memory cannot run the kernels.
 pub const TABLE_AT: usize = 1024;
 
-/// Columns whose squares are added up together, in the same way wherever they are.
+/// Columns whose squares are summed together, in the same order in every kernel.
 pub const SQUARES_COLS: usize = 256;
 
-/// Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.
+/// Bytes of shared memory in which a warp sums the corrections of patches: for each of 16 rows a word for each digit of
+/// a vector's elements.
 pub const CHANGES_BYTES: usize = 256;
 
-/// Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.
+/// Bytes of shared memory in which a warp, or a thread for its first result, stores the facts that it knows before the
+/// vector is available.
 pub const KNOWN_BYTES: usize = 32;
 
-/// A factor's results are written.
+/// The item's results are written.
 pub const PART_RESULT: u32 = 0;
-/// They are gates: written are those of the factor of values, times the activation of these.
+/// They are gates: the results of the matching value item, times the activation of the gates, are written.
 pub const PART_GATE: u32 = 1;
 /// They are values that have gates.
 pub const PART_VALUE: u32 = 2;
@@ -47,18 +49,18 @@ pub const ACTIVATION_RELU: u32 = 4;
 /// An activation: `max(v, 0)^2`.
 pub const ACTIVATION_RELU_SQUARED: u32 = 5;
 
-/// A norm of vectors: they are divided by the root of the mean of their squares.
+/// A norm of vectors: RMSNorm.
 pub const NORM_RMS: u32 = 0;
-/// A norm of vectors: their mean is taken off before.
+/// A norm of vectors: LayerNorm.
 pub const NORM_LAYER: u32 = 1;
 
-/// Threads of a block of `wcodec_norm`, at most.
+/// The most threads of a block of `wcodec_norm`.
 pub const NORM_THREADS: usize = 512;
 
-/// Runs of bits of an element that a plane can hold.
+/// The most runs of bits of an element that a plane can hold.
 pub const MAX_RUNS: usize = 14;
 
-/// What the elements of an output are.
+/// The type of an output's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum OutputKind {
@@ -85,7 +87,7 @@ impl OutputKind {
         }
     }
 
-    /// The last part of a decoding kernel's name.
+    /// The last part of the name of a decoding kernel.
     pub fn name(self) -> &'static str {
         match self {
             Self::Int8 => "int8",
@@ -105,7 +107,7 @@ pub const FILTER_UP: u8 = 2;
 /// Value of `filter`: trellis.
 pub const FILTER_TRELLIS: u8 = 3;
 
-/// Value of a plane's status where no chunk was found damaged.
+/// Value of a plane's status if no chunk was found damaged.
 pub const STATUS_GOOD: u32 = u32::MAX;
 
 macro_rules! structures {
@@ -122,10 +124,11 @@ macro_rules! structures {
             pub struct $name {
                 $($(#[doc = $what])* pub $field: $type,)*
             }
-            // No padding, so that all of its bytes are initialized; and what a launch may have of parameters.
+            // No padding, so that all of its bytes are initialized; and no more than the limit of a launch's
+            // parameters.
             const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())* && size_of::<$name>() <= 4096);
         )*
-        /// What `cuda/abi.h` is made of.
+        /// The structures of `cuda/abi.h`.
         #[cfg(test)]
         const STRUCTURES: &[header::Structure] = &[$(header::Structure {
             name: stringify!($name),
@@ -143,8 +146,8 @@ macro_rules! structures {
 }
 
 structures! {
-    /// Where an element of the output lies: element (row, column), rows counted through all matrices from the first row of the item, is at
-    /// `out + row * row_stride + column * column_stride` elements.
+    /// The position of an output element: element (row, column), with rows counted through all matrices from the first
+    /// row of the item, is at `out + row * row_stride + column * column_stride` elements.
     pub struct Output {
         /// Address.
         pub out: u64,
@@ -154,20 +157,21 @@ structures! {
         pub scales: u64,
         /// Elements.
         pub column_stride: u32,
-        /// 0: one for the tensor.
+        /// 0: a single scale for the tensor.
         pub scales_per_row: u32,
         /// Columns that share a scale.
         pub scale_columns: u32,
-        /// Of a scale: 4 is f32, 2 is bf16.
+        /// Bytes of a scale: 4 is f32, 2 is bf16.
         pub scale_bytes: u16,
-        /// What is added to a symbol before it is multiplied by its scale, in 256ths: below 256.
+        /// The offset added to a symbol before it is multiplied by its scale, in 256ths: below 256.
         pub offset: u16,
     }
 
-    /// How a kernel divides numbers below 2^31 by one that the host knows: `n / d` is `(2 n * factor >> 32) >> shift`.
+    /// Division of numbers below 2^31 by a number known to the host: `n / d` is `(2 n * factor >> 32) >> shift`.
     ///
-    /// `factor` exceeds 2^(31 + shift) / d by less than 1, so the product is too large by less than `2 n`, which 2^(32 + shift) / d exceeds
-    /// (T. Granlund and P. Montgomery, "Division by Invariant Integers using Multiplication", 1994).
+    /// `factor` exceeds 2^(31 + shift) / d by less than 1, so the product is too large by less than `2 n`, which is
+    /// less than 2^(32 + shift) / d (T. Granlund and P. Montgomery, "Division by Invariant Integers using
+    /// Multiplication", 1994).
     pub struct Divisor {
         /// ceil(2^(31 + shift) / d).
         pub factor: u32,
@@ -189,7 +193,7 @@ structures! {
         pub status: u64,
         /// Row, counted through all matrices, that the output begins with.
         pub row_begin: u64,
-        /// Where the elements go.
+        /// Position and type of the output.
         pub output: Output,
         /// Length of the chunks in units of 4 bytes.
         pub data_units: u32,
@@ -197,77 +201,79 @@ structures! {
         pub cost_begin: u32,
         /// First chunk.
         pub chunk_begin: u32,
-        /// Behind the last chunk.
+        /// One past the last chunk.
         pub chunk_end: u32,
-        /// Bytes.
+        /// Bytes of the longest chunk.
         pub max_chunk: u32,
-        /// Per matrix.
+        /// Strips per matrix.
         pub strips: u32,
-        /// Per matrix.
+        /// Rows per matrix.
         pub rows: u32,
-        /// Of each matrix.
+        /// Columns per matrix.
         pub cols: u32,
-        /// Per strip.
+        /// Tiles per strip.
         pub tiles: u32,
-        /// Of 64 columns, in a tile.
+        /// Blocks of 64 columns in a tile.
         pub blocks: u32,
-        /// In the last tile of a strip.
+        /// Blocks in the last tile of a strip.
         pub last_blocks: u32,
         /// log2 of the slots of the table.
         pub bits: u16,
-        /// 0 byte, 1 pair, 2 split.
+        /// 0 byte, 1 pair, 2 split, 3 quad.
         pub layout: u8,
-        /// Of layouts pair and split.
+        /// Shift of layouts pair, split and quad.
         pub shift: u8,
         /// FILTER_*.
         pub filter: u8,
-        /// Rows of the output begin at multiples of 16 bytes, are below 2^29 long, columns follow each other.
+        /// 1: rows of the output begin at multiples of 16 bytes and are shorter than 2^29 bytes, and columns are
+        /// adjacent.
         pub vector: u8,
         /// First block of threads that has chunks of this item only.
         pub block_begin: u16,
-        /// Behind the last one.
+        /// One past the last one.
         pub block_end: u16,
-        /// 1: patches say by how much elements exceed what the symbols say.
+        /// 1: patches store by how much elements exceed the values that the symbols give.
         pub changes: u16,
-        /// How to divide by `tiles`.
+        /// Division by `tiles`.
         pub by_tiles: Divisor,
-        /// And by `strips`.
+        /// Division by `strips`.
         pub by_strips: Divisor,
         /// First chunk of those blocks.
         pub shared_begin: u32,
-        /// Behind the last one.
+        /// One past the last one.
         pub shared_end: u32,
     }
 
-    /// Parameters of the decoding kernels, those named `fields` aside.
+    /// Parameters of the decoding kernels, except those named `fields`.
     pub struct TilesBatch {
         /// Items.
         pub count: u32,
-        /// Of all items together.
+        /// Cost of all items together.
         pub cost: u32,
-        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        /// Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
         pub barriers: u32,
         /// Address in shared memory of the first buffer.
         pub buffers: u32,
-        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        /// Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
         pub buffer_bytes: u32,
         /// 1 or 2.
         pub buffers_per_warp: u32,
         /// 0.
         pub reserved: [u32; 2],
-        /// `count` of them.
+        /// The items, `count` of them.
         pub items: [Tiles; MAX_ITEMS],
     }
 
-    /// Which bits of an element a plane holds. FORMAT.md section 2, scheme `lossless`.
+    /// The bits of an element that a plane holds. FORMAT.md section 2, scheme `lossless`.
     pub struct Fields {
-        /// Of an element: 1, 2 or 4.
+        /// Bytes of an element: 1, 2 or 4.
         pub bytes: u8,
-        /// 1: the bits join those that other planes have left in the output. 0: they are all of an element.
+        /// 1: the bits are added to those of other planes in the output. 0: they are the whole element.
         pub adds: u8,
         /// Runs of bits.
         pub count: u16,
-        /// `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in what the plane decodes to (5 to 9), width - 1 (10 to 14).
+        /// The runs, `count` of them: lowest bit in the element (bits 0 to 4), lowest bit in the plane's decoded value
+        /// (5 to 9), width - 1 (10 to 14).
         pub runs: [u16; MAX_RUNS],
     }
 
@@ -279,188 +285,194 @@ structures! {
         pub fields: Fields,
     }
 
-    /// Parameters of the kernels named `rows`, which write rows of one matrix, those whose numbers lie in memory, one behind the other.
+    /// Parameters of the kernels named `rows`, which look up rows of one matrix by indices in memory, and write them
+    /// one after the other.
     pub struct RowsBatch {
-        /// Address of the numbers.
+        /// Address of the indices.
         pub ids: u64,
-        /// 1: they are of 64 bits. 0: of 32. Those that are not of rows of the matrix, negative ones too, give NaN.
+        /// 1: 64-bit indices. 0: 32-bit ones. Indices out of range, including negative ones, give NaN.
         pub wide: u32,
-        /// How many.
+        /// The number of indices.
         pub count: u32,
         /// OUT_*, but not OUT_INT8.
         pub kind: u32,
-        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        /// Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
         pub barriers: u32,
         /// Address in shared memory of the first buffer.
         pub buffers: u32,
-        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        /// Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
         pub buffer_bytes: u32,
         /// 1 or 2.
         pub buffers_per_warp: u32,
         /// 0.
         pub reserved: u32,
-        /// All of a plane of one matrix; its output is of the first number. What says which of its chunks are meant is not looked at.
+        /// The whole plane of one matrix; its output is that of the first index. Its fields that select chunks are
+        /// ignored.
         pub tiles: Tiles,
-        /// The bits of elements that are put together.
+        /// The bits of elements that are joined.
         pub fields: Fields,
     }
 
     /// A matrix, or rows of one, to multiply vectors with.
     pub struct Factor {
-        /// The plane whose symbols are its weights. Of `output` only scales and offset count; `block_begin` and `block_end` are the blocks
-        /// of threads that have this item and nothing else, each a run of whole strips.
+        /// The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and
+        /// `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
         pub tiles: Tiles,
-        /// Address of what is added to the results of the first row and of those behind it, elements like those of `x`; 0 for nothing.
+        /// Address of the bias of the first row and of those after it, elements like those of `x`; 0 for none.
         pub bias: u64,
         /// Results of the items before this one, for each vector.
         pub before: u32,
-        /// From a vector's results to the next one's, elements.
+        /// Distance from a vector's results to the next one's, elements.
         pub stride: u32,
-        /// Place of the first row's result among those of a vector.
+        /// Index of the first row's result among those of a vector.
         pub place: u32,
-        /// Strips of each of the item's blocks of threads; as many of them as it takes, the first ones, have one more.
+        /// Strips of each of the item's thread blocks; the first ones have one more, as many of them as the remainder
+        /// requires.
         pub strips: u32,
-        /// Two of what is added to a symbol and 1/2 for its level, as elements like those of `x`: of -1/2, or 0. Not a constant of the kernel:
-        /// NVRTC 12.4 makes operands of constants that are negative from registers that nobody set.
+        /// The offset of symbols minus 1/2, in both halves, as elements like those of `x`: -1/2, or 0. Not a constant
+        /// of the kernel: NVRTC 12.4 loads operands that are negative constants from uninitialized registers.
         pub minus: u32,
-        /// PART_*: what becomes of the results.
+        /// PART_*: the use of the results.
         pub part: u32,
-        /// Which of the vectors at `x` is the item's first one.
+        /// Index among the vectors at `x` of the item's first one.
         pub vector: u32,
         /// 0.
         pub reserved: u32,
     }
 
-    /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. Of an item that stands
-    /// behind n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
+    /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. For
+    /// an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
     pub struct FactorsBatch {
         /// Items.
         pub count: u32,
-        /// Vectors: 1 to 8, or 16 with the kernels named so.
+        /// Vectors: 1 to 8, or 16 for the kernels named accordingly.
         pub vectors: u32,
         /// Address of the first vector.
         pub x: u64,
-        /// From one vector to the next, elements.
+        /// Distance from one vector to the next, elements.
         pub x_stride: u64,
         /// Address of the results.
         pub y: u64,
-        /// Address in shared memory; the decoding table lies before them, at TABLE_AT.
+        /// Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
         pub barriers: u32,
         /// Address in shared memory of the first buffer.
         pub buffers: u32,
-        /// Of one buffer: a chunk, and what a damaged one may make a decoder read beyond.
+        /// Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
         pub buffer_bytes: u32,
         /// 1 or 2.
         pub buffers_per_warp: u32,
-        /// Address in shared memory of the room of the first warp for a chunk's blocks, with kernels named `early`.
+        /// Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
         pub staging: u32,
-        /// How many blocks each warp has room for there: those of a chunk at least.
+        /// Blocks that fit each warp's staging space: at least those of a chunk.
         pub staged: u32,
         /// Address in shared memory of the sums of each chunk.
         pub sums: u32,
-        /// Vectors, those at `squared` too, begin at multiples of 16 bytes.
+        /// 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
         pub vector: u32,
-        /// Address of vectors that lie as those at `x` do, or 0: each result is divided by the root of the mean of their squares, as behind an
-        /// RMSNorm whose gain is in those at `x`.
+        /// Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their
+        /// squares, as after an RMSNorm whose gain is already in the vectors at `x`.
         pub squared: u64,
-        /// Address of what is added to the results, which lies as they do; 0 for nothing.
+        /// Address of the residual that is added to the results, laid out like them; 0 for none.
         pub residual: u64,
-        /// Address of results that are written a second time, multiplied by `gain`; 0 for none.
+        /// Address of a second copy of the results, multiplied by `gain`; 0 for none.
         pub scaled: u64,
         /// Address of a factor for each result of a vector, elements like those of `x`.
         pub gain: u64,
-        /// Address of f32 for the results of gates, and behind them of values, as many each as there are results; 0 where there are no gates.
+        /// Address of f32 for the results of gates, followed by those of values, each as many as there are results; 0
+        /// if there are no gates.
         pub stash: u64,
-        /// Address of a word for each strip of gates: how many of it and of its values are in the stash. They are 0 before the launches that
-        /// belong together, and behind them.
+        /// Address of an arrival counter for each strip of gates: the number of its gate and value parts in the stash.
+        /// Counters are 0 before and after the launches that belong together.
         pub arrivals: u64,
-        /// What is added to the mean of the squares: bits of f32.
+        /// The epsilon added to the mean of the squares: bits of f32.
         pub epsilon: u32,
-        /// Of how many elements the mean is: its reciprocal, bits of f32.
+        /// The reciprocal of the number of elements in the mean: bits of f32.
         pub share: u32,
-        /// By what results are multiplied before they are divided: bits of f32.
+        /// The factor of results before the division: bits of f32.
         pub norm_factor: u32,
         /// Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
         pub squares: u32,
         /// Address in shared memory of a word for each of a block's strips.
         pub arrived: u32,
-        /// By what those that are written a second time are multiplied besides `gain`: bits of f32.
+        /// The factor, besides `gain`, of the second copy of the results: bits of f32.
         pub gain_scale: u32,
-        /// Is added to the product of `gain` and `gain_scale`: bits of f32.
+        /// The offset added to the product of `gain` and `gain_scale`: bits of f32.
         pub gain_offset: u32,
-        /// By what results are multiplied before a residual is added: bits of f32.
+        /// The factor of results before a residual is added: bits of f32.
         pub residual_scale: u32,
-        /// log2 of the copies in which the decoding table is to lie: 0, or 2 to 5. Only of coder `huffman`, with shifts 0 to 2.
+        /// log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to
+        /// 2.
         pub copies: u32,
-        /// Address in shared memory of CHANGES_BYTES for each warp; 0 where patches are applied before symbols are multiplied.
+        /// Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are
+        /// multiplied.
         pub corrections: u32,
-        /// Address in shared memory of what is known before the vector is there: KNOWN_BYTES for each warp, and behind them KNOWN_BYTES for each
-        /// result; with kernels for one vector named `early`.
+        /// Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each
+        /// warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
         pub known: u32,
-        /// ACTIVATION_*: of gates; of launches without gates, of the results.
+        /// ACTIVATION_*: that of the gates, or, without gates, of the results.
         pub activation: u32,
         /// `count` of them.
         pub items: [Factor; MAX_FACTORS],
     }
 
-    /// Parameters of `wcodec_norm`, of which each block of threads takes a vector: y is the norm of x, times `result_scale`, and a residual.
-    /// Elements of all vectors are of one type, and vectors of one array lie one behind the other.
+    /// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
+    /// `result_scale`, plus a residual. Elements of all vectors have one type, and vectors of an array are contiguous.
     pub struct NormBatch {
         /// Address of the vectors.
         pub x: u64,
-        /// Address of what is added to their norms; 0 for nothing. It may be `y`.
+        /// Address of the residual that is added to their norms; 0 for none. It may be `y`.
         pub residual: u64,
         /// Address of the results. It may be `x`.
         pub y: u64,
         /// Address of a factor for each column; 0 for none.
         pub gain: u64,
-        /// Address of what is added for each column; 0 for nothing.
+        /// Address of a bias for each column; 0 for none.
         pub bias: u64,
-        /// Address of results that are written a second time, for the norm that comes next; 0 for none.
+        /// Address of a second copy of the results, for the next norm; 0 for none.
         pub scaled: u64,
-        /// Address of a factor for each column of those.
+        /// Address of a factor for each column of that copy.
         pub next_gain: u64,
         /// Elements of a vector.
         pub cols: u32,
-        /// 1 if they are bf16; else they are f16.
+        /// 1 for bf16, 0 for f16.
         pub bf16: u32,
         /// NORM_*.
         pub kind: u32,
-        /// All arrays begin at multiples of 16 bytes, and so do their vectors.
+        /// 1: all arrays and their vectors begin at multiples of 16 bytes.
         pub vector: u32,
-        /// Is added to the mean of the squares: bits of f32.
+        /// The epsilon added to the mean of the squares: bits of f32.
         pub epsilon: u32,
         /// The reciprocal of `cols`: bits of f32.
         pub share: u32,
-        /// Is added to `gain`: bits of f32.
+        /// The offset added to `gain`: bits of f32.
         pub gain_offset: u32,
-        /// By what the norm is multiplied before a residual is added: bits of f32.
+        /// The factor of the norm before the residual is added: bits of f32.
         pub result_scale: u32,
-        /// By what `next_gain` is multiplied: bits of f32.
+        /// The factor of `next_gain`: bits of f32.
         pub next_scale: u32,
-        /// Is added to that product: bits of f32.
+        /// The offset added to that product: bits of f32.
         pub next_offset: u32,
     }
 
-    /// Symbols of a plane, row-major without padding, to write as what they stand for.
+    /// Symbols of a plane, row-major without padding, to be written as values.
     pub struct Symbols {
         /// Address at which the plane's first symbol would lie.
         pub symbols: u64,
         /// First element.
         pub begin: u64,
-        /// Behind the last element.
+        /// One past the last element.
         pub end: u64,
-        /// Of each row.
+        /// Columns of each row.
         pub cols: u64,
         /// Row that the output begins with.
         pub row_begin: u64,
-        /// Where the elements go.
+        /// Position and type of the output.
         pub output: Output,
         /// Groups of 16 elements in the items before this one.
         pub cost_begin: u64,
         /// OUT_*.
         pub kind: u32,
-        /// Groups of 16 lie in one row, and are multiples of 16 bytes in symbols and output.
+        /// 1: each group of 16 lies in one row, and is aligned to 16 bytes in symbols and output.
         pub vector: u32,
     }
 
@@ -476,7 +488,7 @@ structures! {
         pub items: [Symbols; MAX_ITEMS],
     }
 
-    /// Symbols of a plane that are bits of elements.
+    /// Symbols of a plane that hold bits of elements.
     pub struct FieldsSymbols {
         /// The plane; `kind` is 0.
         pub symbols: Symbols,
@@ -486,7 +498,7 @@ structures! {
 
     /// Parameters of `wcodec_fields`.
     pub struct FieldsSymbolsBatch {
-        /// Items, no two of them of one output.
+        /// Items, no two of them with the same output.
         pub count: u32,
         /// 0.
         pub reserved: u32,
@@ -496,13 +508,13 @@ structures! {
         pub items: [FieldsSymbols; MAX_ITEMS],
     }
 
-    /// Rows of a plane of coder `zstd` on which a filter was used.
+    /// Rows of a plane of coder `zstd` that a filter was applied to.
     pub struct Filtered {
         /// Address at which the plane's first symbol would lie.
         pub symbols: u64,
-        /// Of the plane.
+        /// Elements of the plane.
         pub elements: u64,
-        /// Of each row.
+        /// Columns of each row.
         pub cols: u64,
         /// Decoded bytes of a frame: the filter restarts at each.
         pub chunk: u64,
@@ -528,7 +540,7 @@ structures! {
         pub items: [Filtered; MAX_ITEMS],
     }
 
-    /// Frames of a plane of coder `zstd`, as nvCOMP wants them: arrays of pointers and sizes.
+    /// Frames of a plane of coder `zstd`, for nvCOMP: arrays of pointers and sizes.
     pub struct Frames {
         /// Address of the frames.
         pub data: u64,
@@ -536,17 +548,17 @@ structures! {
         pub offsets: u64,
         /// Address of the decoded bytes.
         pub output: u64,
-        /// Of the whole plane, bytes.
+        /// Decoded bytes of the whole plane.
         pub decoded: u64,
         /// Address of the plane's status.
         pub status: u64,
         /// First frame.
         pub frame_begin: u64,
-        /// How many.
+        /// The number of frames.
         pub frames: u32,
         /// Decoded bytes of a frame.
         pub chunk: u32,
-        /// Place of the first frame in the arrays.
+        /// Index of the first frame in the arrays.
         pub first: u32,
         /// 0.
         pub reserved: u32,
@@ -556,19 +568,19 @@ structures! {
     pub struct FramesBatch {
         /// Items.
         pub count: u32,
-        /// Of all items together.
+        /// Frames of all items together.
         pub frames: u32,
         /// The arrays, of `frames` entries each: addresses of frames.
         pub compressed: u64,
         /// Their bytes.
         pub compressed_bytes: u64,
-        /// Bytes that they may decode to.
+        /// Capacities for their decoded bytes.
         pub capacity: u64,
-        /// Bytes that they decoded to.
+        /// Actual lengths of their decoded bytes.
         pub actual: u64,
         /// Addresses of decoded bytes.
         pub outputs: u64,
-        /// Of i32.
+        /// Addresses of i32 statuses.
         pub statuses: u64,
         /// `count` of them.
         pub items: [Frames; MAX_ITEMS],
@@ -576,7 +588,7 @@ structures! {
 }
 
 impl Divisor {
-    /// Of the division by `d`, from 1 to 2^31.
+    /// The constants for division by `d`, from 1 to 2^31.
     ///
     /// ```
     /// let by = wcodec_kernels::abi::Divisor::new(7);
@@ -588,12 +600,12 @@ impl Divisor {
     }
 }
 
-/// Structures that a kernel takes as its one parameter.
+/// Structures that a kernel takes as its only parameter.
 ///
 /// # Safety
 /// The type has no padding, so that all of its bytes are initialized.
 pub unsafe trait Parameters: Copy {
-    /// The bytes that are handed to the kernel.
+    /// The bytes that are passed to the kernel.
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: implementors have no padding; the slice borrows `self`.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }

@@ -1,4 +1,4 @@
-//! Makes `cuda/abi.h`, and compares it with what is there.
+//! Generates `cuda/abi.h`, and compares it with the checked-in file.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::{
 
 pub(super) struct Structure {
     pub name: &'static str,
-    /// Its documentation, line by line; what follows an empty line is for Rust alone.
+    /// Its documentation, line by line; lines after an empty one are for Rust alone.
     pub about: &'static [&'static str],
     pub bytes: usize,
     pub fields: &'static [Field],
@@ -27,7 +27,7 @@ pub(super) struct Field {
 }
 
 impl Field {
-    /// As C declares it.
+    /// The declaration in C.
     fn declaration(&self) -> String {
         match self.kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')).and_then(|k| k.split_once(';')) {
             Some((kind, count)) => format!("{} {}[{}];", kind.trim(), self.name, count.trim()),
@@ -49,28 +49,28 @@ const LIES_AT: &str = "\
 
 fn header() -> String {
     let mut text = String::from(
-        "// What the host hands to the kernels. Made from kernels/src/abi.rs, which says how.\n#pragma once\n#include \"simt.h\"\n",
+        "// The launch parameters of the kernels. Generated from kernels/src/abi.rs, which says how.\n#pragma once\n#include \"simt.h\"\n",
     );
     let mut define = |about: &str, names: &[(&str, usize)]| {
         writeln!(text, "\n// {about}").unwrap();
         names.iter().for_each(|(name, value)| writeln!(text, "#define {name} {value}").unwrap());
     };
-    define("Items of one launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
-    define("Items of one launch that multiplies.", &[("MAX_FACTORS", MAX_FACTORS)]);
+    define("The most items of a launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
+    define("The most items of a multiplying launch.", &[("MAX_FACTORS", MAX_FACTORS)]);
     define(
-        "Columns whose squares are added up together, in the same way wherever they are.",
+        "Columns whose squares are summed together, in the same order in every kernel.",
         &[("SQUARES_COLS", SQUARES_COLS)],
     );
     define(
-        "Bytes of shared memory in which a warp adds up what patches change: of each of 16 rows a word for each digit of a vector's elements.",
+        "Bytes of shared memory for a warp's sums of the corrections of patches: for each of 16 rows a word for each digit.",
         &[("CHANGES_BYTES", CHANGES_BYTES)],
     );
     define(
-        "Bytes of shared memory in which a warp, or a thread for its first result, leaves what it knows before the vector is there.",
+        "Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.",
         &[("KNOWN_BYTES", KNOWN_BYTES)],
     );
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_VALUE", PART_VALUE)];
-    define("What becomes of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));
+    define("The use of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));
     let activations = [
         ("ACTIVATION_NONE", ACTIVATION_NONE),
         ("ACTIVATION_SILU", ACTIVATION_SILU),
@@ -82,8 +82,8 @@ fn header() -> String {
     define("Activations.", &activations.map(|(name, value)| (name, value as usize)));
     let norms = [("NORM_RMS", NORM_RMS), ("NORM_LAYER", NORM_LAYER)];
     define("Norms.", &norms.map(|(name, value)| (name, value as usize)));
-    define("Threads of a block of `wcodec_norm`, at most.", &[("NORM_THREADS", NORM_THREADS)]);
-    define("Runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
+    define("The most threads of a block of `wcodec_norm`.", &[("NORM_THREADS", NORM_THREADS)]);
+    define("The most runs of bits of an element that a plane can hold.", &[("MAX_RUNS", MAX_RUNS)]);
     let kinds = OutputKind::ALL.map(|kind| (format!("OUT_{}", kind.name().to_uppercase()), kind as usize));
     define("Output types.", &kinds.each_ref().map(|(name, value)| (name.as_str(), *value)));
     let filters = [
@@ -103,7 +103,7 @@ fn header() -> String {
         }
         text.push_str("};\n");
     }
-    text.push_str("\n// Every compiler of this text lays the structures out as Rust does.\n");
+    text.push_str("\n// Every compiler of this text must lay the structures out as Rust does.\n");
     writeln!(text, "static_assert(TABLE_AT == {TABLE_AT}, \"differs from abi.rs\");").unwrap();
     text.push_str(LIES_AT);
     for s in STRUCTURES {
