@@ -20,7 +20,7 @@ import torch
 DAMPING = 0.01
 _MORE_DAMPING = (0.01, 0.1, 1.0)
 
-# Of all threads that compute with one thread of torch's: how many there are, and how many threads torch had before.
+# Shared by all that compute with one thread of torch: how many they are, and the threads that torch had before.
 _lock = threading.Lock()
 _inside = 0
 _before = 1
