@@ -476,12 +476,12 @@ AROUND = {
 def test_work_around_products_goes_by_names() -> None:
     """Each field has a name of its own, by default it asks for nothing, and no other names are taken."""
     ones = {"norm_factor": 1.0, "gain_scale": 1.0, "residual_scale": 1.0}
-    plain = {name: 0 for name in AROUND} | ones | {"epsilon": 0.0, "gain_offset": 0.0, "activation": "none"}
+    plain = {name: 0 for name in AROUND} | ones | {"epsilon": 0.0, "gain_offset": 0.0, "activation": None}
 
     def text(fields: dict[str, Any]) -> str:
-        # Activations are variants of Rust's.
-        rows = [f"{name}: {str(value).title() if name == 'activation' else value}" for name, value in fields.items()]
-        return "Around { " + ", ".join(rows) + " }"
+        # An activation is a variant of Rust's, if it is there.
+        shown = {name: f"Some({value.title()})" if isinstance(value, str) else value for name, value in fields.items()}
+        return "Around { " + ", ".join(f"{name}: {value}" for name, value in shown.items()) + " }"
 
     assert repr(_native.Around()) == text(plain)
     assert repr(_native.Around(**AROUND)) == text(AROUND)

@@ -10,7 +10,8 @@ use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductItem, Produ
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
-    Around, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item,
+    Activation, Around, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches, symbols_batch,
+    symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -182,6 +183,7 @@ impl Launcher {
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
             return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
         }
+        let usual = |gates| if gates { Activation::Silu } else { Activation::None };
         let later = |launch: &ProductLaunch| launch.params.items.iter().map(|i| i.vector).max().unwrap_or(0);
         for (kernel, launch) in &work.products[which] {
             let (x_stride, later) = (vectors.x_stride as u64, later(launch));
@@ -213,7 +215,7 @@ impl Launcher {
                 // Kernels add it behind that product, which is exact.
                 gain_offset: (around.gain_offset * around.gain_scale).to_bits(),
                 residual_scale: around.residual_scale.to_bits(),
-                activation: around.activation as u32,
+                activation: around.activation.unwrap_or(usual(gated(launch))) as u32,
                 stash,
                 arrivals,
                 ..*launch.params

@@ -147,8 +147,9 @@ pub struct Around {
     pub gain_offset: f32,
     /// By what results are multiplied before the residual is added.
     pub residual_scale: f32,
-    /// Is applied to gates, and in launches without gates to the results, before the residual is added.
-    pub activation: Activation,
+    /// Is applied to gates, and in launches without gates to the results, before the residual is added. SiLU of gates, and nothing of results,
+    /// where it is absent.
+    pub activation: Option<Activation>,
     /// Address of f32, twice as many as there are results, where gates and values meet.
     pub stash: u64,
     /// Address of a u32 for each 16 results of a vector, which are 0 before and behind each launch with gates. Launches that may run at the
@@ -168,7 +169,7 @@ impl Default for Around {
             gain_scale: 1.0,
             gain_offset: 0.0,
             residual_scale: 1.0,
-            activation: Activation::None,
+            activation: None,
             stash: 0,
             arrivals: 0,
         }

@@ -258,7 +258,7 @@ class Around:
         gain: int = 0,
         gain_scale: float = 1.0,
         gain_offset: float = 0.0,
-        activation: str = "none",
+        activation: str | None = None,
         stash: int = 0,
         arrivals: int = 0,
     ) -> Around: ...

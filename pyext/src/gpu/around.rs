@@ -19,7 +19,7 @@ impl Around {
 impl Around {
     #[new]
     #[pyo3(signature = (*, squared = 0, epsilon = 0.0, norm_factor = 1.0, residual = 0, residual_scale = 1.0, scaled = 0, gain = 0,
-        gain_scale = 1.0, gain_offset = 0.0, activation = "none", stash = 0, arrivals = 0))]
+        gain_scale = 1.0, gain_offset = 0.0, activation = None, stash = 0, arrivals = 0))]
     #[expect(clippy::too_many_arguments, reason = "they come by their names")]
     fn new(
         py: Python<'_>,
@@ -32,11 +32,12 @@ impl Around {
         gain: u64,
         gain_scale: f32,
         gain_offset: f32,
-        activation: &str,
+        activation: Option<&str>,
         stash: u64,
         arrivals: u64,
     ) -> PyResult<Self> {
-        let activation = wcodec::gpu::Activation::from_name(activation).map_err(|e| to_py(py, &e))?;
+        let known = |name| wcodec::gpu::Activation::from_name(name).map_err(|e| to_py(py, &e));
+        let activation = activation.map(known).transpose()?;
         Ok(Self(wcodec::gpu::Around {
             squared,
             epsilon,
