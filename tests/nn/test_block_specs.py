@@ -200,7 +200,7 @@ def test_descriptions_stand_for_codes_of_their_own() -> None:
 
 
 def test_the_table_of_decoder_layers() -> None:
-    from sweep import blocks as script
+    from tests.sweep import blocks as script
 
     layers = {name: script.layers_of(name) for name in ("llama", "mixtral", "qwen3_next", "gpt2")}
     fused = {name: [one.fused for one in found] for name, found in layers.items()}

@@ -1,5 +1,5 @@
 """Counts which decoder layers of transformers are fused, and writes the table of ``docs/fused-layers.md``:
-``PYTHONPATH=tests python -m sweep.blocks --table docs/fused-layers.md``.
+``python -m tests.sweep.blocks --table docs/fused-layers.md``.
 
 Models have no values: their modules are asked what would become of them if their linear layers were compressed.
 """
