@@ -104,7 +104,7 @@ def table(layers: dict[str, list[Found]]) -> str:
     lines += [f"| {reason} | {count} |" for reason, count in sorted(counts.items(), key=lambda c: (-c[1], c[0]))]
     for fused, ones in by_fused.items():
         names = sorted({one.layer.removesuffix("DecoderLayer") for one in ones})
-        lines += ["", f"*{fused.capitalize()}*", ""]
+        lines += ["", f"*{fused.capitalize()}*", ""] if names else []
         lines += [f"- {', '.join(names[at : at + 8])}" for at in range(0, len(names), 8)]
     return "\n".join(lines)
 
