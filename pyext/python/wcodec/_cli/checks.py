@@ -9,13 +9,11 @@ from pathlib import Path
 
 from .._core import paths
 from .._core.errors import InputError
-from .._core.options import coder_for
+from .._core.options import TILED_CODERS, coder_for
 from .._core.paths import regular
 from . import calibration
 from .beginning import output_of
 from .output import check_plan, check_plot
-
-_TILED = ("rans", "huffman")
 
 
 def _given(a: argparse.Namespace, name: str) -> bool:
@@ -72,7 +70,8 @@ def roundtrip(a: argparse.Namespace) -> None:
 
 def _of_coders(a: argparse.Namespace, coders: set[str | None], why: str) -> None:
     names = why.format(", ".join(sorted(c for c in coders if c)))
-    _useless(a, ("layout", "tile", "table_bits"), coders.isdisjoint(_TILED), names, ", or take coder rans or huffman")
+    tiled = not coders.isdisjoint(TILED_CODERS)
+    _useless(a, ("layout", "tile", "table_bits"), not tiled, names, ", or take coder rans or huffman")
     _useless(a, ("level",), "zstd" not in coders, names, ", or take coder zstd")
 
 

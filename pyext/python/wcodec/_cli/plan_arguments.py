@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._core.options import CODERS, PURPOSES
+from .._core.options import CODERS, PURPOSES, TILED_CODERS
 from . import calibration
 from .arguments import choices, original, positive, rates
 
@@ -27,9 +27,9 @@ def frontier_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coder",
         type=choices(known),
-        default=["rans", "huffman"],
+        default=list(TILED_CODERS),
         metavar="LIST",
-        help=f"all, or some of {', '.join(known)}, with commas between (default: rans,huffman)",
+        help=f"all, or some of {', '.join(known)}, with commas between (default: {','.join(TILED_CODERS)})",
     )
     calibration.add_options(parser, none=True)
     parser.add_argument("--plot", metavar="OUT", help="draw KL against bits into a picture, such as frontier.png")
@@ -66,7 +66,7 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
                              "best)")  # fmt: skip
     parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
                         help="what the bytes are for, as for encode (default: speed)")  # fmt: skip
-    parser.add_argument("--coder", choices=("rans", "huffman"), help="entropy coder (default: by --optimize)")
+    parser.add_argument("--coder", choices=TILED_CODERS, help="entropy coder (default: by --optimize)")
     for name, what in (
         ("include", "quantize only tensors that match"),
         ("exclude", "store matching tensors as they are"),

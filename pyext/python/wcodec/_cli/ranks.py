@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from .._core import format as fmt
+from .._core.options import TILED_CODERS
 from .._native import safe
 from .arguments import bits, counts
 from .output import document, put, say
@@ -22,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         help="of a model that is not compressed, how it would be (default: int8; rate with "
                              "--bits)")  # fmt: skip
     parser.add_argument("--bits", type=bits, metavar="B", help="bits per weight of scheme rate, 1 to 8")
-    parser.add_argument("--coder", choices=("rans", "huffman"), help="entropy coder (default: huffman)")
+    parser.add_argument("--coder", choices=TILED_CODERS, help="entropy coder (default: huffman)")
     parser.add_argument("--exclude", action="append", default=[], metavar="GLOB",
                         help="leave matching layers uncompressed (may be repeated)")  # fmt: skip
     parser.add_argument("--trust-remote-code", action="store_true",

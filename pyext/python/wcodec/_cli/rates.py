@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from .. import _native
 from .._core.errors import InputError
-from .._core.options import CODERS, decode_options
+from .._core.options import CODERS, TILED_CODERS, decode_options
 from .._core.reports import RateSummary
 from .._file.container import TensorEntry
 from . import reference
@@ -40,8 +40,8 @@ def coders(asked: list[str], trellis: bool | None) -> list[str]:
     """Those to try: of all that there are, the ones that scheme ``rate`` makes something of."""
     if set(asked) == set(CODERS):
         # What coder raw stores has 8 bits, whatever is asked for.
-        return ["rans", "huffman"] if trellis else [c for c in asked if c != "raw"]
-    wrong = [c for c in asked if c not in ("rans", "huffman")]
+        return list(TILED_CODERS) if trellis else [c for c in asked if c != "raw"]
+    wrong = [c for c in asked if c not in TILED_CODERS]
     if trellis and wrong:
         raise InputError(f"a trellis with coder {wrong[0]} (use --coder rans,huffman, or leave --trellis out)")
     return asked

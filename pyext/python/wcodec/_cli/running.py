@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._core.options import DTYPES, SCHEMES
+from .._core.options import DTYPES, RESIDENCIES, SCHEMES
 from .arguments import bits, bits_or_list, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
 from .parsing import Parser
 
@@ -20,7 +20,7 @@ def _model(parser: argparse.ArgumentParser, what: str = "the folder of a checkpo
 
 def _place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
-    parser.add_argument("--residency", choices=("device", "host", "disk", "auto"),
+    parser.add_argument("--residency", choices=RESIDENCIES,
                         help="where compressed weights live: device (the GPU's memory), host (CPU offload), disk (read "
                              "while the model runs, also on a CPU), or auto, where they fit, in this order (default: "
                              "as the model was saved, or device)")  # fmt: skip

@@ -22,6 +22,8 @@ CODERS = tuple(_FACTS["coders"])
 TILED_CODERS = tuple(_FACTS["tiled_coders"])
 """Those that work in tiles, which a trellis needs."""
 LAYOUTS = tuple(_FACTS["layouts"])
+RESIDENCIES = ("device", "host", "disk", "auto")
+"""Places of compressed weights: GPU memory, pinned host memory, the file, or where they fit."""
 PURPOSES = ("speed", "size")
 """Purposes that bytes can be optimized for; the first is the default."""
 DTYPES = ("float32", "float16", "bfloat16")

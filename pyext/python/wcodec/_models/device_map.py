@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from .._core.errors import InputError
+from .._core.options import RESIDENCIES
 from ..nn import CompressedLayer
-from ..nn._weights.placement import RESIDENCIES, checked_settings
+from ..nn._weights.placement import checked_settings
 from ..nn._weights.store import Store
 
 _MARKER = "_marker"

@@ -10,9 +10,7 @@ from typing import NoReturn, TypedDict
 from ... import _native
 from ..._core import format as fmt
 from ..._core.errors import InputError
-from ..._core.options import AUTO, choice, size
-
-RESIDENCIES = ("device", "host", "disk", "auto")
+from ..._core.options import AUTO, RESIDENCIES, choice, size
 
 # A larger ring gains next to nothing, as what is larger than a slot comes in pieces: TinyLlama on an H200 streams at
 # 91, 97 and 99 % of its best with rings of 64, 96 and 144 MiB.
