@@ -123,7 +123,7 @@ def measure(args: argparse.Namespace, repeat: int) -> None:
 
 
 def measure_parts(args: argparse.Namespace) -> None:
-    """What the steps take by themselves."""
+    """Measures each step by itself: copying from the GPU, encoding and placing."""
     model = build(args.model, args.device)
     tensors = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 2}
     synchronize(args.device)

@@ -37,7 +37,7 @@ QUADS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def graphs(held: Weights, tokens: int) -> dict[str, Graph]:
-    """Of all copies, one after the other: products, and decoding with cuBLAS behind it."""
+    """Makes two graphs over all copies, one after the other: products, and decoding followed by cuBLAS."""
     (_, rows, columns) = held.groups[0][0]
     x = torch.randn((tokens, columns), device="cuda", dtype=torch.bfloat16)
     scratch = torch.empty((rows, columns), device="cuda", dtype=torch.bfloat16)

@@ -69,7 +69,7 @@ def divisor(by: int) -> Any:
 
 @dataclass
 class Launch:
-    """Of one matrix, but for addresses."""
+    """The launch of one matrix's product, without addresses."""
 
     early: bool
     warps: int
@@ -275,7 +275,7 @@ class Plain:
 def plain_graph(
     layers: dict[str, torch.Tensor], x: dict[int, torch.Tensor], tile: int, kernels: Kernels
 ) -> products.Graph:
-    """Of all layers."""
+    """A CUDA graph of the products of all layers."""
     device = torch.cuda.get_device_properties()
     matrices = [Plain(weight, tile, device) for weight in layers.values()]
     works = [matrix.product(x[matrix.weight.shape[1]]) for matrix in matrices]

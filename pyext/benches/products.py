@@ -61,7 +61,7 @@ def weights(layer: Layer, generator: torch.Generator) -> torch.Tensor:
 
 
 def copies(rows: int, columns: int, most: int = 64) -> int:
-    """Of a matrix, so many that no cache holds them as bf16, or as many as there may be."""
+    """The number of copies of a matrix: so many that no cache holds them as bf16, but at most ``most``."""
     return min(max(BEYOND_CACHE // (2 * rows * columns), 2), most)
 
 
@@ -86,7 +86,7 @@ class Graph:
 
 
 def microseconds(graphs: dict[str, Graph], rounds: int = 15) -> dict[str, list[float]]:
-    """Of each graph, in turns, ascending."""
+    """Times of each graph, replayed in turns, in ascending order."""
     found: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(rounds + 2):
         for name, graph in graphs.items():
@@ -139,7 +139,7 @@ def row(weights: Weights, batch: int, merged: bool, by: float) -> dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What says which models are measured, and how they are compressed."""
+    """Adds the options that say which models are measured, and how they are compressed."""
     parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
     parser.add_argument("--trellis", action="store_true", help="with a trellis")
     parser.add_argument("--table-bits", type=int, help="log2 of the slots of coder huffman's tables, with --bits")

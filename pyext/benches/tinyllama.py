@@ -78,7 +78,7 @@ class Bench:
         print(name, json.dumps(values), flush=True)
 
     def guarded(self, name: str, run: Callable[[], None]) -> None:
-        """What fails is noted, and the other sections go on."""
+        """Runs a section. A failure is noted, and the other sections go on."""
         try:
             run()
         except Exception as error:
@@ -200,7 +200,7 @@ class Bench:
         )
 
     def offload(self) -> None:
-        """What there is without compression; the baseline is of no use afterwards."""
+        """Measures offloading without compression; the baseline is of no use afterwards."""
         try:
             from accelerate import cpu_offload
         except ImportError:

@@ -1,4 +1,4 @@
-"""What the benchmark of Llamas measures with: the model, generation, decode steps, memory."""
+"""Tools of the benchmark of Llamas: the model, generation, decode steps, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part: libraries, their variants, and the packages that each needs. The one place to change a version."""
+"""The libraries that take part, their variants, and the packages that each needs. The one place to change a version."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Peer:
     title: str
     variants: tuple[Variant, ...]
     requirements: tuple[str, ...] = ()
-    """What pip installs beside torch, transformers and wcodec, which all share."""
+    """Packages that pip installs beside torch, transformers and wcodec, which all peers share."""
     gpu_requirements: tuple[str, ...] = ()
-    """What it needs besides where it runs on a GPU; ``{cuda}`` is the major version of torch's CUDA."""
+    """Packages that it needs in addition on a GPU; ``{cuda}`` is the major version of torch's CUDA."""
     no_build_isolation: bool = False
     """Its build looks at the torch that is there."""
     ours: bool = False
@@ -59,7 +59,7 @@ class Peer:
         return tuple(map(package, (*self.requirements, *self.gpu_requirements)))
 
     def needs(self, cuda: str | None) -> list[str]:
-        """What pip is asked for, on a GPU of that version of CUDA or on a CPU."""
+        """The requirements for pip, on a GPU of that version of CUDA or, without one, on a CPU."""
         gpu = () if cuda is None else self.gpu_requirements
         return [r.format(cuda=(cuda or "").partition(".")[0]) for r in (*self.requirements, *gpu)]
 

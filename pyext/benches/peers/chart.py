@@ -17,7 +17,7 @@ from .report import BF16, Json, order, value
 
 # One meaning for each colour, as in docs/chart.py; on white, which a dark page shows as well.
 OURS, OTHERS, LINES = "#1f6feb", "#57606a", "#d0d7de"
-# Where a name may stand beside its point, the best place first: offsets in points, and which side is at the point.
+# Positions of a name beside its point, the best first: offsets in points, and the side of the text at the point.
 PLACES = (
     (7, -3, "left"), (-7, -3, "right"), (0, 7, "center"), (0, -13, "center"), (7, 6, "left"), (-7, 6, "right"),
     (7, -12, "left"), (-7, -12, "right"), (0, 17, "center"), (0, -23, "center"), (14, 15, "left"), (-14, 15, "right"),
@@ -92,7 +92,7 @@ def scatter(ax: Axes, points: list[Point], beside: Text | None = None) -> list[A
 
 
 def _box(text: Annotation, renderer: Any) -> Any:
-    """Of the words alone: an annotation's own box goes on to its point."""
+    """The box of the words alone: an annotation's own box includes its point."""
     text.update_positions(renderer)
     return Text.get_window_extent(text, renderer)
 
@@ -109,7 +109,7 @@ def quality(report: Json) -> list[Point]:
     out: list[Point] = []
     for row in order(report):
         bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")
-        # The same point again is the same weights again.
+        # An equal point stands for equal weights, and is drawn once.
         if bits is None or not kl or bits > MOST_BITS or (bits, kl) in [p[:2] for p in out]:
             continue
         out.append(Point(bits, kl, short(row["label"]), color_of(row)))
@@ -140,7 +140,7 @@ def speeds(report: Json) -> tuple[list[Point], str, str]:
         found = value(row, rate, "tokens_per_s")
         hollow = found is None and rate != "eager/1" and value(row, "eager/1", "tokens_per_s") is not None
         if hollow:
-            # What cannot be captured is shown by its eager speed, against bf16's eager speed.
+            # A peer that cannot be captured is shown by its eager speed, against bf16's eager speed.
             found = value(row, "eager/1", "tokens_per_s")
             beside = value(row, "eager/1", "bf16_tokens_per_s") or value(baseline, "eager/1", "tokens_per_s")
         else:

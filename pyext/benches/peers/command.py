@@ -129,7 +129,7 @@ def cpu_name() -> str:
 
 
 def machine(device: str) -> Json:
-    """What is known without torch; a process of a peer adds the GPU."""
+    """The machine's description, as far as it is known without torch; a process of a peer adds the GPU."""
     out: Json = {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -147,7 +147,7 @@ def machine(device: str) -> Json:
 
 
 def settings_of(args: argparse.Namespace, device: str) -> Json:
-    """What all peers are measured with."""
+    """The settings that all peers are measured with."""
     usual: dict[str, Any] = QUICK if args.quick else USUAL
     cpu = device == "cpu"
     sections = args.sections or (CPU_SECTIONS if cpu else SECTIONS)
@@ -173,7 +173,7 @@ class Run:
         self.path: Path = args.json or args.environments / f"{'cpu' if device == 'cpu' else 'gpu'}.json"
         command = "python pyext/benches/peers " + shlex.join(without_paths(args.given))
         fresh = report.empty(self.settings, machine(device), command.strip(), datetime.date.today().isoformat())
-        # What was there before this run, which has to fit it.
+        # The report from before this run, which has to match its settings, machine and versions.
         self.before: Json | None = None
         self.report = self._resumed(fresh) if args.resume and self.path.exists() else fresh
         limit = args.limit or (QUICK if args.quick else USUAL)["limit"]
@@ -208,7 +208,7 @@ class Run:
         return out
 
     def todo(self, name: str) -> Todo:
-        """What is left to measure of a peer; adds its rows."""
+        """The sections of a peer that are left to measure; adds its rows to the report."""
         out: Todo = {}
         for variant in PEERS[name].variants:
             if self.args.rows and variant.name not in self.args.rows:

@@ -35,7 +35,7 @@ class Unavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Options:
-    """How packages are had."""
+    """Options of how packages are installed."""
 
     folder: Path
     installed: bool = False
@@ -52,7 +52,7 @@ class Environment:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of the packages that this interpreter has."""
+    """Versions of the packages that this interpreter has."""
     out = {}
     for name in packages:
         try:
@@ -68,7 +68,7 @@ def constraints() -> list[str]:
 
 
 def base_folders() -> list[str]:
-    """Where this interpreter finds its packages, PYTHONPATH aside, which is inherited."""
+    """Folders in which this interpreter finds its packages, without PYTHONPATH, which is inherited."""
     folders = [sysconfig.get_paths()[key] for key in ("purelib", "platlib")]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())

@@ -1,4 +1,4 @@
-"""What the process of a peer tells the one that started it: a line of JSON for each thing, in a file that both know.
+"""Messages from the process of a peer to its parent: a line of JSON for each, in a file that both know.
 
 A file, because libraries print where they like, and because what was written stays when a process dies.
 """

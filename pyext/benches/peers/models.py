@@ -19,7 +19,7 @@ EVERY = 9
 WINDOW = 512
 
 SHAPES = ("embedded", *tinyllama_model.SHAPES)
-"""What speeds are measured on: the repository's model, or one that is made up."""
+"""Models that speeds are measured on: the repository's own, or one with made-up weights."""
 
 
 def embedded(dtype: torch.dtype, device: str) -> Any:
@@ -68,7 +68,7 @@ class Quality:
         }
 
     def of_weights(self, weights: dict[str, torch.Tensor]) -> dict[str, float | None]:
-        """Of the decoded weights alone: both models compute in float32."""
+        """The quality of the decoded weights alone: both models compute in float32."""
         other = embedded(torch.float32, self.device)
         for name, weight in weights.items():
             layer = other.get_submodule(name)

@@ -23,7 +23,8 @@ def kill(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
 def run(
     command: Sequence[str], limit: float, *, folder: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What a command says, after at most ``limit`` seconds. Nothing of it is left, whatever ends this.
+    """Runs a command for at most ``limit`` seconds, and returns its output. No process of it remains, however this
+    ends.
 
     :raises subprocess.TimeoutExpired: if it took longer.
     :raises OSError: if it cannot be started.

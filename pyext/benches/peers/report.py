@@ -70,7 +70,7 @@ def read(path: Path) -> Json:
 
 
 def differing(one: Json, other: Json) -> list[str]:
-    """What has to be the same and is not: settings, the machine, versions."""
+    """The differences that forbid a comparison: settings, the machine, versions."""
     a, b = one["settings"], other["settings"]
     out = [f"{name} {a.get(name)} and {b.get(name)}" for name in COMPARED if a.get(name) != b.get(name)]
     out += other_machine(a["device"], one["machine"], other["machine"])
@@ -78,7 +78,7 @@ def differing(one: Json, other: Json) -> list[str]:
 
 
 def other_machine(device: str, one: Json, other: Json) -> list[str]:
-    """What differs of the GPU, or of the CPU where that computes; what only one of them knows is not compared.
+    """The differences of the GPU, or of the CPU if that computes. A fact that only one report knows is not compared.
 
     >>> other_machine("cuda", {"gpu": "A", "cpu": "x"}, {"gpu": "B", "cpu": "y"})
     ['GPU A and B']
@@ -128,8 +128,8 @@ def refuse(differences: list[str]) -> None:
 
 
 def merge(reports: Iterable[Json]) -> Json:
-    """Of several runs with the same settings, machine and versions; a section that was measured is not replaced by one
-    that failed.
+    """Merges runs with the same settings, machine and versions; a section that was measured is not replaced by one that
+    failed.
 
     :raises ReportError: if any of these differ.
     """
@@ -353,7 +353,7 @@ def _decoding(found: Json) -> str:
 
 
 def _about(report: Json) -> str:
-    """What was measured on, with which versions."""
+    """The machine and the versions that were measured."""
     machine, settings = report["machine"], report["settings"]
     where = ", ".join(str(machine[k]) for k in ("gpu", "driver", "cpu", "cores") if machine.get(k))
     versions: dict[str, str] = {}

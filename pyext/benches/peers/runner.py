@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass
 class Job:
-    """What a process is asked to do."""
+    """The work of a process."""
 
     peer: str
     settings: dict[str, Any]
@@ -62,7 +62,7 @@ class Job:
 
 
 def ended(code: int) -> str:
-    """What an exit status says."""
+    """The meaning of an exit status."""
     if code < 0:
         try:
             return f"the process died of {signal.Signals(-code).name}"
@@ -72,7 +72,7 @@ def ended(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """What a process said last, where it may have said why."""
+    """The last line of a process's log, which may tell why it ended."""
     try:
         lines = [x.strip() for x in log.read_text(encoding="utf-8", errors="replace").splitlines() if x.strip()]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What is measured of one row: quality, memory and loading, generation, decode steps, prefill."""
+"""The sections measured for one row: quality, memory and loading, generation, decode steps, prefill."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from .turns import Turns
 
 Values = dict[str, Any]
 FURTHEST = 0.2
-"""How far logits may be from those of the eager step, by rounding in other orders, in parts of the largest."""
+"""The largest accepted distance of logits from those of the eager step, relative to the largest logit. Other orders of
+addition round differently."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The same for all peers; results with other settings are not put side by side."""
+    """Settings common to all peers; results with other settings are not put side by side."""
 
     device: str
     shapes: str
@@ -150,7 +151,7 @@ class Row:
         step = make(steps)
         bench.synchronize()
         seconds = time.perf_counter() - begin
-        # What is captured without all of its work is fast and wrong.
+        # A step that was captured without all of its work is fast and wrong.
         apart = bench.largest(steps.first(step), wanted)
         if not apart < FURTHEST:
             raise ArithmeticError(f"its logits are not those of the eager step ({apart:.2g} of the largest apart)")

@@ -21,7 +21,7 @@ from .events import Writer
 RESTART = 75
 """Exit status: what was measured is told, and the rest needs a process anew."""
 LONGEST_REASON = 240
-# What every peer has, besides its own packages.
+# Packages that every peer has, besides its own.
 SHARED = ("wcodec", "torch", "transformers", "accelerate", "triton", "numpy")
 
 
@@ -35,7 +35,7 @@ def reason(error: BaseException) -> str:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What it runs on, as torch sees it."""
+    """The machine, as torch sees it."""
     import torch
 
     out: dict[str, Any] = {"torch_threads": torch.get_num_threads()}

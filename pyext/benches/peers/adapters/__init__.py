@@ -1,4 +1,4 @@
-"""How each library is called: a module for each, whose ``prepare`` changes a model in bf16 in place."""
+"""Adapters that call each library: a module for each, whose ``prepare`` changes a model in bf16 in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adapters give back, and what they share: replacing linear layers, counting bytes, decoding by multiplying."""
+"""The result type of adapters, and their helpers: replacing linear layers, counting bytes, decoding by multiplying."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _encoder() -> Any:
 
 
 def _encoded(utils: Any, weights: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What its checkpoints hold of some weights that are stored together."""
+    """The tensors that its checkpoints hold for weights that are stored together."""
     flat = [w.detach().cpu().flatten() for w in weights]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         _, counter = utils.get_codec(torch.cat(flat))
