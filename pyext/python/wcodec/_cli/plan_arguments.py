@@ -10,7 +10,7 @@ from .arguments import choices, original, positive, rates
 
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
-    """What commands have that run an original model on a text."""
+    """Adds the arguments of commands that run an original model on a text."""
     parser.add_argument("--windows", type=positive, metavar="N",
                         help="windows of 512 tokens, spread over the text's second half (default: 24)")  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
@@ -18,7 +18,7 @@ def _measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def frontier_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of ``wcodec frontier``."""
+    """Adds the arguments of ``wcodec frontier``."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     parser.add_argument("--text", required=True, metavar="FILE", help="a file of UTF-8 text, new to the model")
     parser.add_argument("--bits", type=rates, default=(4.0, 3.5, 3.0), metavar="LIST",
@@ -40,7 +40,7 @@ def frontier_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
-    """What a plan is to meet, and what it is measured on."""
+    """Adds the arguments for a plan's target, and for the text that it is measured on."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--budget", metavar="SIZE",
                        help="choose the bits: for a file of so many bytes, such as 600MB, or for bits per weight of "
@@ -53,7 +53,7 @@ def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of ``wcodec plan``."""
+    """Adds the arguments of ``wcodec plan``."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     target_arguments(parser, required=True)
     parser.add_argument("--save", metavar="PLAN.json", help="save the plan, for wcodec encode --plan PLAN.json")

@@ -13,7 +13,7 @@ from .output import document, put, say
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Of ``wcodec ranks``."""
+    """Adds the arguments of ``wcodec ranks``."""
     parser.add_argument(
         "model", metavar="MODEL", help="a .wcodec file or folder, or any folder with a config.json: no weights are read"
     )

@@ -1,8 +1,8 @@
-"""What ``wcodec roundtrip`` checks of scheme ``rate``, with :mod:`._cli.reference`.
+"""Checks of ``wcodec roundtrip`` for scheme ``rate``, with :mod:`._cli.reference`.
 
-How levels and scales are chosen is the encoder's own matter. What they are worth is not, nor that they are a path
-through the trellis where one is named, that their error is the one that the file states, that there are as many bits as
-were asked for, and that every way to decode them gives the same.
+The encoder is free to choose levels and scales. Their values are not a matter of choice. With a trellis, the levels
+have to be a path through it. The error has to be the one that the file states, and the bits as many as were asked for.
+Every way to decode has to give the same values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .._file.container import TensorEntry
 from . import reference
 
 Array = npt.NDArray[Any]
-#: What is wrong: a word, and how.
+#: A difference: a word for it, and the details.
 Difference = tuple[str, str]
 
 # FORMAT.md has no such bound; the encoder says that it meets targets to half a percent.
@@ -57,7 +57,7 @@ class Judge:
     def check(
         self, entry: TensorEntry, source: reference.Checkpoint, restored: reference.Checkpoint
     ) -> Iterator[Difference]:
-        """What is wrong with a tensor."""
+        """The differences found in a tensor."""
         view = reference.View(entry.count * entry.rows, entry.cols, entry.row_axis)
         kind = np.dtype(reference._BITS[entry.dtype])
         before, after = (view.of(file.data(entry.name).view(kind)) for file in (source, restored))

@@ -81,7 +81,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class View:
-    """How a tensor is seen as one tall matrix: the rows of all its matrices, one below the other."""
+    """A view of a tensor as one tall matrix: the rows of all its matrices, one below the other."""
 
     rows: int
     cols: int
@@ -165,12 +165,12 @@ def encode(data: npt.NDArray[np.uint8], dtype: str, view: View, scale: str, bloc
 
 
 def values_of_levels(levels: Array, scales: Array, dtype: str) -> Array:
-    """What levels of scheme ``rate`` are worth: float32 has ``level + 1/2`` times a scale exactly."""
+    """Values of the levels of scheme ``rate``: float32 has ``level + 1/2`` times a scale exactly."""
     return round_to((levels.astype(np.float32) + np.float32(0.5)) * scales, dtype)
 
 
 def off_the_path(levels: Array, tile: int) -> npt.NDArray[np.bool_]:
-    """Where levels are none that a trellis can be at, in rows of tiles so wide.
+    """Marks levels that a trellis cannot reach, in rows of tiles of that width.
 
     The lowest bit of a level says which quantizer it is of: the parity of what the levels in every other column before
     it, from the tile's left edge on, have in the bit above.

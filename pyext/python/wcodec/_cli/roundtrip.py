@@ -30,9 +30,9 @@ from .output import document, prose, put, show_progress, tabulate, tell
 # Enough to see what is wrong; a broken coder differs everywhere.
 _MAX_DIFFERENCES = 20
 _HEADINGS = ("coder", "scale", "result", "original", "stored", "ratio", "bits/weight", "encode s", "decode s")
-# What is asked for where nobody says it.
+# Bits of scheme ``rate`` unless others are asked for.
 _BITS = 4.0
-# What was equal, by scheme.
+# The verdict on a file without differences, by scheme.
 _EQUAL = {
     "int8": "symbols, scales and values equal bit for bit",
     "rate": "values equal bit for bit in every way to decode them, errors and bits as stated",
@@ -50,7 +50,7 @@ class _Way:
     bits: float | None = None
 
     def __str__(self) -> str:
-        """What there is to choose beside the coder, for file names and people."""
+        """The choices besides the coder, for file names and people."""
         return self.scale if self.scheme == "int8" else self.scheme if self.bits is None else f"{self.bits:g} bits"
 
 
@@ -143,7 +143,7 @@ def _asked(result: dict[str, Any]) -> str | None:
 
 
 def _ways(a: argparse.Namespace) -> list[_Way]:
-    """What to try, in order."""
+    """The combinations to try, in order."""
     scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
     if scheme == "rate":
         coders = rates.coders(a.coder, a.trellis)
@@ -187,7 +187,7 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
                 for what, detail in judge.target(way.bits, report.rate):
                     _note(differences, "", what, detail)
     except (CorruptError, FormatError) as error:
-        # What was just written cannot be read back: the very failure that this command looks for.
+        # A file that was just written cannot be read back: the very failure that this command looks for.
         _note(differences, error.tensor or "", "decode", str(error))
     if not a.keep:
         encoded.unlink()
@@ -275,7 +275,7 @@ def _check(
 
 
 def _parts(entry: TensorEntry, restored: reference.Checkpoint, view: reference.View) -> dict[str, npt.NDArray[Any]]:
-    """What the native code made of a tensor: symbols and values in the tensor's order, scales in that of the rows."""
+    """Results of the native code for a tensor: symbols and values in the tensor's order, scales in that of the rows."""
     scales = entry.scales()
     if entry.row_axis == 1:
         scales = scales.T

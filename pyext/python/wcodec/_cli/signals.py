@@ -10,7 +10,8 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = ("SIGTERM", "SIGHUP")
-# Who ends a program often says so twice, as a terminal and the shell in it do: that must not break off the cleaning up.
+# A second signal within this time is ignored. A terminal and its shell often both send one, and the second must not
+# interrupt the cleaning up.
 _GRACE_SECONDS = 10.0
 
 

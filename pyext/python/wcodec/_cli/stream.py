@@ -8,21 +8,22 @@ from transformers.generation.streamers import BaseStreamer
 
 from . import output
 
-# How many of the last tokens are decoded again with each new one: what a token reads as depends on those before it.
+# Preceding tokens that are decoded again with each new one, since the text of a token depends on those before it.
 _CONTEXT = 8
-# What stands for bytes that are no character yet.
+# The placeholder for bytes that are no complete character yet.
 _UNFINISHED = "�"
 
 
 class Stream(BaseStreamer):  # type: ignore[misc]
-    """What ``generate`` of transformers hands each new token to. The text is printed after a head, the prompt.
+    """A streamer that ``generate`` of transformers passes each new token to. The text is printed after a head, the
+    prompt.
 
     :param live: whether text is printed as it comes, or at the end.
     """
 
     def __init__(self, tokenizer: Any, head: str, *, live: bool) -> None:
         self.text = ""
-        """What was written so far, without the prompt."""
+        """The text written so far, without the prompt."""
         self._tokenizer, self._head, self._live = tokenizer, head, live
         self._ids: list[int] = []
         # Tokens before this one have been read; those before the other serve as their context.
@@ -65,7 +66,7 @@ class Stream(BaseStreamer):  # type: ignore[misc]
             output.say(self._head + whole)
 
     def _unread(self) -> str:
-        """What the tokens that were not read yet add to those before."""
+        """The text that unread tokens add to those before."""
         ids = self._ids[self._begin :]
         before = self._decoded(ids[: self._read - self._begin])
         return self._decoded(ids)[len(before) :]
