@@ -37,7 +37,7 @@ _LOGITS_BYTES = 1 << 28
 _MOST_WINDOWS = 4
 # Tokens that show which layers share an input.
 _FIRST = 8
-# What configs say that does not change what a model computes.
+# Keys of a config that do not change the model's results.
 _NOT_HASHED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "quantization_config")
 
 
@@ -149,7 +149,8 @@ def _placed(model: Any, device: torch.device | str | None) -> Iterator[torch.dev
         yield place
         return
     try:
-        # Where its memory does not suffice, some of the model has come there already.
+        # This is inside the ``try``: if the device's memory runs out, part of the model is on it already and has to go
+        # back.
         model.to(place)
         yield place
     finally:
@@ -347,7 +348,7 @@ class _Collector:
             self._kept[name] = [moments.pack(block) for _, block in blocks]
 
     def statistics(self, text: list[torch.Tensor], source: str) -> Statistics:
-        """What was found."""
+        """The statistics that were collected."""
         units: dict[str, UnitRecord] = {}
         for product in self._found.products:
             site: str | None = self._site[product.name]

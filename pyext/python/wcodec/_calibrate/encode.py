@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Rows of each matrix that bits are counted by.
 _SAMPLE_ROWS = 128
-# How near to the target is near enough, of it, and how often is tried.
+# The relative distance from the target that is accepted, and the number of attempts.
 _CLOSE = 1e-3
 _TRIES = 6
 # Weights up to which all are counted in the end, and so often: where a table weighs, a sample says too little of it.
@@ -79,7 +79,7 @@ class Chooser:
             raise InputError("the statistics are of none of the tensors (collect them from this model)")
         factors = statistics.factors()
         self._known = frozenset(known)
-        # What GPT-2 stores with a row for each input.
+        # Weights that are stored with a row for each input, as in GPT-2.
         turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
         transpose = patterns("transpose", options.get("transpose") or ())
         steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
@@ -92,7 +92,7 @@ class Chooser:
         self._constant = 1.0
 
     def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
-        """What the native encoder takes besides the source: options with the steps that were found, and the function
+        """The native encoder's arguments besides the source: options with the steps that were found, and the function
         that chooses a tensor's levels."""
         self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
         return self._native(self._constant), self.levels
@@ -185,7 +185,7 @@ class Chooser:
         share: dict[str, float] = {}
         for name, dtype, shape, tied_to in self._declared:
             if tied_to is not None:
-                # The same object, so that the encoder sees that it is to be stored once.
+                # It is the same object, so that the encoder recognizes a tie and stores the tensor once.
                 samples[name] = samples[tied_to]
                 if tied_to in rows:
                     rows[name] = rows[tied_to]
@@ -229,8 +229,8 @@ def _checked(options: Mapping[str, Any]) -> _EncodeOptions:
 
 
 def _next(tried: list[tuple[float, float]], wanted: float) -> float:
-    """Where the bits are likely to be those that are wanted: on the line through the nearest two points, or one bit for
-    each power of 2."""
+    """The next constant to try for the bits that are wanted: on the line through the nearest two points, or, with a
+    single point, one bit for each power of 2."""
     nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))[:2]
     (x, y), slope = nearest[0], -1.0
     if len(nearest) == 2 and nearest[1][0] != x:

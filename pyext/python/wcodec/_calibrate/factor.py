@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What quantization of a matrix knows of its input."""
+    """The statistics of a matrix's input, as its quantization uses them."""
 
     blocks: tuple[Block, ...]
     order: torch.Tensor | None
@@ -109,7 +109,8 @@ def feedback(blocks: list[tuple[int, torch.Tensor]], own_order: bool) -> Feedbac
 
 
 def predictability(blocks: list[tuple[int, torch.Tensor]]) -> float:
-    """How much of an error is left where later columns make up for it: mean ``v^2`` by the mean diagonal, 0 to 1."""
+    """The fraction of an error that is left after later columns compensate it: mean ``v^2`` by the mean diagonal, 0 to
+    1."""
     left = total = 0.0
     for _, raw in blocks:
         if float(raw.diagonal().mean()) <= 0:

@@ -25,9 +25,9 @@ _VERSION = 1
 _WIDEST = 1 << 24
 # Bytes that are handed to the operating system at once.
 _PIECE = 1 << 26
-# What Python raises of a description that has something else somewhere.
+# Exceptions that Python raises for a description with unexpected content.
 _CONTRADICTIONS = (AttributeError, KeyError, IndexError, OverflowError, RecursionError, TypeError, ValueError)
-# Of second moments, whose sums are float32.
+# The largest accepted sum of second moments, which are summed in float32.
 _LARGEST = 1e37
 # The bits of 1.01 as float16.
 _MOST = 0x3C0A

@@ -73,7 +73,7 @@ def pack(moments: torch.Tensor) -> Packed:
     strips = []
     for begin in range(0, len(moments), _STRIP):
         strip = moments[begin : begin + _STRIP, begin:] * scale[begin:] * scale[begin : begin + _STRIP, None]
-        # Of inputs next to nothing, rounding may leave more than 1.
+        # Rounding may leave more than 1 for inputs close to zero.
         strips.append(strip.clamp_(-1, 1).to("cpu", torch.float16).reshape(-1))
     return Packed(diagonal.to("cpu"), torch.cat(strips))
 

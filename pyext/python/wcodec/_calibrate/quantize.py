@@ -13,7 +13,7 @@ from .factor import Feedback, one_thread
 from .scalar import round_columns
 from .trellis import best_paths
 
-# What a bit costs, in squares of a step; of a coarse one where there is no trellis, of a fine one where there is.
+# The cost of a bit in squared steps: coarse steps without a trellis, fine steps with one.
 RATE_WEIGHT = 0.1
 TRELLIS_RATE_WEIGHT = 0.2
 # The number of the outermost level: a row with a larger weight gets a larger step.
@@ -152,7 +152,7 @@ class _Work:
         levels = torch.empty((rows, cols), dtype=torch.int8, device=self.weight.device)
         scales = torch.empty(rows, dtype=torch.bfloat16, device=self.weight.device)
         limit = _CHUNK.get(self.weight.device.type, 1 << 26)
-        # Of the trellis, what survivors add in a tile is the largest.
+        # The additions of the survivors in a tile take the most memory with a trellis.
         width = max(cols, 4 * min(self.tile, cols) if self.trellis else 0)
         count = max(16, limit // (4 * max(width, 1)))
         for begin in range(0, rows, count):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """What is known of a matrix: a tensor of the checkpoint."""
+    """The statistics of a matrix: a tensor of the checkpoint."""
 
     rows: int
     cols: int
     transposed: bool
     """Whether the tensor has a row for each input."""
     kind: str
-    """What it shares with the other experts of its layer."""
+    """The key that it shares with the other experts of its layer."""
     expert: bool
     site: str | None
     """Whose second moments are those of its input; ``None`` where they were not collected."""
@@ -26,11 +26,11 @@ class UnitRecord:
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """What is known of an input that matrices share."""
+    """The statistics of an input that matrices share."""
 
     cols: int
     width: int
     """Columns of a block of its second moments."""
     tokens: int
     left: float
-    """What part of an error is left where later columns make up for it, 0 to 1."""
+    """The fraction of an error that is left after later columns compensate it, 0 to 1."""

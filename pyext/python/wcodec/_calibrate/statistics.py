@@ -1,4 +1,4 @@
-"""What was measured on a model: how much each matrix matters, and what its inputs look like."""
+"""Statistics measured on a model: the sensitivity of each matrix, and the second moments of its inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FISHER_POWER = 0.75
 
 @dataclass(frozen=True)
 class StatisticsReport:
-    """What statistics are based on."""
+    """The data that statistics are based on."""
 
     tokens: dict[str, int]
     """By tensor, the tokens that it was multiplied with."""
@@ -58,7 +58,7 @@ class StatisticsReport:
 
 
 class Statistics:
-    """What :func:`wcodec.collect_statistics` found: kept, saved, and used again for other rates.
+    """The result of :func:`wcodec.collect_statistics`: kept, saved, and used again for other rates.
 
     Tensors have the names that a saved checkpoint has for them; those of the model's own parameters are known too.
     """
@@ -186,7 +186,7 @@ class Statistics:
         return None
 
     def _cost(self, unit: UnitRecord) -> float:
-        """What a squared error of the rows' own size costs, for each weight and token."""
+        """The cost of a squared error of the rows' own size, for each weight and token."""
         cost = unit.sensitivity / (unit.rows * unit.cols * self.tokens)
         if unit.site is not None:
             cost *= self.sites[unit.site].left
@@ -231,7 +231,7 @@ def feedback_for(
     device: torch.device | str = "cpu",
     shape: Iterable[int] | None = None,
 ) -> factor.Feedback | None:
-    """What quantization of a tensor needs to know of its input; ``None`` where it has only its weights.
+    """The statistics of a tensor's input for error feedback; ``None`` where only the weights are known.
 
     It takes two matrices of inputs x inputs, and a factorization: that of the last input is kept for the next call.
 

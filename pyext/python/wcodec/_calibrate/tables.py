@@ -1,4 +1,4 @@
-"""What symbols cost: bits by the magnitude of a symbol, learned from those that were chosen before."""
+"""The cost of symbols: bits by the magnitude of a symbol, learned from those that were chosen before."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 # Magnitudes of int8 symbols at halves: m of q >= 0 is q, of q < 0 is ~q.
 MAGNITUDES = 128
-# What a magnitude that was not seen counts, so that it has a price at all: a high one, which keeps tables short.
+# The count of an unseen magnitude, which gives it a price at all: a high one, which keeps tables short.
 _UNSEEN = 0.02
-# What a table in a file takes for each magnitude that occurs, about.
+# The approximate bits of a table in a file for each magnitude that occurs.
 _ENTRY_BITS = 12
 
 
@@ -18,7 +18,7 @@ def magnitudes(levels: torch.Tensor) -> torch.Tensor:
 
 
 def histogram(levels: torch.Tensor, fine: bool) -> torch.Tensor:
-    """How often each magnitude occurs that is coded, ``int64 [128]``: half of those of a trellis' fine symbols."""
+    """Counts of each coded magnitude, ``int64 [128]``: half the magnitude for a trellis' fine symbols."""
     found = magnitudes(levels) >> 1 if fine else magnitudes(levels)
     return torch.bincount(found.reshape(-1).to(torch.int64), minlength=MAGNITUDES)
 

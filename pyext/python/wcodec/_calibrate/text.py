@@ -34,7 +34,7 @@ def length_for(model: Any, length: int | None) -> int:
 def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int) -> list[torch.Tensor]:
     """Windows ``int64 [tokens]`` of a text or of token ids, at most as many as asked for, spread over all of it."""
     if isinstance(data, Mapping):
-        # What a tokenizer returns.
+        # A tokenizer returns such a mapping.
         if "input_ids" not in data:
             raise InputError("data have no 'input_ids' (pass what a tokenizer returns, or token ids)")
         data = data["input_ids"]
@@ -95,7 +95,7 @@ def _spread(ids: torch.Tensor, windows: int, length: int, model: Any) -> list[to
 def sampled(
     model: Any, windows: int, length: int, seed: int, device: torch.device, advance: Callable[[int], object]
 ) -> list[torch.Tensor]:
-    """What the model writes by itself, token by token from its first one on, each drawn from its own predictions."""
+    """Text that the model generates, token by token from its first one on, each sampled from its own predictions."""
     config = getattr(model, "config", None)
     start = getattr(config, "bos_token_id", None)
     start = start if isinstance(start, int) and start >= 0 else 0

@@ -49,7 +49,7 @@ def best_paths(
     for begin in range(0, cols, tile):
         end = min(begin + tile, cols)
         walk.restart()
-        # What the errors of each survivor, and those of the tiles before, add to the targets of this tile.
+        # The sum that the errors of each survivor, and those of earlier tiles, add to the targets of this tile.
         added = x.new_zeros((end - begin, STATES, rows))
         if carry is not None:
             added += carry[begin:end, None]
@@ -142,7 +142,7 @@ def _columns(
 ) -> tuple[torch.Tensor, ...]:
     """Some columns: symbols of the survivors, the states that they come from, and their costs."""
     count, rows = x.shape
-    # What each survivor takes along: the state that it comes from, its symbols, what is added to targets to come.
+    # Data that each survivor carries: the state it comes from, its symbols, and its additions to later targets.
     states = torch.arange(STATES, device=x.device, dtype=torch.float32).view(1, STATES, 1)
     old = torch.cat([states.expand(1, STATES, rows), added])
     new = torch.empty_like(old)
