@@ -110,8 +110,8 @@ if _TYPE_CHECKING:
         sensitivity,
     )
 
-# Where each name is: it is imported when it is used for the first time. Commands start at once, without NumPy where
-# they need none, and torch is needed only by what works with it.
+# The module of each name, which is imported when the name is first used. Commands start at once, without NumPy unless
+# they need it, and torch is imported only for work that needs it.
 _MODULES = {
     "._api.files": (
         "compare",

@@ -1,4 +1,4 @@
-"""What this installation can do, and how to get what it cannot."""
+"""A check of this installation: its abilities, and advice on how to get those that are missing."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Check:
     name: str
     ok: bool
     detail: str
-    """What is wrong and what to do about it; empty where it works."""
+    """The problem and its remedy; empty where it works."""
 
 
 @dataclass(frozen=True, repr=False)
 class DoctorReport:
-    """What :func:`wcodec.doctor` found. True in a condition if the CPU side works; a GPU is not needed for that."""
+    """The result of :func:`wcodec.doctor`. True in a condition if the CPU side works; a GPU is not needed for that."""
 
     version: str
     python: str
@@ -57,13 +57,13 @@ class DoctorReport:
     devices: tuple[dict[str, Any], ...]
     """Every GPU that the driver shows; ``problem`` says why one cannot be used, ``kernels`` which of ours it uses."""
     kernels: tuple[str, ...]
-    """What this package has kernels as: machine code (``cubin``) of some GPUs, PTX that drivers compile for others."""
+    """Forms of this package's kernels: machine code (``cubin``) of some GPUs, PTX that drivers compile for others."""
     torch: dict[str, Any]
     """Its ``version``, the version of ``cuda`` that it is built for, or the ``problem``."""
     nvcomp: dict[str, Any]
     """Its ``version``, ``family`` (of interfaces), ``cuda`` and ``path``, or the ``problem``."""
     disk: dict[str, Any]
-    """Of the disk that this package is on: whether files are read beside the system's page cache (``direct``), as
+    """The disk that this package is on: whether files are read without the system's page cache (``direct``), as
     residency ``disk`` would; or the ``problem``."""
     checks: tuple[Check, ...]
 
@@ -165,7 +165,7 @@ def doctor() -> DoctorReport:
 
 
 def _tried(call: Callable[[], Any]) -> tuple[Any, str | None]:
-    """What a call returns, or what is wrong."""
+    """Returns the result of a call, or the text of its error."""
     try:
         return call(), None
     except WcodecError as error:

@@ -174,7 +174,8 @@ def _fill(
         if as_they_are:
             # In the order of the files, as these themselves would be encoded.
             parts = {key: parts[key] for key in checkpoint if key in parts}
-        # Of stacks of experts, which are in one tensor, each is stored by itself; others are made of several.
+        # Stacks of experts, each in one tensor, are stored expert by expert; other weights are joined from several
+        # tensors.
         weights = Lazy(checkpoint, parts)
         if isinstance(checkpoint, RemoteCheckpoint):
             checkpoint.expect(key for part in parts.values() for key in part.keys)
