@@ -88,7 +88,7 @@ def widen_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 
 def reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The same elements in that shape, which a file says: NumPy has not all of them."""
+    """The elements in a shape that a file states. NumPy does not support every shape."""
     try:
         return array.reshape(shape)
     except (ValueError, OverflowError):

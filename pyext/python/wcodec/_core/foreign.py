@@ -1,5 +1,5 @@
-"""What others wrote for transformers: configs and tokenizers, which are read without running code that comes with them
-or that they name, and what transformers says of them, as errors of this package."""
+"""Data that others wrote for transformers: configs and tokenizers. They are read without running code that comes with
+them or that they name, and errors of transformers about them become errors of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .options import shown
 
 # More layers than any model has.
 MOST_LAYERS = 100_000
-# What transformers says may be as long as a list of all its models.
+# A message of transformers may be as long as a list of all its models.
 _LONGEST_SAID = 400
 _ADVICE = "pass trust_remote_code=True or --trust-remote-code if you trust where it comes from, or remove it"
 _ATTENTION = ("attn_implementation", "_attn_implementation", "_attn_implementation_internal")
@@ -51,7 +51,7 @@ def by_transformers(place: str | os.PathLike[str], what: str) -> Iterator[None]:
     except Exception as error:
         found = said(error)
     except BaseException as error:
-        # What a native module of Rust makes of a panic, such as that of tokenizers.
+        # A panic in a native module of Rust, such as that of tokenizers, arrives as this exception.
         if type(error).__name__ != "PanicException":
             raise
         found = said(error)
@@ -209,7 +209,7 @@ def _is_fetched(key: str, value: Any) -> bool:
     if key not in _ATTENTION:
         return False
     flash = value.rpartition("|")[2].startswith("flash_attention")
-    # Where the package itself is missing, transformers takes a kernel of the Hub for it.
+    # If the package itself is missing, transformers takes a kernel of the Hub for it.
     return "/" in value or (flash and _has("kernels") and not _has("flash_attn") and not _has("flash_attn_interface"))
 
 

@@ -102,7 +102,7 @@ def text_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int
 def html_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, *, count: int | None = None
 ) -> str:
-    """The same as HTML. It sets no colours, so that it follows a notebook's light or dark theme.
+    """An HTML table. It sets no colours, so that it follows a notebook's light or dark theme.
 
     :param rows: only those that are shown are taken of an iterator whose ``count`` is given.
     """

@@ -13,7 +13,7 @@ QUALITY_KEY = "wcodec.quality"
 
 
 def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
-    """What was measured, where the metadata say it in the form that this package writes."""
+    """The measured quality, if the metadata hold it in the form that this package writes."""
     found = _object(metadata.get(QUALITY_KEY))
     numbers = [found.get(key) for key in ("kl", "perplexity", "original_perplexity", "top1_agreement", "tokens")]
     return found if all(_is_number(value) for value in numbers) else None

@@ -27,7 +27,7 @@ RESIDENCIES = ("device", "host", "disk", "auto")
 PURPOSES = ("speed", "size")
 """Purposes that bytes can be optimized for; the first is the default."""
 DTYPES = ("float32", "float16", "bfloat16")
-"""What models compute in, and what a cache can keep keys and values in."""
+"""Dtypes that models compute in, and that a cache can keep keys and values in."""
 AUTO = "auto"
 """The size of a cache that takes as much as there is memory for."""
 DEFAULT_BLOCK = _FACTS["block"]
@@ -134,7 +134,7 @@ def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     return found
 
 
-# What a pattern reads as something else than itself.
+# Characters that a pattern does not read as themselves.
 _SPECIAL = frozenset("*?[]{}\\")
 
 
@@ -226,7 +226,7 @@ def _way(
     coder: str | None,
     optimize: str,
 ) -> _Way:
-    """How weights are encoded: scheme ``int8`` where nothing else is said, ``rate`` where bits are."""
+    """The way weights are encoded: scheme ``int8`` unless another one is asked for, ``rate`` if bits are."""
     if scheme is None:
         scheme = "int8" if bits is None and trellis is None else "rate"
     choice("scheme", _no_number(scheme), SCHEMES)
@@ -280,7 +280,7 @@ _RULE_KEYS = ("scheme", "scale", "block", "bits", "trellis", "coder")
 
 
 def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
-    """What to do with weights whose names match patterns; the first pattern counts that matches."""
+    """The ways to encode weights whose names match patterns; the first pattern that matches counts."""
     if not isinstance(rules, Mapping | None):
         raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
     found = []

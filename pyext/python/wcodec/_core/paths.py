@@ -92,7 +92,7 @@ def missing(name: str, what: str = "folder or file") -> FileMissingError:
 
 
 def near(name: str) -> str | None:
-    """What is there of nearly the same name, in the same folder."""
+    """The path of nearly the same name in the same folder, if there is one."""
     folder, base = os.path.split(name.rstrip("/"))
     try:
         there = os.listdir(folder or ".")

@@ -18,7 +18,7 @@ _DELAY_SECONDS = 0.5
 
 @contextmanager
 def reporter(progress: bool | ProgressCallback, title: str) -> Iterator[ProgressCallback | None]:
-    """What to hand to the native module for a user's ``progress`` argument."""
+    """The callback that the native module gets for a user's ``progress`` argument."""
     if callable(progress):
         yield progress
         return

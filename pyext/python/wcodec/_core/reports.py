@@ -1,4 +1,4 @@
-"""What happened, and what is in a file: plain records that print well."""
+"""Reports on files and on work that was done: plain records that print well."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class PlaneInfo:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What a container's index says about one tensor.
+    """The entry of one tensor in a container's index.
 
     ``stored_bytes`` counts everything that the tensor takes: coded data, raw bits, scales, offsets and its table (a
     shared one at its first user).
@@ -73,7 +73,7 @@ class TensorInfo:
     makes_symbols: bool
     """Whether the scheme makes symbols, which become values, as ``int8`` does; if not, the elements are stored."""
     planes: tuple[PlaneInfo, ...]
-    """What its elements, or the symbols that the scheme makes of them, are stored as."""
+    """The planes that its elements, or the symbols that the scheme makes of them, are stored in."""
     count: int
     rows: int
     cols: int
@@ -104,7 +104,7 @@ class TensorInfo:
                     known = {name: tuple(PlaneInfo(bits and tuple(bits), *rest) for bits, *rest in facts.planes(place))}
                 else:
                     known = facts.record(place)
-                # What was said when it was made stays: the name of a tied tensor is its own.
+                # Values given at construction stay: the name of a tied tensor is its own.
                 self.__dict__.update({**known, **self.__dict__})
             return object.__getattribute__(self, name)
 
@@ -120,7 +120,7 @@ class TensorInfo:
 
     @property
     def coder(self) -> str:
-        """How its first plane is coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        """The coder of its first plane: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
         return self.planes[0].coder if self.planes else ""
 
     @property
@@ -181,7 +181,7 @@ class TensorInfo:
 
 TABLE_HEADINGS = ("tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight")
 TABLE_LEFT = 5
-# What a narrow terminal shows last.
+# Columns that a narrow terminal leaves out, the most dispensable first.
 TABLE_DISPENSABLE = ("dtype", "original", "coder", "shape", "ratio", "scheme", "stored")
 
 
@@ -219,7 +219,7 @@ def error_of(tensors: Iterable[TensorInfo]) -> float | None:
 
 @dataclass(frozen=True)
 class RateSummary:
-    """What the tensors of scheme ``rate`` take in a file."""
+    """The space that the tensors of scheme ``rate`` take in a file."""
 
     tensors: int
     weights: int
@@ -246,7 +246,7 @@ class RateSummary:
 
 @dataclass(frozen=True, repr=False)
 class CompressionReport:
-    """What :func:`wcodec.compress` wrote.
+    """The result of :func:`wcodec.compress`.
 
     ``original_bytes`` are the tensors' bytes in the source (tied ones once), ``stored_bytes`` the length of the file.
     """
@@ -258,7 +258,7 @@ class CompressionReport:
     stored_bytes: int
     seconds: float
     plan: PlanReport | None = None
-    """How bits were chosen, where a budget or a quality was asked for."""
+    """The plan by which bits were chosen, if a budget or a quality was asked for."""
 
     @property
     def elements(self) -> int:
@@ -277,8 +277,8 @@ class CompressionReport:
 
     @property
     def rate(self) -> RateSummary | None:
-        """What tensors of scheme ``rate`` take, those that count towards the bits that were asked for; none if there
-        are none."""
+        """The space that tensors of scheme ``rate`` take, those that count towards the bits that were asked for;
+        ``None`` if there are none."""
         return RateSummary._of(self.tensors)
 
     plot: ClassVar[Accessor[CompressionPlots]] = Accessor(
@@ -350,7 +350,7 @@ class VerifiedTensor:
 
 @dataclass(frozen=True, repr=False)
 class VerifyReport:
-    """What :func:`wcodec.verify` found. True in a condition if everything is in order."""
+    """The result of :func:`wcodec.verify`. True in a condition if everything is in order."""
 
     path: str | None
     against: str | None
@@ -433,7 +433,7 @@ class ComparedTensor:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """What :func:`wcodec.compare` found. True in a condition if both decode to the same."""
+    """The result of :func:`wcodec.compare`. True in a condition if both decode to the same."""
 
     same: bool
     tensors: tuple[ComparedTensor, ...]
@@ -476,7 +476,7 @@ class Comparison:
         return f"Comparison({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
-        # What differs comes first.
+        # Tensors that differ come first.
         rows = map(comparison_row, sorted(self.tensors, key=lambda t: t.status == "same"))
         table = fmt.html_table(COMPARISON_HEADINGS, rows, 2, count=len(self.tensors))
         return fmt.html_block(

@@ -1,4 +1,4 @@
-"""What tensors of all layers have in common, and the grid of layers and roles."""
+"""Roles, which tensors of all layers have in common, and the grid of layers and roles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def role_of(name: str) -> str:
 
 
 def place_of(name: str) -> tuple[str, int | None, str]:
-    """Where a tensor stands: the stack of layers that it is in, the number of its layer, and its role there; without a
+    """The place of a tensor: the stack of layers that it is in, the number of its layer, and its role there; without a
     layer, all of its name is the role.
 
     >>> place_of("model.layers.11.mlp.experts.3.w1.weight")
@@ -123,7 +123,7 @@ def grid_of(facts: Facts, vectors: bool = False) -> Grid:
 
 
 def grid_of_figures(tensors: Iterable[Figures], vectors: bool = False) -> Grid:
-    """The same of any tensors, in their order."""
+    """The grid of any tensors, in their order."""
     rows: dict[tuple[str, str], dict[int, Cell]] = {}
     others: dict[str, Cell] = {}
     for name, dimensions, elements, original, stored, error in tensors:
@@ -141,7 +141,7 @@ def grid_of_figures(tensors: Iterable[Figures], vectors: bool = False) -> Grid:
 
 
 def figures_of(infos: Iterable[TensorInfo]) -> list[Figures]:
-    """What a grid is made of."""
+    """The figures that a grid is made of."""
     return [(t.name, len(t.shape), t.elements, t.original_bytes, t.stored_bytes, t.error) for t in infos]
 
 

@@ -21,8 +21,8 @@ _SHORTEST_NAME = 8
 
 
 def columns(stream: TextIO | None = None) -> int | None:
-    """How wide text for a stream may be: a terminal's width, or what ``COLUMNS`` says; ``None`` where any will do, as
-    in a pipe or a file."""
+    """The width of text for a stream: a terminal's width, or what ``COLUMNS`` says; ``None`` where any will do, as in a
+    pipe or a file."""
     said = os.environ.get("COLUMNS", "")
     if said.isdigit() and int(said) > 0:
         return int(said)
