@@ -303,7 +303,7 @@ class Container(Mapping[str, TensorEntry]):
         return Names(self)
 
     def _ipython_key_completions_(self) -> list[str]:
-        """What notebooks complete after ``container["``."""
+        """Names that notebooks complete after ``container["``."""
         return list(self._names)
 
     def read_rows(
@@ -375,12 +375,12 @@ class Container(Mapping[str, TensorEntry]):
     def model(self) -> dict[str, Any] | None:
         """The model's ``config`` and the names of its other ``files``, if the checkpoint had them."""
         found = json.loads(self._open.model() or "null")
-        # What else a file may have there, nobody can use.
+        # Any other value that a file may have there is of no use.
         return found if isinstance(found, dict) else None
 
     @property
     def path(self) -> str | None:
-        """Where the file is; ``None`` for a container in memory."""
+        """The path of the file; ``None`` for a container in memory."""
         return self._path
 
     @property

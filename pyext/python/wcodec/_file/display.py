@@ -1,4 +1,4 @@
-"""How containers show themselves: text of a terminal's width, and HTML for notebooks."""
+"""Displays of containers: text of a terminal's width, and HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _with_gap(rows: list[tuple[str, ...]], most: int) -> list[tuple[str, ...]]:
 
 
 def text_of(container: Container) -> str:
-    """What stands in a terminal: facts, sums by role, the first and the last tensors in natural order."""
+    """The text for a terminal: facts, sums by role, the first and the last tensors in natural order."""
     facts = container._open.facts()
     names, most = facts.names(), _columns()
     order = facts.sorted(list(range(len(names))), "name")
@@ -69,7 +69,7 @@ def text_of(container: Container) -> str:
 
 
 def html_of(container: Container) -> str:
-    """What stands in a notebook: bits by layer and role, facts, sums by role, and all tensors folded away."""
+    """The HTML for a notebook: bits by layer and role, facts, sums by role, and all tensors folded away."""
     facts = container._open.facts()
     names = facts.names()
     order = facts.sorted(list(range(len(names))), "name")

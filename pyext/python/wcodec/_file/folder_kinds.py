@@ -91,7 +91,7 @@ def _raise(folder: Path, names: list[str]) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """What is in a folder; nothing, where it is none or must not be read, which reading tells better."""
+    """Names of a folder's files; none if it is no folder or must not be read, which reading reports better."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -104,7 +104,7 @@ def explain(
     read: Callable[[str], dict[str, Any]],
     inside: Callable[[str], list[str]],
 ) -> WcodecError | None:
-    """What is wrong with a folder that has such files, if it is no model that can be read.
+    """The error about a folder that has such files, if it is no model that can be read.
 
     :param read: what gives the JSON object of one of the files, an empty one if it is not there.
     :param inside: what gives the names in a subfolder, none if it is not one.

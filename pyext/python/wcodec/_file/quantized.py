@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .container import Container
 
-# What the 16 codes of MXFP4 stand for.
+# Values of the 16 codes of MXFP4.
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 # Elements that become values at once: what is between codes and values takes four bytes for each.
 _AT_ONCE = 1 << 24
@@ -84,7 +84,7 @@ class QuantizedTensor:
 
 @dataclass(frozen=True)
 class Quantized:
-    """What is quantized of a checkpoint or a container; the default is nothing.
+    """The quantized tensors of a checkpoint or a container; none by default.
 
     :param dtype: safetensors' name of the dtype of values: what the model computes in.
     :param tensors: by the name of their values.

@@ -57,7 +57,8 @@ class Shard:
 
 
 def even(length: int, rank: int, ranks: int, pieces: int = 1) -> Ranges:
-    """What one of several ranks has of a dimension: as ``torch.chunk`` divides it, so the last ones may have less.
+    """The share of a dimension that one of several ranks has: as ``torch.chunk`` divides it, so the last ones may have
+    less.
 
     >>> even(10, 0, 2), even(10, 2, 4), even(8, 1, 2, pieces=2)
     (((0, 5),), ((6, 9),), ((2, 4), (6, 8)))

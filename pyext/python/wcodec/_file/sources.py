@@ -1,4 +1,4 @@
-"""What can be compressed: paths, and mappings from names to arrays, torch tensors or entries of a container."""
+"""Sources for compression: paths, and mappings from names to arrays, torch tensors or entries of a container."""
 
 from __future__ import annotations
 
