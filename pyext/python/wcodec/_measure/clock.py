@@ -44,7 +44,7 @@ class Clock:
         gaps = [later - before for before, later in pairwise(self._times)]
         if not gaps:
             return None
-        # Where several come at a time, as those that are guessed, not each gap is a token's.
+        # A gap is not the time of one token if several come at once, as those of speculative decoding do.
         one = max(self._counts) == 1
         seconds = median(gaps) if one else sum(gaps) / sum(self._counts[1:])
         return 1 / seconds if seconds > 0 else None

@@ -81,7 +81,7 @@ def _device(model: Any, device: Any) -> torch.device:
 
 
 def _parts(model: Any) -> Iterator[MemoryPart]:
-    """What the model's bytes are for, largest first; whatever is shared counts once."""
+    """The purposes of the model's bytes, largest first; bytes that are shared count once."""
     sizes: Counter[tuple[str, str]] = Counter()
     seen: set[Any] = set()
 
@@ -106,7 +106,7 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
             add("compressed layers", device, others - on_disk)
             add("ring for layers on disk", device, store.host_ring_bytes)
             continue
-        # What the decoders hold; nothing before they were made.
+        # The decoders hold these bytes, and none before they were made.
         held = store.device_bytes
         add("compressed embeddings", device, min(looked_up, held))
         others = max(held - looked_up, 0)
@@ -125,7 +125,7 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
         for tensor in tensors:
             if tensor.device.type != "meta" and once(_torch.identity(tensor)):
                 add(what, tensor.device, tensor.numel() * tensor.element_size())
-    # Of no single model: all models on a GPU decode into the same memory.
+    # This memory belongs to no single model: all models on a GPU decode into it.
     there = sys.modules.get("wcodec.nn._weights.workspace")
     for space in list(getattr(there, "_workspaces", {}).values()):
         add("decoded weights (shared scratch)", space.device, space.bytes)

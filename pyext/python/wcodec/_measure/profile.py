@@ -1,4 +1,4 @@
-"""Where the time goes while a model writes tokens."""
+"""A profile of the time that a model takes to write tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PREPARED = 3
 # Tokens that are written each by itself, of which one is shown.
 _ALONE = 3
 KINDS = ("copy", "decode", "product", "other")
-# How decoding by the CPU, and the tokens that count, are marked for the profiler.
+# Marks for the profiler of decoding by the CPU, and of the tokens that count.
 _DECODING = "wcodec decodes"
 _WRITING = "wcodec writes tokens"
 # Kind, name, begin and end in the profiler's microseconds.
@@ -45,7 +45,7 @@ _Found = tuple[str, str, float, float]
 
 
 def kind_of(name: str) -> str:
-    """What a kernel, a copy or an operator is for.
+    """The purpose of a kernel, a copy or an operator.
 
     >>> kind_of("wcodec_rans_pair_bf16"), kind_of("nvjet_tst_64x8"), kind_of("Memcpy HtoD (Pinned -> Device)")
     ('decode', 'product', 'copy')

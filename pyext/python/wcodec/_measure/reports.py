@@ -1,4 +1,4 @@
-"""What was measured: plain records that print well, and that plot themselves."""
+"""Reports of measurements: plain records that print well, and that plot themselves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _repr(report: Any) -> str:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class EvalReport:
-    """What :func:`wcodec.evaluate` found.
+    """The result of :func:`wcodec.evaluate`.
 
     ``tokens`` is the number of predicted tokens: all but the first one. Losses are mean negative log-likelihoods in
     nats per token. Figures against a baseline are ``None`` where none was given.
@@ -140,7 +140,7 @@ class BenchRow:
     decode: Speed
     """New tokens of all sequences, per second, the first one left out."""
     peak_bytes: int | None
-    """What torch allocated at most beyond what it held before (cache, activations, scratch); ``None`` on the CPU."""
+    """The most that torch allocated beyond what it held before (cache, activations, scratch); ``None`` on the CPU."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
@@ -150,7 +150,7 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class TimeSplit:
-    """Where the device's time goes while tokens are decoded, in seconds per new token, from torch's profiler.
+    """The device's time while tokens are decoded, by purpose, in seconds per new token, from torch's profiler.
 
     On a GPU these are times of kernels and copies. Copies run beside kernels, so the parts may add up to more than
     ``wall``, and what is left of it is waiting for the CPU. On the CPU they are times of torch's operators and of
@@ -206,7 +206,7 @@ _LAYER_HEADINGS = ("module", "class", "model", "batch", "calls", "ms per call", 
 
 @dataclass(frozen=True, repr=False)
 class BenchReport:
-    """What :func:`wcodec.bench` measured. Speeds are medians, with the slowest and the fastest repeat in brackets."""
+    """The result of :func:`wcodec.bench`. Speeds are medians, with the slowest and the fastest repeat in brackets."""
 
     device: str
     device_name: str
@@ -217,7 +217,7 @@ class BenchReport:
     splits: tuple[TimeSplit, ...] = ()
     layers: tuple[LayerTime, ...] = ()
     spans: tuple[Span, ...] = field(default=(), repr=False)
-    """What was done when during one token of each model."""
+    """The timeline of one token of each model."""
     advice: str | None = None
     """The setting or the form of the file that would make the model faster, if there is one."""
 
@@ -326,7 +326,7 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class LayerPlace:
-    """Where a compressed layer is."""
+    """The place of a compressed layer."""
 
     name: str
     bytes: int
@@ -358,7 +358,7 @@ class MemoryReport:
     total: int | None
     """Memory of the device, or of the machine."""
     parts: tuple[MemoryPart, ...]
-    """What the model's share of it is for."""
+    """The model's share of it, by purpose."""
     layers: tuple[LayerPlace, ...] = ()
     """The model's compressed layers, in its order."""
 
@@ -398,7 +398,7 @@ class Generation:
 
     prompt: str | None
     text: str | None
-    """What was written, without the prompt; ``None`` if token ids were given without a tokenizer."""
+    """The text that was written, without the prompt; ``None`` if token ids were given without a tokenizer."""
     prompt_tokens: int
     tokens: tuple[int, ...]
     """Ids of the new tokens."""
@@ -408,7 +408,8 @@ class Generation:
     """From the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is prepared
     once. ``None`` where that is not known, as with beams and several sequences."""
     decode_tokens_per_second: float | None = None
-    """Of the tokens after the first one, by the median time; ``None`` likewise, and of a single token."""
+    """The speed of the tokens after the first one, by the median time; ``None`` where times are not known, and if there
+    is a single token."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -474,7 +475,7 @@ _KV_HEADINGS = ("cache", "same tokens", "first difference", "same top token", "K
 
 @dataclass(frozen=True, repr=False)
 class KvCacheReport:
-    """What :func:`wcodec.compare_kv_cache` measured."""
+    """The result of :func:`wcodec.compare_kv_cache`."""
 
     tokens: int
     prompt_tokens: int
