@@ -25,7 +25,7 @@ _OF_KEYS = (".k_proj.", ".v_proj.")
 
 @dataclass(frozen=True)
 class RoleDamage:
-    """What the tensors of one role do alone."""
+    """The damage that quantizing the tensors of one role does alone."""
 
     role: str
     weights: int
@@ -33,7 +33,7 @@ class RoleDamage:
 
     @property
     def cost(self) -> float:
-        """Of a weight."""
+        """The damage per weight."""
         return max(self.kl, _SMALLEST_KL) / self.weights
 
 

@@ -34,7 +34,7 @@ DEFAULT_CODERS = TILED_CODERS
 DEFAULT_WINDOWS = 24
 NF4, INT4 = "NF4, blocks of 64", "INT4, groups of 64"
 _HEADER_BYTES = 64
-# Where the header says how long the index is.
+# The offset of the index's length in the header.
 _INDEX_LENGTH_AT = 24
 
 
@@ -55,7 +55,7 @@ def frontier(
     trust_remote_code: bool = False,
     progress: bool | running.StepCallback = False,
 ) -> FrontierReport:
-    """What scheme ``rate`` costs a model at some numbers of bits, beside NF4, INT4 and scheme ``int8``.
+    """Measures the quality of scheme ``rate`` at some numbers of bits, beside NF4, INT4 and scheme ``int8``.
 
     All linear layers are quantized, experts and the head among them (a tied head once, with the embedding that it is);
     embeddings and norms stay as they are. Each recipe is encoded into a container in memory, and what that decodes to
@@ -120,7 +120,7 @@ def frontier(
 
 
 def _recipes(rates: Sequence[float], coders: Sequence[str], statistics: loading.Factors | None) -> Iterable[Recipe]:
-    """What is measured, from int8 to the fewest bits."""
+    """The recipes that are measured, from int8 to the fewest bits."""
     for coder in coders:
         yield Recipe("int8", scheme="int8", coder=coder)
     for bits in rates:

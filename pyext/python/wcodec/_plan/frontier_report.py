@@ -1,4 +1,4 @@
-"""What the frontier measured: a plain record that prints well, and that plots itself."""
+"""The report of the frontier: a plain record that prints well, and that plots itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADINGS = (
     "recipe", "coder", "bits asked", "bits stored", "index", "KL, nats/token", "of NF4's", "perplexity",
     "same top token", "encode s",
 )  # fmt: skip
-# What a narrow terminal shows last.
+# Columns that a narrow terminal leaves out, the most dispensable first.
 _DISPENSABLE = ("encode s", "index", "of NF4's", "same top token", "bits asked", "coder")
 
 
@@ -71,7 +71,7 @@ class FrontierRow:
 
 @dataclass(frozen=True, repr=False)
 class FrontierReport:
-    """What :func:`wcodec.frontier` measured."""
+    """The result of :func:`wcodec.frontier`."""
 
     model: str
     tensors: int
@@ -85,7 +85,7 @@ class FrontierReport:
     """SHA-256 of the text's token ids, as 64-bit little-endian numbers."""
     baseline_perplexity: float
     dtype: str
-    """What the model computed in."""
+    """The dtype that the model computed in."""
     device: str
     rows: tuple[FrontierRow, ...]
 

@@ -1,4 +1,4 @@
-"""What a plan is made from: tensors of a model, and statistics of a calibration, from wherever they are."""
+"""Inputs of a plan: tensors of a model, and statistics of a calibration, from wherever they are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._core.options import calibration, is_statistics_file, shown
 
 
 class Factors(Protocol):
-    """What :class:`Statistics` of a calibration can say of steps."""
+    """The part of a calibration's :class:`Statistics` that concerns steps."""
 
     def factors(self) -> dict[str, float]:
         """By the name of a tensor, its step as a multiple of that of others."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .._core.coding import Calibration, Rules
     from .score import Judge
 
-# What the plan itself takes in the file, about: a budget in bytes counts it.
+# The approximate size of the plan itself in the file: a budget in bytes counts it.
 _PLAN_BYTES = 2500
 
 
@@ -114,7 +114,7 @@ def plan(
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
     own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
     fixed: dict[str, Any] = {**options, "optimize": optimize, "rules": rules}
-    # What is collected, and what is measured, needs the model itself.
+    # Collecting statistics and measuring both need the model itself.
     original, folder = None, None
     if text is not None or is_model(src) or calibrate is not None and not loading.is_given(calibrate):
         original, folder = original_model(src, device, dtype, trust_remote_code)

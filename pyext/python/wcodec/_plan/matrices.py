@@ -146,7 +146,7 @@ def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch
     try:
         for name, parts in by_parameter.items():
             parameter = model.get_parameter(name)
-            # Where all of it is replaced, nothing of the original need be copied; parts may be some experts only.
+            # A copy is not needed if all of it is replaced, but the pieces may be some experts only.
             copy = parameter.detach().clone()
             for piece in parts:
                 place = piece.of(copy)
@@ -160,7 +160,7 @@ def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch
 
 
 def decoded(model: Any, container: Container, threads: int | None = None) -> Callable[[Piece], torch.Tensor]:
-    """What a container decodes a piece to, in the dtype that the model computes in."""
+    """A function that decodes a piece from a container, in the dtype that the model computes in."""
 
     def value(piece: Piece) -> torch.Tensor:
         dtype = model.get_parameter(piece.parameter).dtype

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 _TRIED = ("recipe", "bits asked", "bits stored", "file", "KL, nats/token", "perplexity", "same top token", "")
 _ROWS = ("tensors", "number", "weights", "scheme", "step", "bits", "stored", "share", "error", "KL alone")
-# What a narrow terminal shows last.
+# Columns that a narrow terminal leaves out, the most dispensable first.
 _DISPENSABLE = ("weights", "number", "step", "scheme", "share", "error")
 
 
 @dataclass(frozen=True, repr=False)
 class PlanReport:
-    """What :func:`wcodec.plan` chose, and why."""
+    """The choice of :func:`wcodec.plan`, and the reasons for it."""
 
     target: str
     recipe: Recipe
     file_bytes: int
-    """Of the whole file, about: its index may differ by some bytes."""
+    """The approximate size of the whole file: its index may differ by some bytes."""
     bits: float
     """Per weight of the tensors that are encoded, header and index not counted."""
     candidates: tuple[Candidate, ...]
@@ -78,7 +78,7 @@ class PlanReport:
         return {**self._options, "metadata": metadata}
 
     def metadata(self) -> dict[str, str]:
-        """What the container says of the plan."""
+        """The plan and the quality that it reached, as the container's metadata record them."""
         tried = [{k: rounded(v) if isinstance(v, float) else v for k, v in asdict(c).items()} for c in self.candidates]
         plan = {
             "version": 1,
@@ -96,7 +96,7 @@ class PlanReport:
         return found
 
     def frontier(self) -> str:
-        """What was tried, as an aligned table of text."""
+        """The candidates that were tried, as an aligned table of text."""
         return fmt.text_table(_TRIED, [c._cells() for c in self.candidates])
 
     def _parts(self, tensors: bool) -> Iterator[fmt.Parts]:
@@ -106,7 +106,7 @@ class PlanReport:
             yield _ROWS, [row._cells() for row in sorted(self.tensors, key=_by_number)], 1, _DISPENSABLE
 
     def table(self, *, tensors: bool = False) -> str:
-        """What is stored how, as an aligned table of text: a line for each role, or for each tensor."""
+        """The planned tensors, as an aligned table of text: a line for each role, or for each tensor."""
         return fmt.text_table(_ROWS, [row._cells() for row in (self.tensors if tensors else self.roles)])
 
     def to_dict(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ FEEDBACK = "error feedback"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the weights of a model are encoded: options of :func:`wcodec.compress` under a name.
+    """A way to encode the weights of a model: options of :func:`wcodec.compress` under a name.
 
     >>> from wcodec import Recipe
     >>> Recipe("weights alone", bits=3.5, trellis=True).options()
@@ -30,7 +30,7 @@ class Recipe:
     steps: Mapping[str, float] | None = field(default=None, repr=False)
     """By the name of a tensor, its step as a multiple of that of others."""
     statistics: Any = field(default=None, repr=False)
-    """Of a calibration, for error feedback."""
+    """Statistics of a calibration, for error feedback."""
     rules: Mapping[str, Any] | None = None
 
     def options(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class PlannedTensors:
     error: float | None
     """Root mean square of decoded - source over that of the source."""
     kl: float | None
-    """What these tensors do alone, on a few windows, in nats per token; ``None`` where that was not measured."""
+    """The damage of these tensors alone, on a few windows, in nats per token; ``None`` where that was not measured."""
 
     def _cells(self) -> tuple[str, ...]:
         return (
@@ -74,7 +74,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class MeasuredQuality:
-    """What was measured of the recipe that was taken, decoded from its container."""
+    """The quality of the recipe that was taken, measured on the weights that its container decodes to."""
 
     kl: float
     """Mean of ``KL(original || compressed)``, nats per token."""
@@ -87,9 +87,9 @@ class MeasuredQuality:
     windows: int
     window: int
     text_sha256: str
-    """Of the whole text's token ids, as 64-bit little-endian numbers."""
+    """SHA-256 of the whole text's token ids, as 64-bit little-endian numbers."""
     dtype: str
-    """What the model computed in."""
+    """The dtype that the model computed in."""
 
 
 @dataclass(frozen=True)

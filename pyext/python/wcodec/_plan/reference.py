@@ -34,7 +34,7 @@ _NF4 = np.array(
 
 
 def nf4(weight: Floats) -> Floats:
-    """What a matrix becomes as NF4 in blocks of 64, whose scales are quantized as well.
+    """A matrix quantized to NF4 in blocks of 64, whose scales are quantized as well.
 
     >>> x = np.zeros((1, 64), np.float32)
     >>> x[0, :3] = 2.0, -1.0, 0.3
@@ -48,7 +48,7 @@ def nf4(weight: Floats) -> Floats:
 
 
 def int4(weight: Floats) -> Floats:
-    """What a matrix becomes as 4-bit integers with a scale in float16 and an offset for each group of 64.
+    """A matrix quantized to 4-bit integers with a scale in float16 and an offset for each group of 64.
 
     >>> x = np.zeros((1, 64), np.float32)
     >>> x[0, :3] = 14.0, -1.0, 6.4

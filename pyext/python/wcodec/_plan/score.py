@@ -1,4 +1,4 @@
-"""How far a model is from what it was: on windows of the second half of a text."""
+"""The distance of a model from its original: on windows of the second half of a text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .._models import running
 WINDOW = 512
 # Elements of float32 logits that are worked on at once: 64 MiB.
 _BATCH_ELEMENTS = 1 << 24
-# What the original predicts is kept in memory up to this, and in a temporary file beyond it.
+# The original's predictions are kept in memory up to this size, and in a temporary file beyond it.
 _KEPT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
 class Score:
-    """What was measured of a model on windows of a text, against what it was before."""
+    """The quality of a model on windows of a text, against the original."""
 
     kl: float
     """Mean of ``KL(original || model)``, nats per token."""
@@ -39,7 +39,7 @@ class Score:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean of the divergence, by what windows differ."""
+        """The standard error of the mean divergence, by the differences between windows."""
         if self.windows < 2:
             return math.inf
         return float(np.std(self.window_kl, ddof=1) / math.sqrt(self.windows))
@@ -138,7 +138,7 @@ class Judge:
         return max(1, min(4, _BATCH_ELEMENTS // (self.window * vocabulary)))
 
     def _keep(self, mine: torch.Tensor) -> None:
-        """What the original predicts."""
+        """Keeps the original's predictions."""
         if self._file is None and mine[0].nbytes * self.windows > _KEPT_BYTES:
             self._file = tempfile.TemporaryFile(prefix="wcodec-")
         for one in mine.to("cpu"):

@@ -16,7 +16,7 @@ from .trials import LOSSLESS, Trial, Trials
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for, and what is known."""
+    """The target, and the facts that the search starts from."""
 
     target: Target
     recipe: Recipe
@@ -26,7 +26,7 @@ class Wish:
     statistics: Factors | None
     feedback: bool
     config: Any
-    """Of the model."""
+    """The model's config."""
 
 
 def without_text(trials: Trials, wish: Wish) -> Trial:
@@ -59,7 +59,7 @@ def measured(trials: Trials, wish: Wish) -> tuple[Trial, list[Trial]]:
         others.append(trial)
     best = min([first, *others], key=_kl_of)
     if bound is not None:
-        # What is better meets the bound with fewer bits.
+        # A better recipe meets the bound with fewer bits.
         fewer = trials.meet(best.recipe, bound, best)
         met = [t for t in (first, best, fewer) if t is not None and _kl_of(t) <= bound]
         best = min(met, key=lambda t: t.file_bytes)
@@ -101,7 +101,7 @@ def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
     :raises InputError: if nothing meets it.
     """
     recipe = wish.recipe
-    # Where other candidates follow, one of them will be brought nearer.
+    # A rough result is enough if other candidates follow, since one of them will be brought nearer.
     roughly = recipe.steps is None
     found = trials.meet(recipe, bound, roughly=roughly)
     if found is None and wish.trellis is None:

@@ -1,4 +1,4 @@
-"""What a plan is to meet: a size, bits per weight, or a bound of damage."""
+"""The target of a plan: a size, bits per weight, or a bound of damage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Target:
     """One of the three, the others ``None``."""
 
     bytes: int | None = None
-    """Of the whole file."""
+    """The size of the whole file."""
     bits: float | None = None
     """Per weight of the tensors that are encoded."""
     kl: float | None = None
@@ -35,7 +35,7 @@ class Target:
 
 
 def target(budget: Any, quality: Any, bits: Any = None) -> Target:
-    """What was asked for.
+    """The target that was asked for.
 
     >>> target("600MB", None).bytes, target("4.2 bits", None).bits, target(None, "kl<=0.02").kl
     (600000000, 4.2, 0.02)

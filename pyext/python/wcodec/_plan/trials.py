@@ -27,9 +27,10 @@ _MOST_ENCODINGS = 7
 # From here on symbols may not have as many bits as they are asked for.
 _MANY = 6.0
 _MOST_MEASURED = 8
-# Of the bytes of a source, what weights of 16 bits take at most in steps, and at least without loss.
+# The fraction of a source's bytes that 16-bit weights take, at most in steps, and at least without loss.
 _AMPLE = 0.55
-# How the logarithm of KL falls with each bit: what it does about 4 bits, and within which bounds a slope is believed.
+# The fall of the logarithm of KL with each bit: its value about 4 bits, and the bounds within which a slope is
+# believed.
 _SLOPE, _SLOPES = 1.45, (0.8, 3.0)
 # Windows of a first look.
 FEW = 6
@@ -37,7 +38,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def role_of(name: str) -> str:
-    """What tensors of all layers and experts have in common: the name without numbers that stand alone.
+    """The role that tensors of all layers and experts share: the name without numbers that stand alone.
 
     >>> role_of("model.layers.11.mlp.experts.3.w1.weight")
     'model.layers.*.mlp.experts.*.w1.weight'
@@ -52,7 +53,7 @@ class Trial:
     recipe: Recipe
     tensors: tuple[TensorInfo, ...]
     file_bytes: int
-    """Of the whole file, the plan in it counted."""
+    """The size of the whole file, including the plan."""
     container: Container
     score: Score | None = None
 
@@ -67,7 +68,7 @@ class Trial:
         return 8 * sum(t.stored_bytes for t in self.encoded) / sum(t.elements for t in self.encoded)
 
     def taken(self, target: Target) -> float:
-        """What it has of a budget."""
+        """The part of a budget that it takes."""
         return self.bits if target.bytes is None else self.file_bytes
 
 
@@ -97,7 +98,7 @@ class Trials:
         return found if recipe.statistics is None else {**found, "device": self._device}
 
     def encode(self, recipe: Recipe) -> Trial:
-        """What a recipe takes."""
+        """Encodes a recipe, and returns the trial."""
         data, report = compress_to_bytes(self._source, self.options(recipe))
         trial = Trial(recipe, report.tensors, len(data) + self._reserve, Container.open(data, trusted=True))
         if not trial.encoded or not any(t.elements for t in trial.encoded):
@@ -108,7 +109,7 @@ class Trials:
         return trial
 
     def measure(self, trial: Trial, windows: Sequence[int] | None = None, role: str | None = None) -> Score | None:
-        """What a trial does to the model, or what its tensors of one role alone do."""
+        """Measures the damage of a trial to the model, or the damage of its tensors of one role alone."""
         if self._judge is None:
             return None
         from .matrices import decoded, pieces_of, replaced
@@ -177,7 +178,7 @@ class Trials:
             return None
 
     def _per_bit(self, trial: Trial, target: Target) -> float:
-        """What a bit per weight more takes."""
+        """The cost of one bit per weight more."""
         of_rate = sum(t.elements for t in trial.encoded if t.scheme == "rate")
         return max(of_rate, 1) / (8 if target.bytes is not None else sum(t.elements for t in trial.encoded))
 
@@ -269,7 +270,7 @@ def _log_ratio(above: float, below: float) -> float:
 
 
 def _slope(known: list[tuple[float, float]]) -> float:
-    """How the logarithm of KL falls with each bit, by what was measured last."""
+    """The fall of the logarithm of KL with each bit, by the last measurements."""
     if len(known) < 2 or known[-1][0] == known[-2][0]:
         return _SLOPE
     (a, first), (b, second) = known[-2:]
