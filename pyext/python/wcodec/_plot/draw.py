@@ -1,4 +1,4 @@
-"""What the plots share: axes, colours, stacked bars."""
+"""Helpers that the plots share: axes, colours, stacked bars."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _PARTS = {
     "weights as they are": "original",
     "buffers": "other work",
 }
-# Where a layer is, as legends call it.
+# Names of a layer's place in legends.
 _WHERE = {
     "device": "on the GPU",
     "host": "streamed from the host",
@@ -166,7 +166,7 @@ class BenchPlots(Plots):
         above(ax)
 
     def split(self, ax: Any = None) -> Any:
-        """Where the time of a token goes: copies, decoding of weights, matrix products, the rest."""
+        """The split of a token's time: copies, decoding of weights, matrix products, the rest."""
         splits = self._report.splits
         if not splits:
             raise InputError("the split of time was not measured (pass profile=True to bench)")
@@ -228,7 +228,7 @@ class MemoryPlots(Plots):
         self._report = report
 
     def parts(self, ax: Any = None) -> Any:
-        """What the model's memory is for, in MiB, one bar for each device."""
+        """The model's memory by purpose, in MiB, one bar for each device."""
         parts = self._report.parts
         if not parts:
             raise InputError("no model was measured (pass it to measure_vram)")
@@ -242,9 +242,9 @@ class MemoryPlots(Plots):
         return quiet(ax)
 
     def layers(self, ax: Any = None, *, label: str = "") -> Any:
-        """Where each decoder block's compressed bytes are while the model runs, and which blocks stay decoded: a strip
-        of blocks in their order, each as wide as its compressed bytes. Drawn into the same axes, models are below each
-        other.
+        """The place of each decoder block's compressed bytes while the model runs, and the blocks that stay decoded: a
+        strip of blocks in their order, each as wide as its compressed bytes. Drawn into the same axes, models are below
+        each other.
 
         :param label: what the strip is called, beside it.
         """

@@ -84,7 +84,7 @@ class ComparisonPlots(Plots):
         self._report = report
 
     def status(self, ax: Any = None) -> Any:
-        """What is the same and what differs, by layer and role."""
+        """Equal and different tensors, by layer and role."""
         found = {t.name: t.status for t in self._report.tensors}
         return draw_kinds(_grid(found), lambda cell: _worst((found[n] for n in cell.names), _COMPARED), _COMPARED, ax)
 
@@ -122,7 +122,7 @@ class PlanPlots(Plots):
         return quiet(ax, "x")
 
     def candidates(self, ax: Any = None) -> Any:
-        """What was tried: the file's size against the damage, what was taken among it."""
+        """The candidates that were tried: the file's size against the damage. The one that was taken is marked."""
         tried = [c for c in self._report.candidates if c.kl is not None]
         if not tried:
             raise InputError("damage was not measured (pass a text to plan)")
@@ -220,7 +220,7 @@ class DoctorPlots(Plots):
         self._report = report
 
     def checks(self, ax: Any = None) -> Any:
-        """What was tried, and whether it works."""
+        """The checks that were made, and whether each feature works."""
         checks = self._report.checks
         ax = axes(ax, (6.4, 0.6 + 0.35 * len(checks)))
         for place, check in enumerate(checks):
@@ -234,7 +234,7 @@ class DoctorPlots(Plots):
 
 
 def _grid(names: Iterable[str]) -> Any:
-    """Where tensors stand of which only the names are known."""
+    """The grid of tensors of which only the names are known."""
     return grid_of_figures([(name, 2, 1, 1, 1, None) for name in names])
 
 
