@@ -4,8 +4,8 @@ table in `pyext/python/wcodec/nn/_weights/crossover.json`, by kind of GPU, coder
     python pyext/benches/crossover.py [--json FILE] [--write]
 
 Each matrix is rotated among up to 32 copies, which the GPU's cache does not hold but for the smallest matrices, in CUDA
-graphs that take turns; weights are random with heavy tails. Of more than 16 tokens products are a launch for each 16.
-What counts is the largest number of tokens up to which products were never slower; of rate, the least of some rates,
+graphs that take turns; weights are random with heavy tails. Products of more than 16 tokens take a launch for each 16.
+The result is the largest number of tokens up to which products were never slower; for rate, the least of some rates,
 tables and trellises.
 """
 

@@ -7,7 +7,7 @@ coded weights: how far these are from what they could be if decoding cost nothin
 The kernels are those of kernels/cuda/plain.cu: chunks as they are coded otherwise, of bytes; their launches are planned
 as codec/src/gpu/plan/product.rs plans those of coded weights. Weights are those of products.py, quantized to int8 a
 row; what the kernels give is compared with float64. All layers are one graph, a launch for each; times are medians of
-replays that take turns, in microseconds. Of tile widths the fastest one is told.
+replays that take turns, in microseconds. The fastest tile width is reported.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ when nothing lies between them.
     python pyext/benches/products.py [--bits none,4,3.1] [--layout pair|quad] [--table-bits 11] [--batch 1,8,16]
         [--models tinyllama,llama-8b] [--shapes 2048x2048,...] [--json FILE]
 
-Weights are random with heavy tails (Student-t, 6 degrees of freedom), other ones for each layer. Of a model all layers
+Weights are random with heavy tails (Student-t, 6 degrees of freedom), other ones for each layer. All layers of a model
 are one graph, in the model's order: `separate` with a launch for each, `merged` with one for q, k and v and one for
 gate and up (bf16: one matrix); llama-8b is a block of it, a quarter of a graph of four. A shape by itself is rotated
 among so many copies that the GPU's cache does not hold them. Times are medians of replays that take turns with bf16's,

@@ -105,7 +105,7 @@ def _shared(one: Any, other: Any) -> float:
 
 
 def quality(report: Json) -> list[Point]:
-    """Bits per weight against KL. What loses nothing has no place on a logarithmic axis, and is named beside it."""
+    """Bits per weight against KL. A row without loss has no place on a logarithmic axis, and is named beside it."""
     out: list[Point] = []
     for row in order(report):
         bits, kl = value(row, "quality", "bits"), value(row, "quality", "kl")

@@ -2,7 +2,8 @@
 
 Those are shared, for two reasons: all peers then run on the same torch, without which their speeds would not be
 comparable; and a torch for each would be gigabytes. They are held where they are by constraints, so that a peer that
-wants another torch fails with pip's reason, instead of being measured on it. What pip installs comes first on the path.
+wants another torch fails with pip's reason, instead of being measured on it. Packages that pip installs come first on
+the path.
 """
 
 from __future__ import annotations

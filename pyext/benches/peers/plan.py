@@ -6,8 +6,8 @@ from typing import Any
 
 
 def planned(settings: dict[str, Any]) -> list[str]:
-    """Names of sections in the order in which they run. What is captured or compiled comes last: it costs most, so that
-    a limit of time costs least, and layers may do otherwise outside of graphs once they were captured.
+    """Names of sections in the order in which they run. Captured and compiled sections come last: they take longest, so
+    that a limit of time costs least, and layers may behave differently outside of graphs once they were captured.
 
     >>> planned({"batches": [1, 8], "sections": ["quality", "eager", "captured", "compiled"]})
     ['quality', 'eager/1', 'eager/8', 'captured/1', 'captured/8', 'compiled/1', 'compiled/8']

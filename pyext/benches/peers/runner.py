@@ -43,7 +43,7 @@ class Limits:
 
     row: float
     deadline: float | None = None
-    """When everything has to end, by time.monotonic()."""
+    """The time at which everything has to end, by time.monotonic()."""
 
     def left(self) -> float:
         return float("inf") if self.deadline is None else self.deadline - time.monotonic()
