@@ -91,7 +91,7 @@ def compress(
     :param scheme: ``int8`` quantizes float32, float16 and bfloat16 (the default); ``rate`` does, to ``bits`` bits per
         weight (the default where ``bits`` or ``trellis`` is given); ``lossless`` keeps every bit; ``raw`` keeps every
         tensor as it is.
-    :param optimize: what the bytes are for, which chooses ``coder``, ``layout``, ``table_bits`` and ``trellis`` where
+    :param optimize: the purpose of the bytes, which chooses ``coder``, ``layout``, ``table_bits`` and ``trellis`` where
         these are left out. ``speed`` (the default) is what GPUs multiply fastest with: ``huffman`` in layout ``quad``,
         without a trellis. ``size`` is smaller at the same quality: ``rans`` in layout ``pair``, with a trellis.
     :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
@@ -102,7 +102,7 @@ def compress(
         minutes instead of seconds.
     :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
         can have: less error at the same bits, a little slower to encode and to decode.
-    :param rules: how tensors whose names match a pattern are encoded instead, such as ``{"*.down_proj.*": {"bits": 5},
+    :param rules: other encodings of tensors whose names match a pattern, such as ``{"*.down_proj.*": {"bits": 5},
         "lm_head.*": "lossless"}``: a scheme, or a dictionary with the keys of :class:`Rule`. The first pattern counts
         that matches; tensors of rules with the same bits meet them together.
     :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``. Data that does not shrink is stored raw anyway.
@@ -117,9 +117,9 @@ def compress(
         as planned, without measuring anything again. The plan must be of this model.
     :param overwrite: whether an existing ``dst`` may be replaced.
     :param metadata: text to add to the checkpoint's metadata.
-    :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. What a callback raises stops
-        the work, as Ctrl-C does, and is passed on.
-    :param options: what few need, by name: see :class:`CompressOptions`.
+    :param progress: a bar, nothing, or a callback ``(tensor, done_bytes, total_bytes)``. An exception of a callback
+        stops the work, as Ctrl-C does, and is passed on.
+    :param options: rarely needed options, by name: see :class:`CompressOptions`.
     :raises InputError: for NaN or infinity in a tensor to quantize, if there are no tensors, if ``dst`` is one of the
         files that are read, something else than a file or named like one of another format, and for arguments that make
         no sense.
@@ -327,8 +327,8 @@ def load_file(
 ) -> dict[str, Any]:
     """Every tensor of a container, as NumPy arrays or as torch tensors. Tied tensors stay one object.
 
-    Of a folder that :func:`wcodec.save_pretrained` wrote the container has only what is compressed; a ``UserWarning``
-    names the file with the rest.
+    The container of a folder that :func:`wcodec.save_pretrained` wrote has only its compressed tensors; a
+    ``UserWarning`` names the file with the rest.
 
     >>> import pathlib, tempfile, numpy as np, wcodec
     >>> folder = tempfile.TemporaryDirectory()
@@ -437,7 +437,7 @@ def compare(a: _Path | Container, b: _Path | Container, *, trusted: bool = False
     >>> wcodec.compare(*map(wcodec.open, files)).same
     True
 
-    :param trusted: of paths, as in :func:`open`.
+    :param trusted: whether paths are trusted, as in :func:`open`.
     """
     opened = [c if isinstance(c, Container) else Container.open(c, trusted=trusted) for c in (a, b)]
     try:

@@ -72,8 +72,8 @@ def load_model(
         with one and a ``config.json``; an ordinary checkpoint of transformers (a folder with ``.safetensors`` files),
         which is compressed in memory, as is the model of a ``.gguf`` file (with the package ``gguf``); or the name of a
         repository on the Hugging Face Hub with one of these folders.
-    :param device: where to run: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
-    :param residency: where compressed bytes are while the model is on a GPU, as for :func:`wcodec.compress_`:
+    :param device: the device to run on: ``cpu`` (default), ``cuda``, ``cuda:N`` or a ``torch.device``.
+    :param residency: the place of compressed bytes while the model is on a GPU, as for :func:`wcodec.compress_`:
         ``device``, ``host``, ``disk`` or ``auto``. With ``disk`` they stay in the ``.wcodec`` file and are read each
         time that they are decoded, ahead of that where it can be foreseen, on a GPU as on the CPU: the host holds no
         more of them than a ring of at most 96 MiB. ``auto`` fills the device's memory, then the host's, and has the
@@ -90,16 +90,16 @@ def load_model(
     :param fused: as for :func:`wcodec.compress_`: whether GPUs multiply few tokens straight from compressed weights.
     :param scheme: for an ordinary checkpoint, how it is compressed, as for :func:`wcodec.compress_`; so are ``bits``,
         ``calibrate``, ``trellis``, ``rules``, ``optimize``, ``coder``, ``include``, ``exclude``, ``embeddings`` and
-        ``options`` (see :class:`CodingOptions`). What is compressed already stays as it is, and asking for something
-        else is an error.
+        ``options`` (see :class:`CodingOptions`). A checkpoint that is compressed already stays as it is, and asking for
+        something else is an error.
     :param calibrate: runs the original model before that, if it is not given statistics.
-    :param trusted: of a ``.wcodec`` file, as in :func:`wcodec.open`.
+    :param trusted: whether a ``.wcodec`` file is trusted, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
-    :param revision: of a repository, the branch, tag or commit, as for transformers' ``from_pretrained``.
-    :param subfolder: where in the repository, or in the folder, the model is.
+    :param revision: the branch, tag or commit of a repository, as for transformers' ``from_pretrained``.
+    :param subfolder: the model's subfolder in the repository, or in the folder.
     :param token: for private repositories; that of ``hf auth login`` if left out.
-    :param cache_dir: where repositories are kept; the Hub's cache if left out.
+    :param cache_dir: the folder in which repositories are kept; the Hub's cache if left out.
     :param local_files_only: whether only what was fetched before is taken, as with ``HF_HUB_OFFLINE=1``.
     :param force_download: whether files are fetched again that are there.
     :param progress: a bar, nothing, or a callback, while a checkpoint is compressed.
@@ -174,8 +174,8 @@ def compress_(
 
     The model keeps its device and dtype, and computes with the decoded weights: for scheme ``int8`` these are symbols
     times scales, for scheme ``raw`` the original ones. Tied weights stay tied: they are compressed once, or not at all.
-    All parameters that are left stop requiring gradients. Of a model of transformers, ``save_pretrained`` and
-    ``push_to_hub`` write what :func:`wcodec.save_pretrained` does from then on, and ``get_memory_footprint`` and
+    All parameters that are left stop requiring gradients. From then on, ``save_pretrained`` and ``push_to_hub`` of a
+    model of transformers write what :func:`wcodec.save_pretrained` does, and ``get_memory_footprint`` and
     ``num_parameters`` count compressed weights.
 
     :param scheme: ``int8`` (the default), ``rate`` (the default with ``bits``), ``lossless`` or ``raw``, as for
@@ -186,7 +186,7 @@ def compress_(
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
-    :param residency: where compressed bytes are once the model is on a GPU: ``device``, its memory; ``host``, pinned
+    :param residency: the place of compressed bytes once the model is on a GPU: ``device``, its memory; ``host``, pinned
         memory of the host from which they are sent while the model runs; or ``auto``: of as many blocks as fit into
         ``vram_budget`` in the device's memory, and of the rest, spread evenly over the model, in the host's. Embeddings
         are always in the device's memory. If left out, ``auto`` with a budget, and ``device`` without. (``disk`` is for
@@ -204,9 +204,9 @@ def compress_(
     :param fused: whether GPUs multiply up to 16 tokens straight from the compressed weights, and do whole blocks of
         models like Llama's in four launches, as :func:`wcodec.nn.fuse_` says. ``False`` decodes weights first: then
         results are those of torch with the decoded weights, bit for bit. On a CPU they are in any case.
-    :param device: where calibration computes; it does not move the model.
+    :param device: the device on which calibration computes; it does not move the model.
     :param progress: as in :func:`wcodec.compress`.
-    :param options: what few need, by name: see :class:`CodingOptions`.
+    :param options: rarely needed options, by name: see :class:`CodingOptions`.
     :raises InputError: if there is nothing to replace, for adapters of peft (compress the model first, then attach
         them), for NaN or infinity in a weight, and for a ``vram_budget`` that
         is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is

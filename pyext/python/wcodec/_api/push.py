@@ -51,7 +51,7 @@ def push(
     :param private: whether a repository that is made is private; as your account has it if left out.
     :param revision: the branch to upload to, which is made if there is none; ``main`` if left out.
     :param token: with the right to write; that of ``hf auth login`` if left out.
-    :param message: of the commit.
+    :param message: the commit's message.
     :param verify: whether hashes are compared.
     :raises InputError: if the folder has no compressed model, or weights beside it that others would take for it.
     :raises CorruptError: if a hash is wrong: nothing is uploaded.

@@ -81,12 +81,13 @@ def collect_statistics(
         8,192 tokens.
     :param tokens: instead of ``windows``, tokens of all pieces together, about.
     :param seed: for what is drawn: text, and the predictions whose gradients are taken.
-    :param device: where the model runs, and the statistics are summed up; where it is, if left out. Otherwise it is
-        moved there, and back.
+    :param device: the device on which the model runs and the statistics are summed up; the model's own if left out.
+        Otherwise the model is moved there, and back.
     :param trust_remote_code: whether code that comes with a model of a path may be run.
     :param full: ``False`` leaves second moments out: for steps only, which takes one pass and hardly any memory.
-    :param memory: what sums of second moments may take, and again what is kept of them, in bytes or as text. Inputs are
-        looked at in several passes where that is not enough, and in narrower blocks if all of them are too large.
+    :param memory: a bound for the sums of second moments, and again for the part of them that is kept, in bytes or as
+        text. Inputs are looked at in several passes where that is not enough, and in narrower blocks if all of them are
+        too large.
     :param progress: ``True`` for a bar, or a function that is called with (tokens done, tokens in all).
     :raises InputError: if the model has no matrix to measure, data are too short or of another vocabulary, or
         predictions are not finite.
@@ -172,7 +173,7 @@ class _Collector:
         self._model, self._found, self._place, self._full, self._memory = model, found, place, full, memory
         self._tell, self._done, self.total = tell, 0, 1
         self._modules = dict(model.named_modules())
-        # Whose sums a product's input is in: its own, or those of the first that has the same.
+        # The product whose sums each product's input is in: itself, or the first one with the same input.
         self._site = {product.name: product.name for product in found.products}
         # Modules in the order in which they run, each with its place.
         self._order: dict[str, int] = {}

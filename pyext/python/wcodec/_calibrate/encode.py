@@ -267,13 +267,14 @@ def prepared(
     progress: bool | ProgressCallback = False,
 ) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None], ProgressCallback | None]]:
     """Options for the native encoder, the function that chooses levels, and one to tell how far it is, for a source and
-    what it is calibrated by. What was kept from one matrix to the next, some of it on a GPU, goes at the end.
+    what it is calibrated by. Data kept from one matrix to the next, some of it on a GPU, are released at the end.
 
     :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
-    :param device: where that runs, and where levels are chosen: a GPU if left out and there is one.
-    :param tokens: how many are looked at, where statistics are to be collected.
-    :param progress: of everything, from the first token to the last tensor: a bar, or a callback that is called with
-        the stage or the tensor at work, and how many of the source's bytes correspond to the part that is done.
+    :param device: the device on which it runs and levels are chosen: a GPU if left out and there is one.
+    :param tokens: the number of tokens to collect statistics from, if there are none yet.
+    :param progress: the progress of all work, from the first token to the last tensor: a bar, or a callback that is
+        called with the stage or the tensor at work, and how many of the source's bytes correspond to the part that is
+        done.
     """
     _checked(options)
     folder = _folder_of(src)

@@ -83,7 +83,7 @@ def factor(moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def by_falling_diagonal(moments: torch.Tensor) -> torch.Tensor:
     """Columns in the order in which plain rounding does best: the strongest inputs first, which later columns can still
-    make up for. Of equal ones, the first."""
+    make up for. The first of equal ones comes first."""
     return torch.sort(moments.diagonal(), descending=True, stable=True).indices
 
 

@@ -1,4 +1,4 @@
-"""Statistics as a file: safetensors, with a description in its metadata. What is read is not trusted."""
+"""Statistics as a file: safetensors, with a description in its metadata. The content of a file is not trusted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DTYPES = {torch.float32: "F32", torch.float16: "F16"}
 
 
 def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) -> None:
-    """Writes the file, whole or not at all. Of other files it replaces none, which may be the model's."""
+    """Writes the file, whole or not at all. It replaces no file of another kind, which may be the model's."""
     check_place(path, overwrite)
     tensors: list[torch.Tensor] = []
     header: dict[str, Any] = {"__metadata__": {STATISTICS_KEY: json.dumps(description_of(statistics))}}

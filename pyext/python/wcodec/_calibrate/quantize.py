@@ -69,12 +69,12 @@ def quantize(
 ) -> Quantized:
     """Quantizes a matrix ``[outputs, inputs]``. Two calls with the same arguments on one machine give the same bits.
 
-    :param feedback: what is known of its input (``feedback_for``); ``None`` for weights alone.
+    :param feedback: the statistics of its input (``feedback_for``); ``None`` for weights alone.
     :param step: the distance of levels, in each row: that of the fine levels with a trellis, about half of the other.
     :param tile: columns after which the trellis begins anew; without one it does not matter.
     :param rows: only these rows, of the step too: what a search for the rate counts.
     :param prices: bits of each magnitude, from a call before; learned from a sample of rows if left out.
-    :param name: of the tensor, for messages.
+    :param name: the tensor's name, for messages.
     :raises InputError: if shapes do not fit, or if a value is not finite.
     """
     _check(weight, feedback, step, tile, name)

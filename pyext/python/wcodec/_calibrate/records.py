@@ -17,7 +17,7 @@ class UnitRecord:
     """The key that it shares with the other experts of its layer."""
     expert: bool
     site: str | None
-    """Whose second moments are those of its input; ``None`` where they were not collected."""
+    """The site with the second moments of its input; ``None`` where they were not collected."""
     tokens: int
     """Tokens that it was multiplied with."""
     sensitivity: float

@@ -21,7 +21,7 @@ def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tens
 
     :param blocks: those of the feedback; none to round each weight for itself.
     :param prices: bits of each magnitude, ``float32 [128]``.
-    :param weight: what a bit costs, in squares of a step.
+    :param weight: the cost of a bit, in squares of a step.
     """
     # Two places before the first, which nothing chooses.
     padded = torch.cat([prices.new_full((2,), torch.inf), prices[:MAGNITUDES]]) * weight if weight else prices

@@ -128,8 +128,8 @@ class Statistics:
         costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
         own = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
         known, some = self._by_kind(own), self._by_kind(costs)
-        # A rare expert matters no more than the least of its layer that is known well. Where all are rare, what is
-        # known of all of them together is still something.
+        # A rare expert matters no more than the least of its layer that is known well. If all are rare, the mean of all
+        # of them is still some evidence.
         rare = {kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in some.items()}
         found: dict[str, float] = {}
         for name, unit in self.units.items():

@@ -36,10 +36,10 @@ def best_paths(
     """Symbols ``int8 [cols, rows]`` of weights in units of their row's fine step, ``float32 [cols, rows]``.
 
     :param blocks: those of the feedback; none where columns know nothing of each other.
-    :param column_weights: what an error of each column costs, ``float32 [cols]``.
+    :param column_weights: the cost of an error in each column, ``float32 [cols]``.
     :param tile: columns after which the trellis begins anew.
     :param prices: bits of each magnitude m, where n is ``2 m`` or ``2 m + 1``.
-    :param weight: what a bit costs, in squares of a step.
+    :param weight: the cost of a bit, in squares of a step.
     """
     cols, rows = x.shape
     levels = torch.empty((cols, rows), dtype=torch.int8, device=x.device)
@@ -120,8 +120,8 @@ class _Walk:
         """Goes on by some columns: the symbols ``float32 [cols, 4, rows]`` of each survivor there, and the state that
         it was in before them. Valid until the next call.
 
-        :param added: what is added to the columns' targets, by survivor.
-        :param feed: what errors of these columns add to each other's targets.
+        :param added: the additions to the columns' targets, by survivor.
+        :param feed: the additions of these columns' errors to each other's targets.
         """
         known = x.new_empty((0, 0)) if feed is None else feed
         path, origin, costs = replayed(

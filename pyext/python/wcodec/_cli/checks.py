@@ -23,8 +23,8 @@ def _given(a: argparse.Namespace, name: str) -> bool:
 def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: str, what: str) -> None:
     """Refuses options that were given although they are useless.
 
-    :param why: what makes them so, after "has no effect".
-    :param what: what to do about it.
+    :param why: the reason, after "has no effect".
+    :param what: the remedy.
     """
     for name in names:
         if useless and _given(a, name):

@@ -49,7 +49,7 @@ def _compared(
 ) -> None:
     """Sums by role, then a line for each tensor.
 
-    :param whole: of the comparison of all of them, whose table for pipes is made natively.
+    :param whole: the native comparison if it is of all of them; it makes the table for pipes.
     """
     sums: dict[str, _Side] = {}
     for name, status, _, *places in found:

@@ -17,7 +17,7 @@ class Conversation:
 
     Without a template each text is continued by itself.
 
-    :param name: of the model, for messages of errors.
+    :param name: the model's name, for messages of errors.
     :param system: the system message.
     :param options: for ``generate``.
     """
@@ -47,7 +47,7 @@ class Conversation:
     def ask(self, text: str, streamer: Any, stopping: Sequence[Any], max_new_tokens: int) -> _measure.Generation:
         """The model's answer to a message, which both become part of the conversation.
 
-        :param streamer: what gets each token as it comes.
+        :param streamer: the receiver of each token as it comes.
         :param stopping: criteria of transformers for an earlier end.
         :raises InputError: if the conversation is longer than the model takes; the message is then left out of it.
         """

@@ -25,7 +25,7 @@ def text_of(error: BaseException) -> str:
 def document_of(error: BaseException, text: str, status: int, argv: Sequence[str] | None) -> None:
     """Prints the error as JSON, if that is what the command was to print.
 
-    :param text: what was told of it.
+    :param text: the message about it.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not _asks_for_json(words):

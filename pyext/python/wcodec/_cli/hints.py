@@ -119,7 +119,7 @@ def for_option(command: str, word: str, value: str | None, known: Sequence[str],
     """Advice on an option that a command has not.
 
     :param word: the option as it was typed, without a value.
-    :param value: what followed it.
+    :param value: the word that followed it.
     :param known: the options that the command has.
     :param takes: the name of the command's first argument.
     """

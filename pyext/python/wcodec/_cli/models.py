@@ -95,7 +95,7 @@ def _running(model: str) -> Iterator[None]:
 
 
 def _quiet_loading(quiet: bool) -> None:
-    """transformers shows bars of its own: they are for people who watch, too. What it logs may quote a config."""
+    """transformers shows bars of its own: they are for people who watch, too. Its log messages may quote a config."""
     transformers = running.require_transformers()
     for handler in logging.getLogger("transformers").handlers:
         handler.addFilter(_safe_record)

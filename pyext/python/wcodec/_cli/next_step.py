@@ -22,7 +22,7 @@ def encode_command(model: str, what: str, *options: str) -> str:
 def show_next(command: str, why: str) -> None:
     """Prints a command on a line of its own, which no terminal's width breaks.
 
-    :param why: what it is for.
+    :param why: the purpose of the command.
     """
     prose(f"next, {why}:")
     say(f"  {command}")

@@ -130,7 +130,7 @@ def _placed(parser: argparse.ArgumentParser, found: argparse.Namespace, extra: l
     """Gives words to arguments that may be left out: argparse, before Python 3.13, sees those only that follow the
     others without an option between them.
 
-    :return: what is left.
+    :return: the rest.
     """
     if any(word.startswith("-") and word != "-" for word in extra):
         return extra

@@ -1,7 +1,8 @@
 """Dtypes: the names of safetensors and what NumPy makes of them.
 
-NumPy itself has no bfloat16 and no 8-bit floats. Where ``ml_dtypes`` is installed its types are used; without it bf16
-tensors become float32 (which holds every bf16 value exactly), and 8-bit floats are an error that says what to install.
+NumPy itself has no bfloat16 and no 8-bit floats. The types of ``ml_dtypes`` are used if it is installed; without it
+bf16 tensors become float32 (which holds every bf16 value exactly), and 8-bit floats are an error that says what to
+install.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def said(error: BaseException) -> str:
 def by_transformers(place: str | os.PathLike[str], what: str) -> Iterator[None]:
     """Whatever transformers raises inside becomes an error of this package that names the place.
 
-    :param what: what it does not do: "makes no model of it".
+    :param what: a phrase for the failure, such as "makes no model of it".
     """
     try:
         yield

@@ -134,9 +134,9 @@ def html_block(
 ) -> str:
     """A title, what is to be seen first, a table of facts, and what folds away.
 
-    :param table: what stands before the facts or, with a ``summary``, below them, folded away.
+    :param table: HTML before the facts or, with a ``summary``, below them, folded away.
     :param problem: whether that is something wrong, which is open, and whose summary is red.
-    :param after: what stands at the end.
+    :param after: HTML at the end.
     """
     rows = "".join(
         f'<tr><th style="text-align:left">{_escape(k)}</th><td style="text-align:left">{_escape(v)}</td></tr>'

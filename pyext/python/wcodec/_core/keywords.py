@@ -69,7 +69,7 @@ def check(function: str, given: Iterable[str], known: Iterable[str], otherwise: 
     """Refuses keywords that a function does not have.
 
     :param function: its name, as the caller wrote it.
-    :param otherwise: what to say where none is near; all that there are if left out.
+    :param otherwise: the advice if none is near; all that there are if left out.
     :raises InputError: with the nearest one that there is.
     """
     names = sorted(known)
@@ -105,7 +105,7 @@ def keywords(*groups: Any, name: str | None = None) -> Callable[[Callable[P, R]]
     """Has a function refuse keywords that it does not have, before anything else happens.
 
     :param groups: typed dictionaries with the keywords that ``**options`` takes.
-    :param name: what callers write, if it is not the function's own name.
+    :param name: the name that callers use, if it is not the function's own.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

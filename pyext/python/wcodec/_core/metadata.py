@@ -20,13 +20,13 @@ def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def plan_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
-    """The plan, likewise."""
+    """The plan, if the metadata hold it in that form."""
     found = _object(metadata.get(PLAN_KEY))
     return found if isinstance(found.get("recipe"), str) and isinstance(found.get("target"), str) else None
 
 
 def calibration_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
-    """The tokens that the file was calibrated on, and their source, likewise."""
+    """The tokens that the file was calibrated on, and their source, if the metadata hold them in that form."""
     found = _object(metadata.get(CALIBRATION_KEY))
     tokens = found.get("tokens")
     return found if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None

@@ -64,7 +64,7 @@ def check(
 
     :param hub: whether it may be the name of a repository on the Hugging Face Hub instead.
     :param local_files_only: whether such a repository must have been fetched before, as if the environment says so.
-    :param cache_dir: where it was fetched to, if not where the environment says.
+    :param cache_dir: the folder that it was fetched to, if not the environment's.
     :raises FileMissingError: if it is not.
     """
     if os.path.exists(name):
@@ -125,7 +125,7 @@ def output(
 def check_output(path: str | os.PathLike[str], *inputs: Any) -> None:
     """Refuses an output that is one of the files that are read.
 
-    :param inputs: what may be the path of a file, and whatever else.
+    :param inputs: values that may be paths of files, or anything else.
     :raises InputError: if it is.
     """
     paths = [path_of(p) for p in inputs if isinstance(p, str | os.PathLike) and 0 < len(os.fspath(p)) < _LONGEST]

@@ -122,11 +122,11 @@ def table(
 ) -> Table:
     """An aligned table in at most so many columns of the screen; nothing in a cell steers a terminal.
 
-    Where it is too wide, the first column is shortened, then other columns are left out, then lines are cut.
+    If it is too wide, the first column is shortened, then other columns are left out, then lines are cut.
 
     :param left: so many columns are flush left, the others, numbers, flush right.
     :param drop: headings of columns that may be left out, the most dispensable first.
-    :param styles: what cells say that have a style of their own, and which.
+    :param styles: styles by the text of the cells that have their own.
 
     >>> print(table(["name", "bytes"], [["a", "10"], ["long", "5"]]).text)
     name  bytes

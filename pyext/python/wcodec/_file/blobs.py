@@ -38,7 +38,7 @@ class Encoder:
 
     :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``; what ``optimize`` says if left out. A legacy blob is
         always ``zstd``.
-    :param optimize: what layers are for: ``speed`` (default) takes ``huffman``, ``size`` takes ``rans``.
+    :param optimize: the purpose of the layers: ``speed`` (default) takes ``huffman``, ``size`` takes ``rans``.
     :param format: ``container``, a whole ``.wcodec`` file as bytes, or ``legacy``, a 21-byte header and a zstd frame.
     """
 

@@ -106,8 +106,8 @@ def explain(
 ) -> WcodecError | None:
     """The error about a folder that has such files, if it is no model that can be read.
 
-    :param read: what gives the JSON object of one of the files, an empty one if it is not there.
-    :param inside: what gives the names in a subfolder, none if it is not one.
+    :param read: a function that gives the JSON object of one of the files, an empty one if it is not there.
+    :param inside: a function that gives the names in a subfolder, none if it is not one.
     """
     if ADAPTER in names and not _is_model(names):
         return _adapter(place, names, read)

@@ -28,7 +28,7 @@ class GgufTensor:
     :param kind: GGUF's name of its type, such as ``Q4_K``.
     :param dtype: the dtype, where elements are stored as numbers and not in blocks.
     :param decoded: whether its weights can be had as numbers.
-    :param missing: how many of its bytes the file lacks.
+    :param missing: the number of its bytes that the file lacks.
     """
 
     name: str

@@ -60,7 +60,7 @@ class Headers:
 
     :param kind: ``safetensors`` or ``GGUF``.
     :param length: bytes of all files.
-    :param remarks: what else there is to know, a sentence each.
+    :param remarks: further remarks, a sentence each.
     """
 
     place: str

@@ -50,7 +50,7 @@ class Grid:
 class QuantizedTensor:
     """Codes with their scales.
 
-    :param name: what their values are called.
+    :param name: the name of their values.
     :param shape: that of the values.
     :param codes: the name of the codes.
     :param grid: nothing for MXFP4, whose values are stored with inputs as rows.
@@ -72,7 +72,7 @@ class QuantizedTensor:
     def matrix(self, index: int, read: Callable[[str, int | None], torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """Those of one matrix of a stack.
 
-        :param read: what reads a stored tensor, or of its first dimension one entry.
+        :param read: a function that reads a stored tensor, or one entry of its first dimension.
         """
         grid = self.grid
         if grid is None:
@@ -90,7 +90,7 @@ class Quantized:
     :param tensors: by the name of their values.
     :param hidden: tensors that are no weights by themselves: codes of another name than their values, scales, and what
         is about activations.
-    :param record: what the metadata of a container with such codes says of them.
+    :param record: the metadata that a container with such codes has about them.
     """
 
     dtype: str
@@ -166,8 +166,8 @@ def fp8_values(
 
     :param scales: one behind the other, in float32 and on the device of the codes.
     :param rows: which rows of a single matrix the codes are; all if left out.
-    :param out: where values go. It may have the codes in its own memory, at its end or, if there are no more than are
-        done at once, anywhere.
+    :param out: the tensor for the values. It may have the codes in its own memory, at its end or, if there are no more
+        than are done at once, anywhere.
     """
     torch = _torch.require()
     begin, end = rows or (0, grid.rows)

@@ -1,7 +1,7 @@
 """Parts of the tensors of a container, as a container of their own: what one of several devices needs of a model.
 
-A part decodes to that part of what its tensor decodes to, bit for bit. Where it begins and ends with tiles (16 rows; a
-tile's columns) its compressed bytes are copied as they are, and only these are read; elsewhere symbols are decoded and
+A part decodes to that part of what its tensor decodes to, bit for bit. If it begins and ends with tiles (16 rows; a
+tile's columns), its compressed bytes are copied as they are, and only these are read; elsewhere symbols are decoded and
 coded again, with the scales that they have. (A trellis that is cut within a tile takes about a bit per weight more.)
 
 >>> import numpy as np, wcodec
@@ -36,8 +36,8 @@ class Shard:
     :param tensor: its name in the container, which may be a tied one.
     :param axis: the dimension of the tensor that is cut: 0 for the outputs of a linear layer ``[out, in]``, 1 for its
         inputs.
-    :param ranges: where what is kept begins and ends, one range after the other: see :func:`even`.
-    :param name: what the part is called; as the tensor if left out.
+    :param ranges: the first index and the end of each range that is kept: see :func:`even`.
+    :param name: the part's name; that of the tensor if left out.
     """
 
     tensor: str
@@ -64,7 +64,8 @@ def even(length: int, rank: int, ranks: int, pieces: int = 1) -> Ranges:
     (((0, 5),), ((6, 9),), ((2, 4), (6, 8)))
 
     :param length: the dimension.
-    :param pieces: of how many equal pieces it was put together (gate and up in one matrix), each of which is divided.
+    :param pieces: the number of equal pieces that it was put together from (gate and up in one matrix), each of which
+        is divided.
     :raises InputError: if nothing is left for a rank, or the pieces are not equal.
     """
     piece, left = divmod(length, pieces)

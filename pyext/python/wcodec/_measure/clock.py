@@ -1,4 +1,4 @@
-"""When the tokens of a text were there."""
+"""Arrival times of a text's tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
     @property
     def first(self) -> float | None:
-        """When the first token came, by ``time.perf_counter()``."""
+        """The time at which the first token came, by ``time.perf_counter()``."""
         return self._times[0] if self._times else None
 
     @property

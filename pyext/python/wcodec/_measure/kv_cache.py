@@ -1,6 +1,6 @@
 """Key/value caches of a chosen dtype: using them, and measuring what they change.
 
-What such a cache can do depends on where the rounding happens:
+The effect of such a cache depends on where the rounding happens:
 
 * A model that computes in float32 makes float32 keys and values. A half-precision cache rounds them, and that rounding
   is what a float32 cache avoids: the cache's dtype alone decides.
@@ -163,8 +163,8 @@ def generate(
     :param prompt: text, or token ids. An empty text begins anew, with the token that texts of the model begin with.
     :param tokenizer: a tokenizer, or where to find one; the model's own if left out.
     :param kv_cache_dtype: keeps keys and values in this dtype (see :func:`with_kv_cache`); the model's if left out.
-    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
-        for :func:`wcodec.load_model`.
+    :param device: the device that a model from a path runs on, the CPU if left out; ``dtype`` and ``trust_remote_code``
+        as for :func:`wcodec.load_model`.
     :param options: handed on to ``generate``, such as ``do_sample=True`` and ``temperature=0.8``.
     :raises InputError: for options that ``generate`` does not have.
     """

@@ -27,9 +27,8 @@ def measure_vram(
     On a GPU: what torch's allocator gave out (``allocated``), what it holds for that (``reserved``), both peaks, and
     what is taken on the whole device (``used``), where other processes count too. On the CPU: this process's resident
     memory and its peak, and no figures of torch. With a model, its parts are named: compressed bytes, weights that are
-    not compressed, buffers, the memory that weights are decoded into, and weights that stay decoded. Where compressed
-    bytes are read from a file as they are needed (layers on the CPU), they are named as well, but need not all be
-    resident.
+    not compressed, buffers, the memory that weights are decoded into, and weights that stay decoded. Compressed bytes
+    that are read from a file as they are needed (layers on the CPU) are named as well, but need not all be resident.
 
     Example::
 
@@ -37,7 +36,8 @@ def measure_vram(
         model.generate(**inputs)
         print(wcodec.measure_vram(model).peak_allocated)
 
-    :param device: what to measure; the model's device if left out, or torch's current GPU, or the CPU without one.
+    :param device: the device to measure; the model's device if left out, or torch's current GPU, or the CPU without
+        one.
     :param reset_peak: begins counting torch's peaks anew, after this report.
     :raises DeviceError: for a GPU that cannot be used.
     """

@@ -89,8 +89,8 @@ def evaluate(
     :param stride: tokens between the beginnings of windows, at most ``window``; half a window if left out. Smaller
         ones give each token more context, and take more time.
     :param max_tokens: only the first so many tokens of the text.
-    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
-        for :func:`wcodec.load_model`.
+    :param device: the device that a model from a path runs on, the CPU if left out; ``dtype`` and ``trust_remote_code``
+        as for :func:`wcodec.load_model`.
     :param progress: ``True`` for a bar, or a function that is called with (tokens done, tokens in all).
     :raises InputError: if the text is too short, the vocabularies differ, or logits are not finite.
     """

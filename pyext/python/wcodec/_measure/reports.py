@@ -340,7 +340,7 @@ class LayerPlace:
 
 @dataclass(frozen=True, repr=False)
 class MemoryReport:
-    """Memory at one moment, in bytes. What a device does not tell is ``None``.
+    """Memory at one moment, in bytes. A figure that a device does not tell is ``None``.
 
     On a GPU ``allocated`` is what torch's tensors take, ``reserved`` what its allocator holds for them, and ``used``
     what is taken on the device by everybody: other processes and the driver's context included. On the CPU ``used`` is

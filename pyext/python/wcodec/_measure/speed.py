@@ -100,8 +100,8 @@ def bench(
         weights and matrix products by torch's profiler (``report.splits``, and for one token ``report.spans``), and
         every module by forward hooks (``report.layers``). These runs are slower, and do not count as speeds.
     :param progress: ``True`` for a bar, or a function that is called with (runs done, runs in all).
-    :param device: where a model from a path runs, the CPU if left out; ``dtype`` and ``trust_remote_code`` likewise, as
-        for :func:`wcodec.load_model`.
+    :param device: the device that a model from a path runs on, the CPU if left out; ``dtype`` and ``trust_remote_code``
+        as for :func:`wcodec.load_model`.
     :param options: handed on to ``generate``.
     :raises InputError: if a model has no ``generate``, for options that it does not have, or if the prompt and the
         new tokens do not fit it.

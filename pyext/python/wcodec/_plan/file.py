@@ -1,4 +1,5 @@
-"""A plan as a file of JSON. What is read is not trusted: it may be of a stranger, of a later version or damaged."""
+"""A plan as a file of JSON. The content of a file is not trusted: it may come from a stranger or a later version, or be
+damaged."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
     """The statistics that a plan goes by: those that it was made with, or those of its file.
 
-    :param calibrate: where they are now, if somewhere else than the plan says.
+    :param calibrate: their present path, if it is not the one in the plan.
     :raises InputError: if these are others, or there are none.
     """
     wanted = plan.statistics_file

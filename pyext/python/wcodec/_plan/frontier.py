@@ -77,10 +77,11 @@ def frontier(
     :param calibrate: as for :func:`wcodec.compress`: statistics, a file of them, or what they are to be collected on.
         Recipes that use them are measured too.
     :param calibration_tokens: as for :func:`wcodec.compress`.
-    :param windows: windows of the text at most. Of 12, a mean may be off by 3 %.
+    :param windows: windows of the text at most. The mean of 12 may be off by 3 %.
     :param tokenizer: as for :func:`wcodec.evaluate`.
-    :param device: where a model from a folder runs.
-    :param dtype: what such a model computes in: float32 on the CPU if left out, and on a GPU what its config says.
+    :param device: the device that a model from a folder runs on.
+    :param dtype: the dtype that such a model computes in: float32 on the CPU if left out, and on a GPU that of its
+        config.
     :param threads: threads of encoding and decoding.
     :param trust_remote_code: as for :func:`wcodec.load_model`.
     :param progress: ``True`` for a bar, or a function that is called with (windows done, windows in all).

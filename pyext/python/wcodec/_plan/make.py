@@ -64,10 +64,10 @@ def plan(
     """Chooses how a model's tensors are encoded, so that a budget is met with the least damage, or a bound of damage
     with the fewest bytes.
 
-    What is least, no rule knows: candidates are encoded in memory, decoded, and measured on the text. They are steps by
-    the weights alone; steps by what the tensors of each role do alone; and, with statistics of a calibration, steps by
-    the Fisher information. The best of them is taken, and the report says what each of them did. If the budget leaves
-    room for all bits, tensors are kept without loss.
+    No rule tells which recipe is smallest: candidates are encoded in memory, decoded, and measured on the text. They
+    are steps by the weights alone; steps by what the tensors of each role do alone; and, with statistics of a
+    calibration, steps by the Fisher information. The best of them is taken, and the report says what each of them did.
+    If the budget leaves room for all bits, tensors are kept without loss.
 
     Example (needs transformers and a model)::
 
@@ -82,7 +82,8 @@ def plan(
     :param budget: bytes of the whole file, as a number or as text (``"600MB"``, ``"1.5GiB"``), or bits per weight of
         the tensors that are encoded (``"4.2 bits"``).
     :param quality: a bound of the mean ``KL(original || compressed)`` in nats per token, such as ``"kl<=0.02"``.
-    :param text: what to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no damage measured.
+    :param text: the text to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no damage
+        measured.
     :param calibrate: as for :func:`wcodec.compress`: statistics, a ``.safetensors`` file of them, or what they are to
         be collected on. Recipes that use them are candidates too.
     :param feedback: whether error feedback is among these: it takes minutes where others take seconds.

@@ -68,17 +68,19 @@ def sensitivity(
 
     :param model: the folder of a model of transformers, or such a model, not compressed.
     :param bits: bits per weight, 1 to 8.
-    :param text: what the model runs on: the path of a text, text or token ids. Text that it writes by itself if left
-        out.
-    :param statistics: of a calibration, or their file, if there are some: nothing is collected then.
-    :param tokens: how many are looked at otherwise, as for :func:`wcodec.collect_statistics`.
-    :param measure: of how many tensors the damage is measured; 0 for none.
+    :param text: the text that the model runs on: its path, the text itself or token ids. Text that it writes by itself
+        if left out.
+    :param statistics: statistics of a calibration, or their file, if there are some: nothing is collected then.
+    :param tokens: the number of tokens to collect statistics from otherwise, as for :func:`wcodec.collect_statistics`.
+    :param measure: the number of tensors whose damage is measured; 0 for none.
     :param windows: windows of 256 tokens that it is measured on, of the second half of the text.
     :param trellis: as for :func:`wcodec.compress`.
     :param seed: for what is drawn.
     :param tokenizer: as for :func:`wcodec.evaluate`.
-    :param device: where a model from a folder runs: a GPU that has room if left out (or ``"auto"``) and there is one.
-    :param dtype: what such a model computes in: float32 on the CPU if left out, and on a GPU what its config says.
+    :param device: the device that a model from a folder runs on: a GPU that has room if left out (or ``"auto"``) and
+        there is one.
+    :param dtype: the dtype that such a model computes in: float32 on the CPU if left out, and on a GPU that of its
+        config.
     :param threads: threads of encoding and decoding.
     :param trust_remote_code: as for :func:`wcodec.load_model`.
     :param progress: ``True`` for a bar, or a function that is called with (done, total).

@@ -77,8 +77,8 @@ class Trials:
 
     :param source: a checkpoint, or tensors by name.
     :param fixed: options of :func:`wcodec.compress` that all of them have.
-    :param device: where error feedback computes.
-    :param model: what is measured, with the weights of the source; ``None`` where nothing can be.
+    :param device: the device on which error feedback computes.
+    :param model: the model that is measured, with the weights of the source; ``None`` if nothing can be.
     :param reserve: bytes that the plan itself takes in the file.
     """
 
@@ -252,8 +252,8 @@ class Trials:
 
 
 def _size(source: Any) -> float:
-    """Bytes of a source's tensors, about; infinitely many where that is not known at once. What is wrong with a source
-    is for its encoder to say."""
+    """Bytes of a source's tensors, about; infinitely many where that is not known at once. Errors of a source are for
+    its encoder to report."""
     try:
         # Other mappings make their arrays when they are asked.
         if type(source) is dict:

@@ -29,7 +29,7 @@ class Plots:
         """Draws a picture, into ``ax`` or new axes, which it returns.
 
         :param kind: which one; the default if left out.
-        :param options: of that picture, such as ``by`` of a heat map.
+        :param options: options of that picture, such as ``by`` of a heat map.
         """
         chosen = self._chosen() if kind is None else kind
         if chosen not in self._kinds():

@@ -83,12 +83,12 @@ class ContainerPlots(Plots):
         Each measure has its own colours, in every picture and in notebooks: see where a model is large, where it
         suffers, and which layer is unlike the others.
 
-        :param by: what is shown: stored ``bits`` per weight; ``ratio``; ``error``, root mean square of decoded - source
-            over that of the source, as files of scheme ``rate`` state it; ``share`` of the file's bytes in %; or
-            ``speed``, decoded output in GB/s, for which all tensors are decoded.
+        :param by: the figure that is shown: stored ``bits`` per weight; ``ratio``; ``error``, root mean square of
+            decoded - source over that of the source, as files of scheme ``rate`` state it; ``share`` of the file's
+            bytes in %; or ``speed``, decoded output in GB/s, for which all tensors are decoded.
         :param vectors: whether norms and biases are shown too, which have more bits than all others.
-        :param device: what decodes for ``speed``: ``cpu`` (default), ``cuda`` or ``cuda:N``, there from compressed
-            bytes in the GPU's memory.
+        :param device: the device that decodes for ``speed``: ``cpu`` (default), ``cuda`` or ``cuda:N``, there from
+            compressed bytes in the GPU's memory.
         :param threads: for ``speed`` on the CPU (default: all cores).
         """
         from .heatmap import heatmap
@@ -99,9 +99,9 @@ class ContainerPlots(Plots):
         """The ratio of each tensor, in the order of the file, everything that it stores counted.
 
         The broken line is the ratio of the whole file. A tick beside a bar is the bound: the ratio if the tensor's
-        symbols took their order-0 entropy and nothing else were stored. Where there are more than ``top`` tensors,
-        those of the same place in their blocks (names that differ in numbers only) share a bar, and a thin line spans
-        their ratios; if that leaves more than ``top`` bars, the smallest ones are added up.
+        symbols took their order-0 entropy and nothing else were stored. If there are more than ``top`` tensors, those
+        of the same place in their blocks (names that differ in numbers only) share a bar, and a thin line spans their
+        ratios; if that leaves more than ``top`` bars, the smallest ones are added up.
 
         :param top: the most bars to draw, from 2 on.
         """

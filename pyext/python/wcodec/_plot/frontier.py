@@ -33,7 +33,7 @@ class FrontierPlots(Plots):
         """``KL(original || quantized)`` on a logarithmic axis against the bits that are stored: a line for each recipe,
         and a point for each reference. ``int8`` is only named where the lines end far from it.
 
-        :param coder: of one coder only; if left out, that of the report's first row that has one.
+        :param coder: the only coder to draw; if left out, that of the report's first row that has one.
         """
         coders = list(dict.fromkeys(row.coder for row in self._report.rows if row.coder is not None))
         chosen = coders[0] if coder is None and coders else coder

@@ -69,7 +69,8 @@ class EvalPlots(Plots):
     def kl(self, ax: Any = None, *, bins: int = 60, what: str = "compressed") -> Any:
         """Histogram of ``KL(baseline || model)`` over tokens, with mean and 99th percentile, on a logarithmic axis.
 
-        :param what: what the model is, for its colour: a name in :data:`wcodec.COLORS`, such as ``int8`` or ``rate``.
+        :param what: the kind of the model, for its colour: a name in :data:`wcodec.COLORS`, such as ``int8`` or
+            ``rate``.
         """
         choice("what", what, tuple(MEANINGS))
         report = self._report
@@ -191,7 +192,7 @@ class BenchPlots(Plots):
         return quiet(ax)
 
     def timeline(self, ax: Any = None, *, model: str = "model") -> Any:
-        """When a token's copies, decoding of weights, matrix products and the rest were under way, each in a lane.
+        """The timeline of a token's copies, decoding of weights, matrix products and the rest, each in a lane.
 
         On a GPU copies run ahead beside the rest. The profiler slows things down, and what is too short to be
         seen is drawn wider; the figures at the right are exact sums.
@@ -246,7 +247,7 @@ class MemoryPlots(Plots):
         strip of blocks in their order, each as wide as its compressed bytes. Drawn into the same axes, models are below
         each other.
 
-        :param label: what the strip is called, beside it.
+        :param label: the strip's name, beside it.
         """
         if not self._report.layers:
             raise InputError("there is no compressed layer to draw (pass a model that has some to measure_vram)")

@@ -24,7 +24,7 @@ class ReplacePlots(Plots):
     def memory(self, ax: Any = None) -> Any:
         """Bytes of all the model's weights before and after, by the kind of layer; tied weights once.
 
-        What decoding needs beside them, the report does not know: see :func:`wcodec.measure_vram`.
+        The report does not know the memory that decoding needs beside them: see :func:`wcodec.measure_vram`.
         """
         report = self._report
         ax = axes(ax, (6.4, 2.4))
