@@ -80,7 +80,7 @@ class Launch:
 
 
 def plan(rows: int, columns: int, tile: int, device: Any) -> Launch:
-    """As product.rs does it for one vector and one matrix."""
+    """Plans a launch as product.rs does for one vector and one matrix."""
     strips, tiles, blocks = rows // STRIP, columns // tile, tile // BLOCK
     processors = device.multi_processor_count
     few = 1 if strips <= 2 * processors else max(SOME_WARPS // tiles, 1)

@@ -193,7 +193,7 @@ class Steps:
         return step
 
     def seconds(self, step: Callable[[], torch.Tensor]) -> float:
-        """For all tokens, after a prompt and the first steps."""
+        """The time for all tokens, after a prompt and the first steps."""
         self._read()
         for _ in range(WARM_UP):
             step()

@@ -49,7 +49,7 @@ class Options:
 class Environment:
     python: str
     how: str
-    """For the report."""
+    """The source of its packages, for the report."""
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -59,7 +59,7 @@ class Quality:
         return wcodec.evaluate(model, self.ids, baseline=baseline, window=WINDOW, stride=WINDOW)
 
     def as_run(self, model: Any) -> dict[str, float | None]:
-        """In bf16 with the kernels of whoever made it, against the original in bf16."""
+        """The quality in bf16 with the peer's own kernels, against the original in bf16."""
         report = self.of(model, self.original)
         return {
             "kl_run": report.kl_mean,

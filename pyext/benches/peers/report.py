@@ -168,7 +168,7 @@ def value(row: Json, section: str, name: str) -> Any:
 
 
 def number(found: float, digits: int = 3) -> str:
-    """So many significant digits, without an exponent.
+    """A number with so many significant digits, without an exponent.
 
     >>> number(0.0016019), number(4.0001), number(123.4), number(45678.9), number(0.0)
     ('0.00160', '4.00', '123', '45,679', '0')

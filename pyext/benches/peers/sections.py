@@ -64,7 +64,7 @@ class Row:
 
     @property
     def model(self) -> Any:
-        """With stored layers, on the device. Made by the first section that needs it."""
+        """The model with stored layers, on the device. The first section that needs it makes it."""
         if self._ready is None:
             self._load()
         assert self._ready is not None
@@ -91,7 +91,8 @@ class Row:
         return values
 
     def load(self) -> Values:
-        """From weights in bf16 on the device until a first pass is done; and the memory that generating takes."""
+        """Measures the time from weights in bf16 on the device to the end of a first pass, and the memory that
+        generating takes."""
         with self.turns.alone():
             return self._load()
 

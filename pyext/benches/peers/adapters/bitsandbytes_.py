@@ -51,7 +51,7 @@ def _decoded_eight(layer: Any) -> torch.Tensor:
 
 
 def _bytes(layer: Any) -> int:
-    """As its checkpoints store it: state_dict() has scales and tables too."""
+    """Bytes of a layer as checkpoints store it: state_dict() has scales and tables too."""
     return total_bytes(layer.state_dict().values())
 
 
