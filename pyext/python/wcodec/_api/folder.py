@@ -40,7 +40,7 @@ Compress = Callable[..., CompressionReport]
 
 
 def compress_folder(src: Any, dst: str, options: dict[str, Any], compress: Compress) -> CompressionReport:
-    """As :func:`wcodec.compress` with a folder to write.
+    """Compresses into a folder, as :func:`wcodec.compress` does.
 
     The folder has what :func:`wcodec.save_pretrained` writes: a container with the weights of layers, and the rest as
     it is; the config, and files of the tokenizer. All of it is written to a folder beside it first, which is then

@@ -41,13 +41,13 @@ class Quantized:
     symbol_bits: float
     """Entropy of the symbols, with signs."""
     table_bits: float
-    """About what their table takes."""
+    """Approximate bits of their table."""
     prices: torch.Tensor
     """Bits of each magnitude, ``float32 [128]``: a search hands them to the next call."""
 
     @property
     def bits(self) -> float:
-        """About what the symbols take in a file, without the scales."""
+        """Approximate bits of the symbols in a file, without the scales."""
         return self.symbol_bits + self.table_bits
 
     def values(self) -> torch.Tensor:

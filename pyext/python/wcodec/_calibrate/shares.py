@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[str, float]:
-    """By tensor, what errors in it alone do to predictions: about so many nats per token of KL(original || quantized).
+    """The effect on predictions of errors in each tensor alone, in approximate nats per token of KL(original ||
+    quantized).
 
     Half the Fisher information times the squared error, with errors of a matrix that know nothing of each other.
 
@@ -26,7 +27,7 @@ def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[st
 
 
 def shares(statistics: Statistics) -> dict[str, float]:
-    """By tensor, its part of the damage if all have the same relative error, the largest first."""
+    """Each tensor's share of the damage if all have the same relative error, the largest first."""
     found = estimated_kl(statistics, dict.fromkeys(statistics.units, 1.0))
     total = sum(found.values())
     ordered = sorted(found.items(), key=lambda item: -item[1])

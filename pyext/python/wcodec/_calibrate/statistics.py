@@ -39,7 +39,7 @@ class StatisticsReport:
     """The data that statistics are based on."""
 
     tokens: dict[str, int]
-    """By tensor, the tokens that it was multiplied with."""
+    """Tokens that each tensor was multiplied with."""
     fallbacks: dict[str, str]
     """Tensors that are quantized by their weights alone, and why."""
     blocks: dict[str, int]
@@ -120,7 +120,7 @@ class Statistics:
         )
 
     def factors(self) -> dict[str, float]:
-        """By tensor, its step as a multiple of what all would have: larger where an error matters less.
+        """Each tensor's step as a multiple of a common one: larger where an error matters less.
 
         The step of a row is this times the row's RMS times what the rate asks for. Their geometric mean over all
         weights is 1. A tensor that is not among them, such as an embedding, has 1.
@@ -145,7 +145,7 @@ class Statistics:
         return out
 
     def shares(self) -> dict[str, float]:
-        """By tensor, its part of the damage that quantization does, 0 to 1, the largest first: by the Fisher
+        """Each tensor's share of the damage that quantization does, 0 to 1, the largest first: by the Fisher
         information, if all tensors are off by the same part of their size, as they are at a plain number of bits.
         :func:`wcodec.sensitivity` measures those that matter most."""
         return shares(self)

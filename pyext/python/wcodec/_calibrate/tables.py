@@ -36,7 +36,7 @@ def rounded_prices(x: torch.Tensor, coarse: float) -> torch.Tensor:
 
 
 def table_bits(counts: torch.Tensor) -> float:
-    """About what the table of symbols takes that occur so often."""
+    """Approximate bits of a table for symbols with these counts."""
     return _ENTRY_BITS * int((counts > 0).sum())
 
 

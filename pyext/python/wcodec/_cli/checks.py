@@ -60,7 +60,7 @@ def encode(a: argparse.Namespace) -> None:
 
 
 def roundtrip(a: argparse.Namespace) -> None:
-    """``wcodec roundtrip``: likewise."""
+    """``wcodec roundtrip``: options of coders and schemes that nothing uses."""
     _of_coders(a, set(a.coder), "with the coders that are tried: {}")
     scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
     _useless(a, ("scale", "block"), scheme != "int8", f"with scheme {scheme}", ", or change --scheme")
@@ -201,4 +201,4 @@ CHECKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "frontier": frontier,
     "sensitivity": sensitivity,
 }
-"""By subcommand."""
+"""Checks by subcommand."""

@@ -69,8 +69,8 @@ def advice_on_speed(model: Any) -> str | None:
 def _write(
     a: argparse.Namespace, model: Any, tokenizer: Any, prompt: str, title: str | None, name: str
 ) -> _measure.Generation:
-    """Continues a prompt, and prints it: in a terminal token by token, elsewhere when it is complete. What was
-    written before an interruption is kept."""
+    """Continues a prompt, and prints it: in a terminal token by token, elsewhere when it is complete. Text written
+    before an interruption is kept."""
     options, given = options_of(a), prompt_of(a, tokenizer, prompt, name)
     sampling.seed(a)
     if a.json:

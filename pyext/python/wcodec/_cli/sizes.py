@@ -28,7 +28,7 @@ class Trial:
     """Bits per weight, or the name of a scheme."""
     weights_bytes: int
     first_differences: tuple[int | None, ...] = ()
-    """For each prompt the index of the first token that differs; nothing where all are the same."""
+    """The index of the first token that differs, for each prompt; ``None`` where all are the same."""
     refusal: str | None = None
     """Why the model cannot have this size."""
 

@@ -68,7 +68,7 @@ class CodingOptions(StorageOptions, total=False):
     bits_per_tensor: bool
     """Whether every tensor is to have ``bits`` bits, and not all of them together."""
     steps: Mapping[str, float] | None
-    """With scheme ``rate``, by the name of a tensor what its steps are to be times those of others."""
+    """Steps of tensors by name, as multiples of those of others, with scheme ``rate``."""
     calibration_tokens: int | None
     """Tokens that ``calibrate`` looks at; as :func:`collect_statistics` has it if left out."""
     feedback: bool
@@ -90,7 +90,7 @@ class FileOptions(CodingOptions, total=False):
     """Whether code that comes with the model of a folder may be run, where a model is built: for an output that is a
     folder, a ``budget``, a ``quality`` or ``calibrate``."""
     step: float | None
-    """With scheme ``rate``, in place of ``bits``: the step of quantization, over the root mean square of a row."""
+    """The step of quantization over the root mean square of a row, with scheme ``rate`` in place of ``bits``."""
     frame: int | None
     """Bytes of a frame of ``zstd``; chosen by the tensor if left out."""
 
@@ -104,7 +104,7 @@ class CompressOptions(FileOptions, total=False):
     subfolder: str
     """The folder in the repository that the model is in."""
     token: str | bool | None
-    """For private repositories; that of ``hf auth login`` if left out."""
+    """The token for private repositories; that of ``hf auth login`` if left out."""
     cache_dir: str | os.PathLike[str] | None
     """The place where repositories are kept; the Hub's cache if left out."""
     local_files_only: bool

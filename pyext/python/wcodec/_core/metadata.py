@@ -69,7 +69,7 @@ def finite(value: Any) -> Any:
 
 
 def rounded(value: float) -> float:
-    """To six digits: more than measuring has."""
+    """A value to six digits: more than measuring has."""
     return float(f"{value:.6g}")
 
 

@@ -94,7 +94,7 @@ class Grid:
 
     layers: list[int]
     rows: dict[str, dict[int, Cell]]
-    """By role, in natural order: the cell of each layer."""
+    """Rows by role, in natural order: the cell of each layer."""
     others: dict[str, Cell]
     """Tensors in no layer."""
 

@@ -37,7 +37,7 @@ class TensorEntry(TensorInfo):
     """One tensor of an open container. Its facts cost nothing; its data are decoded when a method asks for them."""
 
     alias_of: str | None
-    """For a tied tensor, the name of the stored one that holds its data."""
+    """The name of the stored tensor that holds a tied tensor's data."""
     _container: Container = field(repr=False)
 
     @property

@@ -47,7 +47,7 @@ class SourceTensor:
         return fmt.bits(self.bytes, self.elements)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain values, as in the command's JSON."""
         return {
             "name": self.name, "dtype": self.dtype, "shape": list(self.shape), "elements": self.elements,
             "stored_bytes": self.bytes, "bits_per_weight": self.bits_per_weight, "file": self.file,

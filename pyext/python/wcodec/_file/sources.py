@@ -51,7 +51,8 @@ def native_source(source: Source) -> _Source:
 
 
 def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) -> _TensorSource:
-    """A mapping of tensors likewise; of one that has metadata, as a container, that is taken if no other is given."""
+    """A source from a mapping of tensors. The metadata of the mapping, such as a container's, are taken if none are
+    given."""
     names = list(source)
     files: dict[str, None] = {}
     declared: list[_Declared] = []

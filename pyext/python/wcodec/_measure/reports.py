@@ -403,10 +403,10 @@ class Generation:
     tokens: tuple[int, ...]
     """Ids of the new tokens."""
     seconds: float
-    """From the prompt to the last token."""
+    """The time from the prompt to the last token."""
     first_token_seconds: float | None = None
-    """From the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is prepared
-    once. ``None`` where that is not known, as with beams and several sequences."""
+    """The time from the prompt to the first token: the prompt's processing and, of a model's first prompt, all that is
+    prepared once. ``None`` where that is not known, as with beams and several sequences."""
     decode_tokens_per_second: float | None = None
     """The speed of the tokens after the first one, by the median time; ``None`` where times are not known, and if there
     is a single token."""
@@ -459,7 +459,7 @@ class KvCacheResult:
     first_difference: int | None
     """The first new token (from 0) that differs; ``None`` if none does."""
     top1_agreement: float
-    """As ``token_agreement``, but with the reference's tokens before each position."""
+    """The agreement as in ``token_agreement``, but with the reference's tokens before each position."""
     kl_mean: float
     """Mean of ``KL(float32 || dtype)`` in nats per token, with the reference's tokens before each position."""
     kl_max: float

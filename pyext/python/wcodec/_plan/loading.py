@@ -12,7 +12,7 @@ class Factors(Protocol):
     """The part of a calibration's :class:`Statistics` that concerns steps."""
 
     def factors(self) -> dict[str, float]:
-        """By the name of a tensor, its step as a multiple of that of others."""
+        """Steps of tensors by name, as multiples of those of others."""
         ...
 
 

@@ -35,7 +35,7 @@ class PlanReport:
     file_bytes: int
     """The approximate size of the whole file: its index may differ by some bytes."""
     bits: float
-    """Per weight of the tensors that are encoded, header and index not counted."""
+    """Bits per weight of the tensors that are encoded, header and index not counted."""
     candidates: tuple[Candidate, ...]
     """Everything that was measured on all windows, or that was encoded where nothing is measured."""
     roles: tuple[PlannedTensors, ...]

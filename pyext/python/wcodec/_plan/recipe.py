@@ -28,7 +28,7 @@ class Recipe:
     trellis: bool | None = None
     coder: str = coder_for(PURPOSES[0])
     steps: Mapping[str, float] | None = field(default=None, repr=False)
-    """By the name of a tensor, its step as a multiple of that of others."""
+    """Steps of tensors by name, as multiples of those of others."""
     statistics: Any = field(default=None, repr=False)
     """Statistics of a calibration, for error feedback."""
     rules: Mapping[str, Any] | None = None

@@ -51,7 +51,7 @@ class Candidate:
     recipe: str
     bits_asked: float | None
     bits_stored: float
-    """Per weight of the tensors that are encoded, header and index not counted."""
+    """Bits per weight of the tensors that are encoded, header and index not counted."""
     file_bytes: int
     kl: float | None
     perplexity: float | None

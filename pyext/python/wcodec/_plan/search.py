@@ -96,7 +96,8 @@ def _without_loss(trials: Trials, wish: Wish, limit: float) -> Trial | None:
 
 
 def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
-    """A recipe at as few bits as a bound allows, likewise.
+    """A recipe at as few bits as a bound allows: without the trellis, and then without loss, if the bound is not met
+    before.
 
     :raises InputError: if nothing meets it.
     """

@@ -22,7 +22,7 @@ class Target:
     bytes: int | None = None
     """The size of the whole file."""
     bits: float | None = None
-    """Per weight of the tensors that are encoded."""
+    """Bits per weight of the tensors that are encoded."""
     kl: float | None = None
     """Mean of ``KL(original || compressed)``, nats per token."""
 

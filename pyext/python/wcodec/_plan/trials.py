@@ -64,7 +64,7 @@ class Trial:
 
     @property
     def bits(self) -> float:
-        """Per weight of the tensors that are encoded, everything but header and index counted."""
+        """Bits per weight of the tensors that are encoded, everything but header and index counted."""
         return 8 * sum(t.stored_bytes for t in self.encoded) / sum(t.elements for t in self.encoded)
 
     def taken(self, target: Target) -> float:

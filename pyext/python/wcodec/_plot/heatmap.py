@@ -187,7 +187,7 @@ def _scale(ax: Any, by: str, low: float, high: float, logarithmic: bool = False)
 
 
 def _figure(value: float) -> str:
-    """In as few characters as tell cells apart.
+    """A value in as few characters as tell cells apart.
 
     >>> _figure(4.0123), _figure(0.01234), _figure(123.4), _figure(16.0)
     ('4.01', '0.012', '123', '16')

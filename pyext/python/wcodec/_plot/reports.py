@@ -164,7 +164,7 @@ class StatisticsPlots(Plots):
         return draw(_grid(found), lambda cell: mean(cell.names), "step", ax)
 
     def tokens(self, ax: Any = None) -> Any:
-        """As :meth:`StatisticsReportPlots.tokens`."""
+        """The picture of :meth:`StatisticsReportPlots.tokens`."""
         return StatisticsReportPlots(self._statistics.report).tokens(ax)
 
 
