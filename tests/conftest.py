@@ -53,7 +53,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Cli:
     """The command, called within this process."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        # What transformers printed while a test made its models is not the command's.
+        # Output of transformers while a test made its models is not the command's.
         capsys.readouterr()
         return call(capsys, *arguments)
 

@@ -1,4 +1,4 @@
-"""How containers and reports show themselves: in terminals, in notebooks, and when they are indexed."""
+"""Display of containers and reports: in terminals, in notebooks, and when they are indexed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_keys_show_themselves(container: wcodec.Container) -> None:
 
 
 class _Page(html.parser.HTMLParser):
-    """What stands in a page, in order."""
+    """Content of a page, in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -127,5 +127,5 @@ def test_what_is_encoded_in_memory_is_there_no_more_often_than_needed(what: str,
     count = 64
     command = [sys.executable, "-c", PEAK, str(count), what]
     taken = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
-    # What is under way takes twice 32 MiB for a thread, beside the largest tensor.
+    # Encoding in progress takes twice 32 MiB for a thread, beside the largest tensor.
     assert taken < copies * count * 4 * MIB + 150 * MIB, f"{taken / MIB:.0f} MiB"

@@ -110,7 +110,7 @@ def test_include_exclude_skip_transpose(weights: dict[str, np.ndarray]) -> None:
 
 
 def test_patterns_of_single_names() -> None:
-    """Whatever a name has in it, its pattern matches it and no other."""
+    """A name's pattern matches it and no other, whatever it has in it."""
     for special in "*?[]{}\\!,-^/":
         names = (f"a{special}b", "ab", "axb", f"a{special}{special}b")
         tensors = {name: np.ones((8, 4), np.float32) for name in names}

@@ -45,7 +45,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-# What may be an output
+# Allowed outputs
 
 
 @posix
@@ -200,7 +200,7 @@ def test_outputs_of_python(tmp_path: Path) -> None:
     assert path.read_bytes() == b"" and os.listdir(tmp_path) == ["a"]
 
 
-# What is left of work that ended early
+# Leftovers of work that ended early
 
 
 @contextmanager

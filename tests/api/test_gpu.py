@@ -1,4 +1,4 @@
-"""What can be known of GPUs without one: errors, advice, the doctor, and the same calls on the CPU."""
+"""Facts about GPUs that need none: errors, advice, the doctor, and the same calls on the CPU."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_no_gpu_is_said_everywhere(device: str, weights: dict[str, np.ndarray], 
     for call in calls:
         with pytest.raises(wcodec.DeviceError) as caught:
             call()
-        # Who reads it learns what to do; nothing was decoded on the CPU instead.
+        # The message says what to do; nothing was decoded on the CPU instead.
         assert str(caught.value) == NO_GPU and "NVIDIA" in str(caught.value)
     assert os.listdir(tmp_path) == ["w.wcodec"]
 
@@ -270,7 +270,7 @@ def test_verify_reports_what_the_gpu_does(
     assert cli.main(["verify", str(path), "--device", "cuda:1"]) == 1
     out = capsys.readouterr().out
     assert "differs: a.weight: GPU and CPU differ in 3 of 9 symbols" in out and "1 problem" in out
-    # What the CPU finds damaged is not sent to the GPU.
+    # Data that the CPU finds damaged is not sent to the GPU.
     segment = next(s for s in wcodec.open(path)["a.weight"].segments if s.role == "data")
     data = bytearray(path.read_bytes())
     data[segment.offset] ^= 1
@@ -282,7 +282,7 @@ def test_verify_reports_what_the_gpu_does(
         wcodec.verify(path, device="cuda:2", progress=False)
 
 
-# The same calls on the CPU
+# Calls that take a device, on the CPU
 
 
 def test_torch_on_the_cpu(container: wcodec.Container) -> None:

@@ -1,4 +1,4 @@
-"""Whatever files, configs and arguments say: only WcodecError and OSError leave the package, a status the command."""
+"""Hostile files, configs and arguments: only WcodecError and OSError leave the package, a status the command."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def lossless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Likewise, with tensors of scheme rate."""
+    """A sound file with tensors of scheme rate, to be damaged."""
     path = tmp_path_factory.mktemp("rate") / "good.wcodec"
     write_container(path, rate_tensors())
     assert wcodec.verify(path, progress=False)

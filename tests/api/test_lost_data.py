@@ -186,7 +186,7 @@ def test_a_finished_file_stays_where_nothing_can_be_renamed(tmp_path: Path) -> N
         done = refusing(_SAVE, tmp_path / "a.wcodec", *more, **refused)
         assert "it is complete, as '" in done.stderr, done.stderr
         said = Path(done.stderr.split("it is complete, as '")[1].split("'")[0])
-        # Whoever writes there next leaves it.
+        # The next writer to the folder leaves it.
         wcodec.save_file({"v": np.ones((64, 64), np.float32)}, tmp_path / "b.wcodec")
         assert wcodec.load_file(said)["w"].shape == (64, 64)
         said.unlink()
@@ -536,7 +536,7 @@ def test_terminals_that_do_not_know_their_size(size: tuple[int, int], tmp_path: 
             if select.select([master], [], [], 0.2)[0]:
                 out += os.read(master, 1 << 16)
         os.write(master, b"q")
-        # Whatever it still draws must go somewhere.
+        # Output that it still draws must go somewhere.
         while process.poll() is None and time.monotonic() < end:
             if select.select([master], [], [], 0.1)[0]:
                 out += os.read(master, 1 << 16)

@@ -48,7 +48,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def records(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many facts of single tensors were fetched, and rows of tables made."""
+    """Counts of the facts of single tensors that were fetched, and of the rows of tables that were made."""
     counts: Counter[str] = Counter()
 
     class Counted:
@@ -135,7 +135,7 @@ KEYS: dict[str, Any] = {
     "coder": lambda t: t.coder,
     "original": lambda t: -t.original_bytes,
     "stored": lambda t: -t.stored_bytes,
-    # What stores nothing is as it was.
+    # A tensor that stores nothing counts as unchanged in size.
     "ratio": lambda t: 1.0 if t.ratio is None else t.ratio,
     "bits": lambda t: -(t.bits_per_weight or 0),
     "file": lambda t: 0,

@@ -21,7 +21,7 @@ import wcodec
 PACKAGE = Path(wcodec.__file__).parent
 CONFIG = Path(__file__).parents[2] / "pyproject.toml"
 MODULES = sorted(m.name for m in pkgutil.walk_packages([str(PACKAGE)], "wcodec.") if not m.name.endswith("__main__"))
-# What only vLLM imports. It has an environment of its own.
+# Modules that only vLLM imports. It has an environment of its own.
 WITH_VLLM = {f"wcodec._integrations.vllm.{name}" for name in ("config", "loader", "methods")}
 
 
@@ -66,9 +66,9 @@ def test_what_is_not_used_is_not_imported(tmp_path: Path) -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """What is imported at once. Within functions, and for types alone, modules may."""
+    """Imports at module level form no circles. Those within functions, and for types alone, may."""
     imported = {name: imports_of(name) for name in ["wcodec", *MODULES]}
-    # What imports nothing that is left goes, again and again. Circles stay, and what imports them.
+    # Modules that import no remaining module are removed, again and again. Circles stay, and modules that import them.
     while free := {name for name, others in imported.items() if not others & imported.keys()}:
         imported = {name: others for name, others in imported.items() if name not in free}
     assert not imported, imported
@@ -91,7 +91,7 @@ def imports_of(name: str) -> set[str]:
             base = here[: len(here) + 1 - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             inner = {f"{module}.{alias.name}" for alias in node.names}
-            # What is no module is a name of the package.
+            # A name that is no module is a name of the package.
             found.update(inner & set(MODULES) or {module})
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             nodes += node.orelse

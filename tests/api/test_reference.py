@@ -43,7 +43,7 @@ def numpy_quantize(w: np.ndarray, rows: int, scale: str, block: int = 0) -> tupl
 
 
 def rows_of(shape: tuple[int, ...]) -> int:
-    """How many rows the writer sees: those of all matrices of an expert stack, and the first axis otherwise."""
+    """Number of rows that the writer sees: those of all matrices of an expert stack, and the first axis otherwise."""
     return shape[0] * shape[1] if len(shape) == 3 and shape[2] >= 64 else shape[0]
 
 

@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[str, Path]:
     return write_steering(folder)
 
 
-# What is wrong with a file, and what its messages quote.
+# Cases by what is wrong with a file, and what its messages quote.
 NAMES = (
     "names",
     "damaged",

@@ -141,7 +141,7 @@ def test_command(folder: Path, tmp_path: Path, run: Cli, monkeypatch: pytest.Mon
     found = document(text, "calibrate")
     assert status == 0 and found["tokens"] == 32 and found["tensors"] == 15 and found["full"]
     assert wcodec.Statistics.load(out).tokens == 32
-    # What is misspelt is not looked for where the command runs.
+    # A misspelt path is not looked for where the command runs.
     monkeypatch.chdir(folder)
     for arguments, message in (
         (("nowhere", "-o", tmp_path / "n.safetensors"), "nowhere: there is no such folder or file"),

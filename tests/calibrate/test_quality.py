@@ -1,4 +1,4 @@
-"""What calibration is for: a trained model's predictions change less at the same number of bits."""
+"""Purpose of calibration: a trained model's predictions change less at the same number of bits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_each_part_lowers_what_is_lost_at_three_bits(
         assert bits == pytest.approx(3, rel=0.01)
         with wcodec.open(data) as container:
             changed = {name: container[name].torch() for name in weights}
-        # What is missing or too much is worth a factor of 4 for each bit.
+        # Bits above or below 3 are worth a factor of 4 each.
         lost[what] = divergence(model, windows, changed) * 4 ** (bits - 3)
     assert lost["steps"] < 0.95 * lost["weights"], lost
     # With more text, all layers and the head: 0.75 to 0.77 of it.

@@ -267,7 +267,7 @@ def test_memory_of_statistics_is_bounded() -> None:
     found, passes = plans.plan(mixture, 16 * 10**9)
     assert sum(one.kept_bytes for one in found) <= 16 * 10**9
     assert all(sum(one.sum_bytes for one in some) <= 16 * 10**9 for some in passes)
-    # What cannot be met is come near to.
+    # A limit that cannot be met is approached.
     assert {one.width for one in plans.plan([("a", 4096)], 1)[0]} == {256}
 
 

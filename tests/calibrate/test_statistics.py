@@ -64,7 +64,7 @@ def test_sensitivity_is_the_trace_of_the_fisher_information() -> None:
     layer = model.get_submodule(name)
     window = TEXT[:1]
     statistics = collect(model, window, seed=11)
-    # The same targets are drawn, and gradients are those of a layer's weight, token by token.
+    # Targets are drawn as `collect` draws them, and gradients are those of a layer's weight, token by token.
     with torch.no_grad():
         chances = torch.softmax(model(window).logits[0].float(), -1)
         drawn = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(11))[:, 0]
@@ -169,7 +169,7 @@ def test_experts_have_statistics_of_their_own_and_rare_ones_fall_back(monkeypatc
     monkeypatch.setattr(_collect, "RARE_TOKENS", 60)
     monkeypatch.setattr(_statistics, "RARE_TOKENS", 60)
     model = mixtral()
-    # Nobody is sent to expert 3 of layer 1.
+    # Expert 3 of layer 1 gets no token.
     gate = model.model.layers[1].mlp.gate
     chosen = gate.forward
 

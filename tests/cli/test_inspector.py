@@ -220,7 +220,7 @@ def test_a_file_that_is_truncated_while_it_is_open(start: Start, container: Path
     session.wait("lm_head")
     os.truncate(path, 1000)
     session.wait("changed")
-    # What is not in memory cannot be read any more: told, not fatal.
+    # Data that is not in memory cannot be read any more: told, not fatal.
     session.press("2")
     session.settle(0.5)
     session.press("v")

@@ -34,7 +34,7 @@ def folder(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def decoded(model: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model with dequantized weights."""
+    """A copy of the model with dequantized weights."""
     target = tmp_path_factory.mktemp("models") / "decoded"
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.wcodec"))
     wcodec.decompress(folder / "model.wcodec", target / "model.safetensors")

@@ -29,7 +29,7 @@ def test_the_search_ends_with_the_first_that_is_the_same(model: Path, prompts: P
     assert exact == {"size": "lossless", "weights_bytes": exact["weights_bytes"], "same": 2,
                      "first_differences": [None, None], "refusal": None}  # fmt: skip
     assert report["smallest"] == "lossless" and report["baseline"] == str(model)
-    # What comes behind the first that is the same is not tried.
+    # Sizes after the first one with the original's answers are not tried.
     status, out, _ = run(*arguments, "--bits", "lossless,8")
     assert status == 0 and "2 of 2" in out and "8 bits" not in out
     assert "lossless: the smallest of these with the original's answers" in out

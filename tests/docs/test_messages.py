@@ -112,10 +112,10 @@ WITHOUT_ADVICE = {
     "new_tokens must be at least 2: the first one belongs to the prompt's time",
     "move both to one device, or their speeds say nothing about each other",
     "names of tensors must be text and not empty, not …",
-    # What torch and others say follows, and their advice with it.
+    # Messages of torch and others follow, and their advice with them.
     "torch: …",
     "counted from row … on, …",
-    # Nobody has so much, and metadata is checked before.
+    # Containers never get so large, and metadata is checked before.
     "the container would be larger than 2^64 bytes",
     "metadata cannot be written: …",
 }
@@ -161,7 +161,7 @@ def test_the_drivers_advice_is_explained() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     begin = page.index(f"### {NOT_OURS}")
     section = page[begin : page.index(" ## ", begin)].lower()
-    # What stands before the first comma, colon or semicolon is said in the same words.
+    # Text before the first comma, colon or semicolon is on the page in the same words.
     for token in error_messages.tokens(body):
         if token.kind == "text":
             words = re.sub(r"\s+", " ", re.split(r"[:;,]", token.text)[0]).replace("`", "").lower()
@@ -181,7 +181,7 @@ def test_the_variables_of_the_environment_are_explained() -> None:
         for path in (ROOT / folder).rglob(f"*.{end}"):
             if "tests" not in path.name and not {"emulated", "emulated.rs"} & set(path.parts):
                 used |= set(re.findall(r"WCODEC_[A-Z0-9_]+", path.read_text(encoding="utf-8")))
-    # Of tests inside of sources.
+    # Variables of tests inside of sources.
     used -= {"WCODEC_REQUIRE_GPU", "WCODEC_NVCOMP_WHEELS", "WCODEC_TEST_FULL_DISK"}
     assert {"WCODEC_ISA", "WCODEC_NVCOMP"} <= used
     page = GPU_PAGE.read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ NOTEBOOKS = REPOSITORY / "notebooks"
 NAMES = sorted({path.stem for pattern in ("[0-9]*.py", "[0-9]*.ipynb") for path in NOTEBOOKS.glob(pattern)})
 COUNT = 9
 LEAST_ASSERTIONS = 3
-# Of a cell, lines that draw; what draws more belongs to the package.
+# Limit of a cell's lines that draw; larger plots belong to the package.
 MOST_LINES_OF_PLOTS = 9
 PLOTS = re.compile(r"\b(ax|axes|fig|plt)\b")
 
@@ -59,7 +59,7 @@ def cells(notebook: Any) -> list[tuple[str, str]]:
 
 
 def text_of(name: str) -> str:
-    """What the reader reads: the markdown cells."""
+    """Text of a notebook's markdown cells, which the reader reads."""
     return "\n\n".join(text for kind, text in cells(jupytext.read(NOTEBOOKS / f"{name}.py")) if kind == "markdown")
 
 
@@ -198,7 +198,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def seconds(request: pytest.FixtureRequest) -> Iterator[dict[str, float]]:
-    """How long each notebook took, shown when all tests are done."""
+    """Seconds that each notebook took, shown when all tests are done."""
     found: dict[str, float] = {}
 
     class Summary:

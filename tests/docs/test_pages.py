@@ -146,7 +146,7 @@ def subparsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def described(command: str) -> dict[str, str]:
-    """What the page says about each argument of a command, in its section and those that this links to."""
+    """Text of the page about each argument of a command, in its section and those that this links to."""
     everything = sections()
     body, rows = everything[f"wcodec {command}"]
     shared = {re.sub(r"\W+", "-", title.lower()): found for title, (_, found) in everything.items()}

@@ -192,7 +192,7 @@ def test_every_byte_counts() -> None:
 
 
 def test_a_container_is_json_as_the_page_says(broken: bytes) -> None:
-    """What the refusals above edit is what they mean to."""
+    """The index has the keys that the refusals above edit."""
     index = json.loads(broken[int.from_bytes(broken[16:24], "little") :])
     keys = [[sorted(plane) for plane in tensor["planes"]] for tensor in index["tensors"][:4]]
     tiles = ["chunks", "coder", "data", "fields", "hash", "layout", "max_chunk", "offsets", "table", "tile"]

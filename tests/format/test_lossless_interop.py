@@ -55,7 +55,7 @@ def test_the_page_reads_what_rust_writes(coder: str, dtype: str, tmp_path: Path)
     assert set(schemes.values()) <= {"lossless", "raw"} and schemes.keys() == expected.keys()
     for name, (_, shape, data) in expected.items():
         assert page.values(name).shape == shape and page.raw_bytes(name) == data, name
-    # What the page has most to say about is really there, and the file says whether it is of version 1.1.
+    # Cases that the page says most about do occur, and the file says whether it is of version 1.1.
     if coder in ("rans", "huffman"):
         planes = [plane for name, s in schemes.items() if s == "lossless" for plane in page.entry(name)["planes"]]
         assert {schemes[name] for name in ("plain", "odd", "stack", "transposed")} == {"lossless"}

@@ -175,11 +175,11 @@ def test_rust_does_not_need_the_minor_version() -> None:
         assert same(wcodec.open(write_container(None, [t], version=version))["w"].numpy(), values_of(t), t.dtype)
 
 
-# What both refuse
+# Files that both refuse
 
 
 def refused_with_all_isas(file: bytes) -> None:
-    """Whatever decodes the bodies refuses them."""
+    """Every decoder of the bodies refuses them."""
     for isa in wcodec.instruction_sets()[0]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("WCODEC_ISA", isa)

@@ -112,7 +112,7 @@ def test_signs_and_magnitudes() -> None:
 
 
 def test_each_state_has_half_of_the_levels() -> None:
-    """What can follow is every second level, both halves by some state, and twice: whatever bit 6 is."""
+    """Levels that can follow are every second one, both halves by some state, and twice: whatever bit 6 is."""
     for before in itertools.product((0, 1), repeat=2):
         rows = np.array([[*before, byte] for byte in range(256)], np.uint8)
         ends = undo_trellis(rows)[:, 2]
@@ -181,7 +181,7 @@ def test_by_hand_rounding() -> None:
 
 
 def test_float32_has_the_products_exactly() -> None:
-    """Whatever the bf16, subnormal ones too, unless the product is infinite."""
+    """Any bf16 is a scale, subnormal ones too, unless the product is infinite."""
     scales = floats(np.arange(0x7F80))
     for q in range(-128, 128):
         with np.errstate(over="ignore"):

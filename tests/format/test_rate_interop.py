@@ -56,7 +56,7 @@ def to_dtype(name: str) -> Any:
 
 
 def coded_bytes(page: FormatReader, name: str) -> np.ndarray:
-    """What the filter of a tensor is undone on: its plane's bytes without that."""
+    """Bytes that the filter of a tensor is undone on: its plane's bytes without the filter."""
     entry, shape, view = page._checked(name)
     plane = {key: value for key, value in entry["planes"][0].items() if key != "filter"}
     return page._decode_plane(name, plane, view, int(np.prod(shape)), 1, "rate")
@@ -102,7 +102,7 @@ def test_the_page_reads_what_rust_writes(coder: str, layout: str, trellis: bool)
         options: dict[str, Any] = {"coder": coder, "layout": layout, "bits": bits, "trellis": trellis}
         file, _ = wcodec.compress_to_bytes(given, scheme="rate", transpose=["transposed*"], **options)
         kinds |= page_reads(file, given, trellis)
-    # What the page has most to say about is really there.
+    # Cases that the page says most about do occur.
     found = {kind[2:] for kind in kinds if kind[:2] == (coder, layout)}
     assert ("raw", None) in {kind[:2] for kind in kinds} and {axis for *_, axis in found} == {0, 1}
     assert not trellis or "trellis" in {name for _, name, _ in found}
@@ -308,7 +308,7 @@ def test_rust_ignores_a_key_that_version_1_0_ignores() -> None:
         assert wcodec.open(changed)["i"].numpy().tobytes() == wcodec.open(file)["i"].numpy().tobytes()
 
 
-# What both refuse
+# Files that both refuse
 
 
 #: Refusals of the page's reader where the page may be read otherwise: a filter of coder raw, and null for nothing.

@@ -389,7 +389,7 @@ def test_header_and_file_refusals() -> None:
 
 
 def test_every_byte_counts() -> None:
-    """Whatever byte of a file is changed, hashes or the check of padding see it."""
+    """A change of any byte of a file is seen by hashes or by the check of padding."""
     file = write_container(None, [tensor(normal((3, 40), 6), "a", coder="zstd"), tensor(normal((1, 40), 2), "b")])
     for i in range(0, len(file), 5):
         changed = bytearray(file)

@@ -80,7 +80,7 @@ def test_captured_steps_beside_modules(name: str, dtype: torch.dtype, monkeypatc
         fused = model(ids).logits
         mixture = any(part in name for part in ("moe", "mixtral", "next"))
         if mixture:
-            # Where two experts are nearly as likely, rounding chooses, and a whole token differs.
+            # Rounding chooses between two experts that are nearly as likely, and a whole token differs.
             assert error(fused, decoded.double()) < 0.25
         else:
             bound = 3e-2 if dtype == torch.bfloat16 else 4e-3

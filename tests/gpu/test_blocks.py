@@ -62,7 +62,7 @@ def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> No
             poisoned(count * inner, dtype)
             y = first.normed(h, scaled, norm).view(count, inner)
             want = F.silu(normed @ exact["gate"].T + bias.double()) * (normed @ exact["up"].T)
-            # What torch's modules make of it, each step rounded.
+            # Results of torch's modules, each step rounded.
             x = (gain * (h.float() / rms.float()).to(dtype)).to(dtype)
             linear = [F.linear(x, exact[n].to(dtype), b) for n, b in (("gate", bias), ("up", None))]
             plain = F.silu(linear[0]) * linear[1]
@@ -84,7 +84,7 @@ def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> No
             alone, nothing = last.added(y, h, None)
             assert nothing is None and torch.equal(alone, z)
 
-            # The same bits for fewer vectors (but not for one alone), in another stream, and from a graph.
+            # Bits are the same for fewer vectors (but not for one alone), in another stream, and from a graph.
             assert torch.equal(first.normed(h[-2:], scaled[-2:], norm), y[-2:].view(-1))
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -235,7 +235,7 @@ def test_blocks_of_many_tokens(kind: str, dtype: torch.dtype, monkeypatch: pytes
         with torch.cuda.graph(graph):
             out = model(x, use_cache=False).logits
         out.fill_(7)
-        # What is done at once between has the other memory.
+        # An eager pass in between has the other memory.
         model(ids[:, :20])
         graph.replay()
         assert torch.equal(out, want)

@@ -115,7 +115,7 @@ def test_what_is_dropped(path: Path) -> None:
 
 
 def test_a_poisoned_ring(path: Path) -> None:
-    """What was in a slot before shows nowhere: other tensors of other shapes pass through it in between."""
+    """Earlier content of a slot shows nowhere: other tensors of other shapes pass through it in between."""
     choose = random.Random(gpu_helpers.seed())
     container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=0, from_disk=True)
     entries = list(container.stored)

@@ -17,7 +17,7 @@ from wcodec.nn import CompressedLinear
 
 gpu = gpu_helpers.gpu
 MIB = 1 << 20
-# What is copied from a GPU at once.
+# Bytes that are copied from a GPU at once.
 PIECE = 32 * MIB
 
 
@@ -31,7 +31,7 @@ def encoded(tensors: dict[str, Any], **options: Any) -> bytes:
 
 
 def on_cpu(tensors: dict[str, Any]) -> dict[str, Any]:
-    """The same tensors on the CPU; those that are one stay one."""
+    """Copies of the tensors on the CPU; names that share a tensor share its copy."""
     moved: dict[int, Any] = {}
     return {name: moved.setdefault(id(t), t.cpu()) for name, t in tensors.items()}
 
@@ -69,7 +69,7 @@ def test_tensors_of_every_dtype_and_layout_are_encoded_as_on_the_cpu() -> None:
     with wcodec.open(data) as container:
         assert container.aliases == {"tied again": "tied"}
         for name in ("f16", "turned", "steps", "expanded"):
-            # What int8 makes of it is compared above; here, that it is the tensor at all.
+            # Results of int8 are compared above; here, the check is that it is the right tensor at all.
             assert torch.allclose(container[name].torch("float32"), tensors[name].cpu().float(), atol=0.05), name
 
 

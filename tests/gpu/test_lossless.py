@@ -40,7 +40,7 @@ def test_tensors_are_the_source(dtype: torch.dtype, coder: str, tmp_path: Path) 
         for begin, end in ((0, 16), (16, 48), (1024, 1040)):
             out = decoder.decode("large", rows=(begin, end))
             assert torch.equal(bits(out.cpu()), bits(source["large"][begin:end])), (begin, end)
-        # What was in the memory before is of no account.
+        # Earlier content of the memory is of no account.
         for name, tensor in source.items():
             place = torch.full(tensor.shape, 7.0, device="cuda").to(tensor.dtype)
             decoder.decode(name, out=place)

@@ -119,13 +119,13 @@ def case(request: pytest.FixtureRequest, model: Path) -> Case:
 
 @pytest.fixture(scope="module")
 def deep() -> Case:
-    """Of many equal blocks, so that some can stay on the device and some not."""
+    """A model of many equal blocks, so that some can stay on the device and some not."""
     if NO_GPU:
         pytest.fail(NO_GPU)
     return Case.of(small(layers=16, vocabulary=1000))
 
 
-# What is computed
+# Results
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
@@ -403,7 +403,7 @@ def test_operators(bias: bool) -> None:
 
 
 def memory() -> tuple[int, int]:
-    """What torch gave out, and what the driver has left."""
+    """Bytes that torch gave out, and those that the driver has left."""
     gc.collect()
     torch.cuda.synchronize()
     return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
@@ -452,7 +452,7 @@ def test_parts_of_memory(residency: str) -> None:
         assert report.model_bytes < original
 
 
-# What is wrong
+# Errors
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
@@ -556,7 +556,7 @@ print(message)
 
 
 def script(code: str, *arguments: object, **environment: str) -> str:
-    """What a new Python process prints."""
+    """Output of a new Python process."""
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=600,
@@ -569,7 +569,7 @@ def script(code: str, *arguments: object, **environment: str) -> str:
 def test_too_little_memory(residency: str, tmp_path: Path) -> None:
     wcodec.save_pretrained(compressed(small(hidden=512, vocabulary=8000)), tmp_path)
     message = script(_NO_MEMORY, tmp_path, residency).strip().splitlines()[-1]
-    # What is wrong, and in parentheses what to do.
+    # The message says what is wrong, and in parentheses what to do.
     assert "memory" in message and message.endswith(")")
 
 

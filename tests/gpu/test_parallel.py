@@ -1,8 +1,8 @@
 """Models on one and on two GPUs by accelerate's device maps and transformers' tensor parallelism: the same bits under a
 map as on one GPU, and under tensor parallelism what the uncompressed model computes when it is shared alike.
 
-Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead. What needs two GPUs
-is not collected where there is one, and says so.
+Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead. Tests that need
+two GPUs are not collected where there is one, and say so.
 """
 
 from __future__ import annotations

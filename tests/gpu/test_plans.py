@@ -1,4 +1,4 @@
-"""Who owns the memory that weights are decoded into on a GPU: streams, graphs, growth. A GPU is played by the CPU."""
+"""Ownership of the memory that weights are decoded into on a GPU: streams, graphs, growth. The CPU plays a GPU."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class FakeStore:
 
 @dataclass
 class Here:
-    """Where the test says that it is."""
+    """Stream and capture that the test says it is in."""
 
     stream: int = 0
     capture: int = 0
@@ -131,7 +131,7 @@ def plans(store: FakeStore) -> tuple[GpuPlan, GpuPlan]:
 
 def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Few:
-        """What multiplies with a weight for up to two tokens."""
+        """Products with a weight for up to two tokens."""
 
         limit = 2 * 16
 
@@ -219,7 +219,7 @@ def test_what_was_prepared_in_another_stream_is_waited_for(space: Any) -> None:
 
 
 def test_a_stream_that_is_being_captured_is_not_waited_for(space: Any) -> None:
-    """Whoever waited for it would be a part of the graph. What it did before it was captured has the old memory."""
+    """A stream that waited for it would be a part of the graph. Its work before it was captured has the old memory."""
     store = FakeStore()
     one, two = plans(store)
     call(one, "a")
@@ -357,7 +357,7 @@ def test_the_memory_grows(space: Any) -> None:
     call(one, "a")
     first = weakref.ref(space.streams.buffer.untyped_storage())
     large = GpuPlan(store, ("a", "b", "c", "d", "e"), torch.device("cpu"), torch.float32)
-    # What was prepared for the old memory does not hold it.
+    # Calls prepared for the old memory do not hold it.
     gc.collect()
     assert first() is None
     call(one, "b")
@@ -499,7 +499,7 @@ def test_passes_of_few_tokens_are_fetched_in_the_order_of_the_last() -> None:
 
     fetched: list[str] = []
     chain = Chain(2)
-    # What takes no slot is where kernels read it.
+    # Weights that take no slot are where kernels read them.
     assert chain.link(Batch("-")) is None and Chain(0).link(Batch("ab")) is None
     names = ("qkv", "out", "gate", "down")
     links = {name: chain.link(Batch(name)) for name in names}

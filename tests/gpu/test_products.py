@@ -100,7 +100,7 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
                 torch_error = error(F.linear(x, exact_weight.to(dtype), bias if with_bias else None), exact)
                 assert y.shape == exact.shape and y.dtype == dtype
                 assert error(y, exact) <= 1.05 * torch_error, (name, dtype, count)
-                # Of fewer vectors the same bits; one alone is multiplied in whole numbers.
+                # Fewer vectors give the same bits; one alone is multiplied in whole numbers.
                 few = products(x[-2:])[0]
                 assert torch.equal(few.view(torch.int16), y[-2:].view(torch.int16)), (name, count)
                 alone = F.linear(x[-1:], exact_weight.to(dtype), bias if with_bias else None)
@@ -231,7 +231,7 @@ def test_why_not(tmp_path: Path) -> None:
 
 
 class Block(torch.nn.Module):
-    """What reads one input thrice, as attention does, and its result."""
+    """Layers that read one input thrice, as attention does, and one that reads their result."""
 
     def __init__(self, bias: bool) -> None:
         super().__init__()
@@ -255,7 +255,7 @@ def model(bias: bool, **options: Any) -> torch.nn.Module:
 
 
 def replayed(layers: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What a CUDA graph of a pass computes when it is replayed."""
+    """Result of a CUDA graph of a pass when it is replayed."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = layers(x)
@@ -355,6 +355,6 @@ def test_what_is_streamed_is_multiplied_with() -> None:
         found = gpu_helpers.side_by_side([run, run])
         assert all(len(results) == 20 for results in found)
         assert all(torch.equal(y, want) for results in found for y in results)
-        # What waits on the host cannot be captured.
+        # Passes that wait on the host cannot be captured.
         with pytest.raises(wcodec.WcodecError, match="captured|CUDA graph"), torch.cuda.graph(torch.cuda.CUDAGraph()):
             streamed(x)

@@ -31,7 +31,7 @@ STRIP = 16
 
 @dataclass
 class Errors:
-    """Of all cases, in squares relative to each case's results."""
+    """Errors of all cases, in squares relative to each case's results."""
 
     ours: float = 0.0
     torch: float = 0.0
@@ -65,7 +65,7 @@ def some_options(rng: random.Random, weights: int) -> dict[str, Any]:
         options["table_bits"] = rng.randint(8, 12)
     if options["coder"] == "huffman" and rng.random() < 0.5:
         options["layout"] = "quad"
-    # Where tiles are narrow, and a strip has many, warps walk over several chunks each.
+    # Narrow tiles make many of them in a strip, so that warps walk over several chunks each.
     if rng.random() < 0.5:
         options["tile"] = rng.choice((64, 64, 128, 256, 512))
     return options
@@ -113,7 +113,7 @@ def check_products(
     # Half a unit of the result, what is below f16's normal numbers, and f32's rounding of running sums: tensor cores
     # add 8 or 16 terms at a time, and cut off.
     size = x.double().abs() @ exact.abs().T + (0 if bias is None else bias.double().abs())
-    # Where levels are the symbols themselves, half a step of each element goes in and out again.
+    # Half a step of each element goes in and out again if levels are the symbols themselves.
     size += x.double().abs().sum(dim=1, keepdim=True) * steps.reshape(1, -1)
     unit = torch.finfo(dtype).eps
     least = torch.finfo(dtype).tiny * unit
@@ -192,7 +192,7 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                 check_rows(decoder, entry, rng)
                 if decoder.unfused("w") is None:
                     exact = decoder.decode("w", torch.float32).double()
-                    # Of scheme rate, levels are a half more than symbols.
+                    # Levels of scheme rate are a half more than symbols.
                     steps = entry.scales().max(axis=-1) if options["scheme"] == "int8" else np.zeros(1)
                     sound = check_products(decoder, entry, exact, torch.as_tensor(steps, device="cuda"), rng, errors)
                     decoder.check()

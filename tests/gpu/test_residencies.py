@@ -176,7 +176,7 @@ def test_runs_of_rows(make: Any, path: Path, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_products(make: Any, path: Path, count: int) -> None:
-    """The same bits as of a decoder whose tensors are all on the device, and near the exact results."""
+    """Bits are those of a decoder whose tensors are all on the device, and near the exact results."""
     container, decoder, resident = wcodec.open(path), make(path), wcodec.GpuDecoder(path)
     names = ["0.q", "0.up", "1.up", "embed"]
     for dtype in (torch.float16, torch.bfloat16):

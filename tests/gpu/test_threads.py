@@ -151,7 +151,7 @@ class Subject:
 
 
 def decoded_bytes(original: Any) -> int:
-    """Of the weights that are compressed."""
+    """Bytes of the weights that are compressed, when decoded."""
     return sum(p.nbytes for p in original.parameters() if p.dim() > 1)
 
 
@@ -220,7 +220,7 @@ class Captured:
     def __init__(self, subject: Subject, pool: Any = None, stream: Any = None, mode: str = "global") -> None:
         self.name = f"graph of {subject.name}"
         self.inputs = [(ids, wanted) for dtype, ids, wanted in subject.inputs if dtype is None]
-        # What torch has of the model is for whoever replays to keep.
+        # Tensors that torch has of the model are for whoever replays to keep.
         self.kept = [t.detach() for t in (*subject.model.parameters(), *subject.model.buffers(), subject.mask)]
         self.ids = self.inputs[0][0].clone()
         stream = stream or torch.cuda.Stream()
@@ -328,7 +328,7 @@ def test_two_models_in_two_streams() -> None:
 
 
 def test_copies_in_another_dtype() -> None:
-    """What a copy of a model does makes the store of both forget its plans, at any moment of the other's passes."""
+    """A cast of a model's copy makes the store of both forget its plans, at any moment of the other's passes."""
     seed = gpu_helpers.seed()
     original = llama(seed)
     subject = Subject(original, seed, cache=decoded_bytes(original) // 3)
@@ -460,7 +460,7 @@ def test_a_model_that_moves() -> None:
 
 
 def test_a_stream_that_is_being_captured() -> None:
-    """Who comes after it in the shared memory does not wait for it, which would make it a part of the graph."""
+    """The next stream in the shared memory does not wait for this one, which would make it a part of the graph."""
     seed = gpu_helpers.seed()
     one, two = Subject(llama(seed), seed), Subject(llama(seed, **ODD), seed, coder="huffman")
     begun, done = threading.Event(), threading.Event()
@@ -494,7 +494,7 @@ def test_a_stream_that_is_being_captured() -> None:
 
 
 def test_memory_of_a_stream_that_is_busy() -> None:
-    """What the workspace takes in one stream is not written by another one while the first one works there."""
+    """Memory that the workspace takes in one stream is not written by another one while the first one works there."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -606,7 +606,7 @@ def test_memory_comes_back_after_graphs() -> None:
             assert not graph.run(random.Random(i))
             assert wcodec.nn._weights.workspace.scratch_bytes(place) > least
             del graph
-        # What graphs kept goes some time after them.
+        # Memory that graphs kept goes some time after them.
         for _ in range(500):
             gc.collect()
             if wcodec.nn._weights.workspace.scratch_bytes(place) <= least:
@@ -672,7 +672,7 @@ def test_compiled_models(compiler: None, cache: Any) -> None:
         assert_right(threads.result())
 
 
-# What goes wrong
+# Errors
 
 
 class Stopped(BaseException):

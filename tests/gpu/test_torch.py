@@ -141,7 +141,7 @@ def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
                 wanted = torch.full((*shape, entry.shape[1]), float("nan"), dtype=dtype)
                 wanted[there] = whole[ids[there]]
                 for numbers in (ids, ids.int(), ids.t() if ids.dim() == 2 else ids):
-                    # Of torch's memory, which was full of something else.
+                    # Memory of torch, which was full of something else, is what the results get.
                     torch.full((*shape, entry.shape[1]), 77, dtype=dtype, device="cuda")
                     rows_found = lookup(numbers.cuda()).cpu()
                     turned = wanted.transpose(0, 1) if numbers.shape != ids.shape else wanted
@@ -173,7 +173,7 @@ def test_runs_of_rows(kind: Any, path: Path, rng: np.random.Generator) -> None:
         pairs = [sorted(rng.integers(0, len(edges), 2)) for _ in range(70)]
         runs = [(edges[begin], edges[end]) for begin, end in pairs]
         wanted = torch.cat([whole[begin:end] for begin, end in runs])
-        # Of torch's memory, which was full of something else.
+        # Memory of torch, which was full of something else, is what the results get.
         torch.full(wanted.shape, 77, dtype=wanted.dtype, device="cuda")
         assert same(decoder.decode_rows(name, runs), wanted), name
         assert decoder.decode_rows(name, []).shape == (0, *entry.shape[1:])

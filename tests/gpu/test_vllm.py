@@ -1,5 +1,5 @@
-"""What the plug-in of vLLM computes with, on a GPU: merged layers, tables and experts of a rank, eager, in CUDA graphs
-and compiled. vLLM itself is not needed.
+"""Computations of the plug-in of vLLM on a GPU: merged layers, tables and experts of a rank, eager, in CUDA graphs and
+compiled. vLLM itself is not needed.
 
 Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=1 they fail instead.
 """
@@ -128,7 +128,7 @@ def test_experts(folder: Path) -> None:
     assert torch.allclose(taken[0].mix(x, shares, ids).float(), expected, **close)
     graph, out = captured(lambda: taken[0].mix(x, shares, ids))
     for order in (ids, ids.flip(1)):
-        # Where tokens go may change from one replay to the next.
+        # Routes of tokens may change from one replay to the next.
         ids.copy_(order.clone())
         out.fill_(7)
         graph.replay()

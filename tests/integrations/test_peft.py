@@ -178,7 +178,7 @@ def test_merging_makes_ordinary_layers(safe: bool, options: dict[str, Any], tmp_
     assert torch.equal(logits(merged), logits(reference.merge_and_unload(safe_merge=safe)))
     attention = merged.model.layers[0].self_attn
     assert type(attention.q_proj) is torch.nn.Linear and type(attention.k_proj) is CompressedLinear
-    # What is left compressed is saved so, and what was merged as it is.
+    # Layers left compressed are saved so, and merged ones as they are.
     merged.save_pretrained(tmp_path / "merged")
     again = type(merged).from_pretrained(tmp_path / "merged")
     assert torch.equal(logits(again), logits(merged))

@@ -246,7 +246,7 @@ def test_a_config_is_checked_before_anything_is_read(options: dict[str, Any], sa
         wcodec.WCodecConfig(**options)
 
 
-# What is refused
+# Refusals
 
 
 def in_bins(folder: Path, model: Any) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_a_merged_layer_of_a_rank(weights: Weights) -> None:
         [F.linear(x, q[32:], bias[:32]), F.linear(x, k[16:], bias[32:48]), F.linear(x, odd, bias[48:])], -1
     )
     assert torch.equal(layer.product(x, bias), expected)
-    # What other ranks have was not kept.
+    # Parts of other ranks were not kept.
     [store] = {piece.layer._store for piece in layer.pieces}
     assert [tuple(entry.shape) for entry in store.container.stored] == [(32, 96), (16, 96), (50, 96)]
     assert store.container.path is None

@@ -125,7 +125,7 @@ def generated(llm: LLM) -> list[int]:
 
 
 def layers(model: torch.nn.Module) -> dict[str, Any]:
-    """What a worker has: how many layers of which kind, and the bytes of its compressed weights."""
+    """Layers of a worker: the number of each kind, and the bytes of its compressed weights."""
     kinds: Counter[str] = Counter()
     stores = {}
     for layer in model.modules():
@@ -207,7 +207,7 @@ def test_settings_of_the_engine(made: Any) -> None:
 
 
 def test_models_of_transformers_in_vllm(made: Any) -> None:
-    """What vLLM has no model for, it takes from transformers, with its own layers in it."""
+    """Models that vLLM does not have come from transformers, with vLLM's own layers in them."""
     folder, expected = made("qwen2, tied", "encoded")
     llm = engine(folder, model_impl="transformers")
     assert generated(llm) == expected
@@ -316,7 +316,7 @@ def test_sixteen_requests_at_once(server: str, text_folder: Path) -> None:
         assert list(pool.map(asked, prompts)) == [expected[prompt] for prompt in prompts]
 
 
-# What is refused
+# Refusals
 
 
 def test_a_damaged_container(made: Any, tmp_path: Path) -> None:

@@ -293,7 +293,7 @@ def test_plots_of_what_was_not_measured(plt: Any, monkeypatch: pytest.MonkeyPatc
 
 
 class Store:
-    """What a report of memory asks of the container behind compressed layers on a GPU."""
+    """A store behind compressed layers on a GPU, as far as a report of memory asks."""
 
     def __init__(
         self, residency: str, device_bytes: int, host_bytes: int, host_ring_bytes: int = 0, on_disk: int = 0

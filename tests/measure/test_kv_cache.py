@@ -54,7 +54,7 @@ def test_half_precision_rounds_what_is_kept(name: str) -> None:
     assert {layer.keys.dtype for layer in cache.layers} == {dtype}
     assert not torch.equal(found, plain(model, PROMPT)) and torch.allclose(found, plain(model, PROMPT), atol=0.5)
 
-    # The same by other means: a cache of float32 that is given rounded keys and values.
+    # Results are equal by other means: a cache of float32 that is given rounded keys and values.
     class Rounding(transformers.DynamicCache):
         def update(self, keys: Any, values: Any, *arguments: Any, **options: Any) -> Any:
             return super().update(keys.to(dtype).float(), values.to(dtype).float(), *arguments, **options)
@@ -62,7 +62,7 @@ def test_half_precision_rounds_what_is_kept(name: str) -> None:
     assert torch.equal(found, step_by_step(model, PROMPT, Rounding(config=model.config)))
     reference = transformers.DynamicCache(config=model.config)
     step_by_step(model, PROMPT[:1], reference)
-    # What the first layer keeps of the first token depends on nothing before it.
+    # Keys and values of the first token in the first layer depend on nothing before it.
     assert torch.equal(cache.layers[0].keys[:, :, :1], reference.layers[0].keys.to(dtype))
     assert torch.equal(cache.layers[0].values[:, :, :1], reference.layers[0].values.to(dtype))
 
@@ -150,7 +150,7 @@ def test_when_tokens_come(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(6):
         clock.put(torch.zeros(1))
     assert clock.first == 1.0 and clock.speed == 4.0
-    # Where several come at a time, not each gap is a token's.
+    # Not each gap is a token's if several come at a time.
     arrivals = iter((1.0, 2.0, 3.0))
     clock = _clock.Clock()
     for count in (7, 1, 1, 5):

@@ -52,7 +52,8 @@ def build(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def dequantized(model: Any, **options: Any) -> Any:
-    """The same model with plain layers that hold the weights as the codec gives them back, decoded apart from it."""
+    """A copy of the model with plain layers that hold the weights as the codec gives them back, decoded apart from
+    it."""
     out = copy.deepcopy(model)
     for module in out.modules():
         kind = type(module).__name__

@@ -1,4 +1,4 @@
-"""What is saved of a model beside its compressed weights: files of others, settings, and no more than loading finds."""
+"""Files saved beside a model's compressed weights: those of others, settings, and no more than loading finds."""
 
 from __future__ import annotations
 

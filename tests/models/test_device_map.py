@@ -94,7 +94,7 @@ def test_layers_go_where_the_map_has_them(folder: Path, stand_in: None) -> None:
     quantizer.validate_environment(device_map=entries)
     quantizer.postprocess_model(model)
     layers = layers_of(model)
-    # What accelerate would bring to the GPU for each use runs there, and streams.
+    # Layers that accelerate would bring to the GPU for each use run there, and stream.
     assert {layer.device.type for layer in layers.values()} == {"meta"}
     streamed = {name for name, layer in layers.items() if layer.residency == "host"}
     assert streamed == {n for n in layers if n.startswith("model.layers.1.") or n == "lm_head"}

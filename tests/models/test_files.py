@@ -56,7 +56,7 @@ def test_saving_does_not_replace_by_itself(saved: Path, tmp_path: Path) -> None:
     wcodec.save_pretrained(model, tmp_path, overwrite=True)
     assert (tmp_path / "model.wcodec").read_bytes() == (saved / "model.wcodec").read_bytes()
     assert model.config.name_or_path == str(saved)
-    # What it runs from may be replaced by itself.
+    # A folder that a model runs from may be replaced by that model.
     copy = tmp_path / "copy"
     shutil.copytree(saved, copy)
     model = wcodec.load_model(copy)

@@ -79,7 +79,7 @@ def test_the_command_says_what_it_wrote(model: Path, tmp_path: Path, run: Cli) -
 def test_a_budget_is_met_by_the_container(model: Path, tmp_path: Path) -> None:
     report = wcodec.compress(model, f"{tmp_path}/m/", budget="4.2 bits", progress=False)
     assert report.plan is not None and report.path == str(tmp_path / "m/model.wcodec")
-    # Of the encoded tensors; the index comes on top.
+    # Bits are those of the encoded tensors; the index comes on top.
     assert report.plan.bits == pytest.approx(4.2, rel=0.005) and report.bits_per_weight < 4.3
     assert wcodec.load_model(tmp_path / "m")(IDS).logits.isfinite().all()
 

@@ -74,7 +74,7 @@ def hub(place: Path) -> Iterator[Hub]:
 
 
 def run(hub: Hub, cache: Path, *calls: tuple[str, str, dict[str, Any]], offline: bool = False) -> list[list[str]]:
-    """What came of loading, in a process that knows this Hub alone."""
+    """Outcomes of loading, in a process that knows this Hub alone."""
     hub.requests.clear()
     environment = {
         **os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1",
@@ -120,7 +120,7 @@ def test_repositories_are_fetched_and_kept(hub: Hub, place: Path, tmp_path: Path
     for name in ("me/packed", "me/deep", "me/private", "me/adapter"):
         weights = {n for n in hub.fetched(name) if n.endswith((".bin", ".pth", ".onnx", ".gguf", "00002.safetensors"))}
         assert not weights - shards, name
-    # The same commit, and where the others are.
+    # The container is of the same commit, and lies where the others are.
     snapshots = tmp_path / "another/models--me--deep/snapshots" / COMMITS["main"]
     assert (snapshots / "a/b/model.wcodec").is_file()
     assert "adapter_model.safetensors" not in hub.fetched("me/adapter")
@@ -133,7 +133,7 @@ def test_repositories_are_fetched_and_kept(hub: Hub, place: Path, tmp_path: Path
     )  # fmt: skip
     assert found == [LOADED] * 4 and hub.requests == []
 
-    # What is missing is named, with what helps.
+    # Missing files are named, with what helps.
     next((cache / "models--me--plain/snapshots").rglob("model-00002*")).unlink()
     for path in (cache / "models--me--packed/snapshots").rglob("model.wcodec"):
         path.unlink()

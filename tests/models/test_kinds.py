@@ -74,7 +74,7 @@ def test_folders_of_other_kinds(kind: str, tmp_path: Path) -> None:
         assert text.startswith(f"{folder}: ") and words in text and text.endswith(")") and "\n" not in text
         assert seen.value.file == str(folder)
     assert not (tmp_path / "out").exists()
-    # Where no file could be read as weights, that is said of a file to write, too.
+    # A folder without files that can be read as weights is refused for a file to write, too.
     if not any(name.endswith(".safetensors") for name in files):
         with pytest.raises(wcodec.InputError, match=r"\("):
             wcodec.compress(folder, tmp_path / "out.wcodec", progress=False)
@@ -134,7 +134,7 @@ def shards_beside_others(folder: Path) -> None:
     tensors = change(folder, "part.safetensors", 0.7)
     change(folder, "consolidated.safetensors", 4)
     (folder / "model.safetensors").unlink()
-    # Of these the index does not tell, and they are in its shard.
+    # Tensors of layer 1 are not in the index, though they are in its shard.
     told = [n for n in tensors if "layers.1." not in n]
     index(folder, "model.safetensors.index.json", told, "part.safetensors")
     torch.save({}, folder / "pytorch_model.bin")

@@ -93,7 +93,7 @@ def test_files_run(kind: str, scheme: str, tmp_path: Path) -> None:
     theirs, ours = small.dequantized(tmp_path / "source"), wcodec.load_model(file)
     near = {"rtol": 0, "atol": 5e-2 if scheme == "int8" else 0}
     torch.testing.assert_close(logits(ours).float(), logits(theirs).float(), **near)
-    # What is decoded from such a file is the checkpoint that it was.
+    # Decoding such a file gives the checkpoint that it was.
     if scheme == "lossless":
         (tmp_path / "back").mkdir()
         (tmp_path / "back" / "config.json").write_text((tmp_path / "source" / "config.json").read_text())
@@ -170,7 +170,7 @@ def test_slices_and_disk_have_the_scales_of_their_rows(tmp_path: Path, monkeypat
 
 
 class Emulated:
-    """What stands for a GPU's decoder: it decodes into the tensors that it is given, on the CPU."""
+    """A stand-in for a GPU's decoder: it decodes into the tensors that it is given, on the CPU."""
 
     device = torch.device("cpu")
 

@@ -220,7 +220,7 @@ def test_commands_are_refused(llama: Any, tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_config_that_is_not_true_any_more(llama: Any, tmp_path: Path) -> None:
-    # Of FP8 that was dequantized and saved without the config being changed: the weights are what they are.
+    # FP8 weights were dequantized and saved without the config being changed: the weights are what they are.
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "config.json").write_text((llama[0] / "config.json").read_text())

@@ -49,7 +49,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
 
 @pytest.fixture
 def witness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What is there once the code was run."""
+    """A file that is there once the code was run."""
     path = tmp_path / "witness"
     monkeypatch.setenv("WITNESS", str(path))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -95,7 +95,7 @@ def test_code_that_comes_with_a_model(plain: Path, tmp_path: Path, witness: Path
 
 def test_nobody_is_asked(plain: Path, tmp_path: Path, witness: Path) -> None:
     folder = folder_with(tmp_path / "own", plain, model_type="own", auto_map=OWN)
-    # Somebody who would say yes, and nobody.
+    # Input comes from somebody who would say yes, and then from nobody.
     yes, out = os.pipe()
     os.write(out, b"y\n" * 100)
     os.close(out)

@@ -78,7 +78,7 @@ def test_decoding_a_part_gives_all_tensors(part: Path, model: Path, tmp_path: Pa
     for name, tensor in found.items():
         assert (tensor.dtype, tensor.shape) == (original[name].dtype, original[name].shape)
         assert name not in rest or torch.equal(tensor, original[name])
-    # What was decoded is a model again.
+    # Decoded weights are a model again.
     whole = tmp_path / "whole"
     whole.mkdir()
     shutil.copy(model / "config.json", whole)
@@ -174,7 +174,7 @@ def test_a_save_that_fails_changes_nothing(saved: Path, tmp_path: Path, monkeypa
 
     with pytest.raises(KeyboardInterrupt):
         wcodec.save_pretrained(other, folder, Failing(), overwrite=True)
-    # Whatever is written last fails: the others are not there either.
+    # The file that is written last fails: the others are not there either.
     real, names = save.output, []
 
     def failing(path: Path, **options: Any) -> Any:
@@ -316,7 +316,7 @@ def test_saving_again_replaces_a_compressed_model_and_no_other(model: Path, save
     loaded = plain(saved)
     for _ in range(2):
         loaded.save_pretrained(tmp_path / "new", max_shard_size="1GB")
-    # Where it is read from, too.
+    # Saving works into the folder that it is read from, too.
     plain(tmp_path / "new").save_pretrained(tmp_path / "new")
     assert torch.equal(logits(plain(tmp_path / "new")), logits(loaded))
     original = Path(shutil.copytree(model, tmp_path / "original"))

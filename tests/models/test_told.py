@@ -1,4 +1,4 @@
-"""Whatever stays as it was is named with its bytes and a reason, and the rest is compressed."""
+"""Everything that stays as it was is named with its bytes and a reason, and the rest is compressed."""
 
 from __future__ import annotations
 

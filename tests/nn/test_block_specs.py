@@ -112,7 +112,7 @@ def test_models_compute_what_they_did(name: str, played: list[str], monkeypatch:
         assert played[: len(expected) - 1] == expected[:-1]
         torch.testing.assert_close(model(many).logits, wanted, rtol=2e-4, atol=2e-4)
         assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), text)
-        # Whoever looks at a norm sees it run.
+        # A hook of a norm sees it run.
         seen: list[Any] = []
         norm = next(module for module in first.modules() if "Norm" in type(module).__name__)
         hook = norm.register_forward_hook(lambda m, a, y: seen.append(y))

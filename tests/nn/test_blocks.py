@@ -33,7 +33,7 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class Played:
-    """What a launch does, by torch."""
+    """A launch that torch computes."""
 
     def __init__(self, layers: Any, join: Any) -> None:
         self.layers, self.join = layers, join
@@ -150,7 +150,7 @@ def test_what_is_not_taken(played: list[str]) -> None:
         assert played == ["all 3", "all 2"] * 3
         model.eval()
         played.clear()
-        # What somebody looks at runs as it did; what he does not, is fused.
+        # A block with a hook runs as before; blocks without one are fused.
         seen: list[Any] = []
         hook = model.model.layers[1].self_attn.register_forward_hook(lambda m, a, y: seen.append(y))
         got = model(IDS).logits
@@ -175,7 +175,7 @@ def test_blocks_of_many_tokens(kind: str, played: list[str], monkeypatch: pytest
         wcodec.nn.fuse_(model)
         got = model(ids, output_hidden_states=True)
         assert not played and len(normed) == 6
-        # What a block was given is not changed by it.
+        # Inputs of a block are not changed by it.
         for a, b in zip(got.hidden_states, want.hidden_states, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-4)
@@ -245,7 +245,7 @@ def test_tensors_that_change_between_blocks(played: list[str]) -> None:
         wcodec.nn.fuse_(model)
         torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
         hook.remove()
-    # Nobody counts changes in inference mode: nothing is handed on there.
+    # Inference mode counts no changes: nothing is handed on there.
     with torch.inference_mode():
         played.clear()
         model(IDS)
@@ -583,7 +583,7 @@ def test_what_is_replaced_after_fusing(played: list[str]) -> None:
         model(IDS)
         everywhere.remove()
         assert seen.count("LlamaRMSNorm") == 7
-        # What transformers asked for once does not slow down what comes later.
+        # Outputs that transformers asked for once do not slow down what comes later.
         model(IDS, output_hidden_states=True)
         played.clear()
         model(IDS)

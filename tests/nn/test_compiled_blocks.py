@@ -64,7 +64,7 @@ class Ids(nn.Module):
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """What others compiled is forgotten."""
+    """Forgets functions that other tests compiled."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

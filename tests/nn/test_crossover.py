@@ -38,7 +38,7 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
         "measured": [
             measured("int8", 1000, 1000, 32),
             measured("int8", 4000, 4000, 8),
-            # Of several rates the least.
+            # The least of several rates counts.
             measured("rate", 1000, 1000, 16),
             measured("rate", 1000, 1000, 1),
         ],
@@ -52,7 +52,7 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
     assert crossover.tokens(device, "rans/pair", "int8/row", 4_100_000) == 8
     assert crossover.tokens(device, "rans/pair", "int8/row", 10**10) == 8
     assert crossover.tokens(device, "rans/pair/trellis", "rate/row", 5) == 1
-    # Of others nothing is known.
+    # Nothing is known of other coders.
     assert crossover.tokens(device, "huffman/pair", "int8/row", 4_100_000) == MOST
     # Nor of this layout.
     assert crossover.tokens(device, "huffman/quad/trellis", "rate/row", 5) == MOST

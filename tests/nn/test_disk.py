@@ -67,7 +67,8 @@ def folder(folders: Any, tmp_path: Path) -> Path:
 
 
 def facts(model: Any) -> tuple[int, int, bool, int, int, int]:
-    """Of reading ahead: ring, most that was held, whether directly, bytes that it is for, reads in time, others."""
+    """Facts of reading ahead: ring, most that was held, whether directly, bytes that it is for, reads in time,
+    others."""
     found = store_of(model).container._open.ahead_facts()
     assert found is not None
     return found
@@ -111,7 +112,7 @@ def test_models_of_other_kinds(name: str, folders: Any) -> None:
     ids = torch.tensor([[5, 5, 5]])
     for _ in range(3):
         assert torch.equal(logits(model), wanted)
-        # Of experts those are read that tokens are routed to, as soon as that is known.
+        # Experts that tokens are routed to are read as soon as that is known.
         *_, ahead, late = facts(model)
         assert late == 0
     other = logits(model, ids)
@@ -128,7 +129,7 @@ def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         assert torch.equal(logits(model), logits(plain))
     assert isinstance(model.lm_head._plan[0], plans.SlicedPlan)
-    # What is compared with hashes before its first slice is decoded is not foreseen: once.
+    # Bytes compared with hashes before their first slice is decoded are not foreseen: once.
     *_, late = facts(model)
     assert torch.equal(logits(model), logits(plain)) and facts(model)[-1] == late
     line = len(store_of(model)._devices[torch.device("cpu")].reading._line)

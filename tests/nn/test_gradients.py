@@ -175,7 +175,7 @@ def test_a_llama() -> None:
     model, reference = models()
     want = trained(reference)
     assert len(want) == 6 and equal(trained(model), want)
-    # What transformers does for adapters in front of checkpoints.
+    # Adapters in front of checkpoints have transformers do this.
     model.enable_input_require_grads()
     assert model.get_input_embeddings()(IDS).requires_grad and equal(trained(model), want)
     for reentrant in (True, False):

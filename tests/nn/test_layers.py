@@ -320,9 +320,9 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert way(few) == way(many) == "slices"
     rows.lookup = looked_up
     assert way(few) == way(many) == "lookup"
-    # Nobody looks at the numbers there: rows that are not there are the launch's business.
+    # Numbers are not checked there: rows that are not there are the launch's business.
     layer(torch.tensor([1003]))
-    # Of a table that ranks share by rows, others' rows are zeros, and rows that nobody has are not.
+    # A table that ranks share by rows has zeros for others' rows, but not for rows that nobody has.
     with monkeypatch.context() as shared:
         shared.setattr(layer, "_span", (1003, 2006))
         shared.setattr(layer, "num_embeddings", 3009)

@@ -1,4 +1,4 @@
-"""What stays on a device, what is streamed, what stays decoded: the choice, and that it changes no result.
+"""Placement of weights (on a device, streamed or decoded): the choice, and that it changes no result.
 
 A GPU is played by the CPU.
 """
@@ -160,7 +160,7 @@ def test_the_cache_takes_what_saves_most() -> None:
     assert choose_cached([often, block(3, 50 * MB)], 88 * MB, "host") == [block(3, 50 * MB)]
 
 
-# What a user says
+# Sizes from a user
 
 
 @pytest.mark.parametrize(
@@ -453,13 +453,13 @@ def units_of(model: Any) -> list[Unit]:
 
 
 def needs(model: Any, streamed: bool) -> int:
-    """What the model takes with everything streamed, or nothing."""
+    """Bytes that the model takes with everything streamed, or nothing."""
     units = units_of(model)
     return needed(model, units, [u for u in units if not u.looked_up] if streamed else [])
 
 
 def needed(model: Any, units: list[Unit], streamed: list[Unit], cached: list[Unit] = []) -> int:  # noqa: B006
-    """What the model takes, by what decoders say of themselves."""
+    """Bytes that the model takes, by what decoders say of themselves."""
     store = store_of(model)
     resident = [u for u in units if u not in streamed and u not in cached]
     return store._budget.others + device_bytes(resident, streamed, store._needs(GPU).takes(), cached)
@@ -525,7 +525,7 @@ def test_auto_without_a_budget_takes_what_is_free(gpu: Any, monkeypatch: pytest.
     monkeypatch.setattr("wcodec.nn._weights.placement._LARGEST_RING", 1000)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
-    # Where there is a GPU, other tests may have left memory to decode into, which would count.
+    # Other tests may have left memory to decode into if there is a GPU, which would count.
     monkeypatch.setattr("wcodec.nn._weights.workspace._workspaces", {})
     need = needs(compressed(), streamed=False)
     for missing, streams in ((0, False), (1, True)):
@@ -615,7 +615,7 @@ def test_layers_that_come_later_and_go(gpu: Any) -> None:
 
 
 def test_a_budget_too_small_leaves_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is known at once, the model stays as it was."""
+    """The model stays as it was if the error is known at once."""
     model = build()
     wanted = logits(model)
 

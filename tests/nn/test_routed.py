@@ -87,7 +87,7 @@ def test_two_launches_give_what_the_loop_over_experts_gives(layer: CompressedExp
 def test_experts_that_others_have_add_nothing(layer: CompressedExperts) -> None:
     routed, _ = together(layer)
     x, chosen, weights = routes(4, 9)
-    # Of one token none is here.
+    # One token has no expert here.
     chosen[1, 0] = chosen[2, 0] = chosen[2, 1] = 4
     got = routed(layer, x, chosen, weights)
     torch.testing.assert_close(got, layer(x, chosen, weights), rtol=1e-4, atol=1e-6)

@@ -117,7 +117,7 @@ def test_values_are_decoded_once_for_each_object(decoded: list[str]) -> None:
     for _ in range(3):
         weight.sum()
     assert len(decoded) == 1
-    # Whatever shares memory with it shares that, too.
+    # Tensors that share its memory share that, too.
     weight.data.mean()
     weight.detach().numpy()
     assert len(decoded) == 1

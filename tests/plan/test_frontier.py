@@ -63,7 +63,7 @@ def test_levels_of_double_quantization() -> None:
     assert len(levels) == 256 and len(set(levels.tolist())) == 256 and (np.diff(levels) > 0).all()
     assert levels[-1] == 1 and levels[-2] == pytest.approx(0.99296875) and levels[0] == pytest.approx(-0.99296875)
     positive = levels[levels > 0]
-    # Of the decade from 0.1 to 1 there are 64, of the one below 32.
+    # The decade from 0.1 to 1 has 64 levels, the one below 32.
     assert [int(((positive > low) & (positive < 10 * low)).sum()) for low in (0.1, 0.01, 0.001)] == [64, 32, 16]
 
 

@@ -27,7 +27,7 @@ WINDOWS = 3
 
 
 class Known:
-    """What a calibration says of the model of the repository, made up."""
+    """A made-up calibration of the model of the repository."""
 
     def factors(self) -> dict[str, float]:
         names = [f"model.layers.{i}.mlp.{part}_proj.weight" for i in range(4) for part in ("gate", "up", "down")]
@@ -132,7 +132,7 @@ def test_the_plan_is_carried_out(plan: wcodec.PlanReport, model: Path, tmp_path:
     ids = transformers.AutoTokenizer.from_pretrained(model)((model / "heldout.txt").read_text("utf-8"), verbose=False)
     tokens = np.array(ids["input_ids"], "<i8")
     assert quality["text_sha256"] == hashlib.sha256(tokens.tobytes()).hexdigest()
-    # What was measured is what the file decodes to.
+    # Quality was measured with the weights that the file decodes to.
     original = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     compressed = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     decoded = wcodec.load_file(path, "torch", dtype="float32")
@@ -253,7 +253,7 @@ def test_bounds_that_cannot_be_met(model: Path) -> None:
     assert found.recipe.scheme == "lossless" and found.quality is not None and found.quality.kl <= 1e-9
 
 
-# What a file says
+# Quality that a file states
 
 
 def test_metadata_of_others() -> None:

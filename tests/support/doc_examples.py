@@ -55,7 +55,7 @@ class Block:
 
     page: Path
     line: int
-    """Of its first line of content, from 1 on."""
+    """Number of its first line of content, from 1 on."""
     language: str
     text: str
     needs: str | None = None
@@ -85,7 +85,7 @@ def tokens(page: Path) -> list[Token]:
 
 
 def inline(found: list[Token]) -> Iterator[Token]:
-    """What is within paragraphs, titles and cells."""
+    """Tokens within paragraphs, titles and cells."""
     for token in found:
         yield from token.children or ()
 
@@ -95,7 +95,7 @@ def _text_of(token: Token) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What links within a page can lead to, by GitHub's rule."""
+    """Anchors that links within a page can lead to, by GitHub's rule."""
     found = tokens(page)
     titles = [_text_of(after) for token, after in zip(found, found[1:], strict=False) if token.type == "heading_open"]
     slugs = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GAP = "…"
 
-# What Rust calls a kind, and the exception that Python makes of it (_errors.py).
+# Names of kinds in Rust, and the exceptions that Python makes of them (_errors.py).
 RUST_KINDS = {
     "format": "FormatError",
     "corrupt": "CorruptError",
@@ -49,7 +49,7 @@ CLASSES = {
     "ArgumentTypeError": "Command line",
 }
 
-# What cannot reach anybody, and why.
+# Messages that cannot reach anybody, and why.
 NEVER = {
     "cannot create the output: …": "always because it exists, which has a text of its own",
     "no such word": "clap lets no other words through",
@@ -120,7 +120,7 @@ CONTAINER = re.compile(
     r"codec/src/(container|decode|coder|scheme)[/.]|codec/src/(tensor|extract|file/input|stored|gpu/plan)\.rs"
 )
 OF_CONTAINER = ("FormatError", "CorruptError")
-# The same for legacy blobs: ``legacy::decode``.
+# Source whose errors of these classes get their advice in ``legacy::decode``: that of legacy blobs.
 LEGACY = "codec/src/legacy.rs"
 
 # Places whose text is another message's, by file and code: why nothing is lost, and the messages that change their
@@ -175,7 +175,7 @@ class Message:
 
 @dataclass
 class Found:
-    """What was read: messages, and places whose text is made elsewhere: the place, the class, and the code."""
+    """Messages that were read, and places whose text is made elsewhere: the place, the class, and the code."""
 
     messages: list[Message] = field(default_factory=list)
     open_ends: list[tuple[str, str, str]] = field(default_factory=list)
@@ -204,7 +204,7 @@ _INNER = re.compile(r" \([a-z][^()]*\): ")
 
 
 def _texts(node: ast.expr | None, scope: dict[str, list[ast.expr]]) -> list[str] | None:
-    """What an expression can be, or ``None`` if that is not written here."""
+    """Texts that an expression can be, or ``None`` if they are not written here."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value]
     if isinstance(node, ast.JoinedStr):
@@ -259,7 +259,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def by_function(self, name: str) -> list[str] | None:
-        """What a variable can be that a function of the same file gave."""
+        """Texts that a variable can be that a function of the same file gave."""
         for value in self.scopes[-1].get(name, []):
             function = self.helpers.get((self.place, getattr(getattr(value, "func", None), "id", "")))
             if function is not None:
@@ -422,7 +422,7 @@ class _Crate:
                             yield place, code, i + 1
 
     def texts(self, place: str, code: list[Token], begin: int, end: int, depth: int = 0) -> list[str] | None:
-        """What the expression can be, or ``None`` if that is not found."""
+        """Texts that the expression can be, or ``None`` if they are not found."""
         while begin < end and code[begin].text == "&":
             begin += 1
         if begin >= end or depth > 4:
@@ -453,7 +453,7 @@ class _Crate:
         return None
 
     def branches(self, place: str, code: list[Token], begin: int, end: int, depth: int) -> list[str] | None:
-        """Of ``if`` and ``match`` whatever stands where a value does."""
+        """Texts that stand where ``if`` and ``match`` have a value."""
         out: list[str] = []
         for i in range(begin, end):
             before = code[i - 1].text
@@ -496,7 +496,7 @@ class _Crate:
         return None
 
     def passed(self, function: str, number: int, only: str | None, depth: int) -> list[str] | None:
-        """What callers give a helper."""
+        """Texts that callers give a helper."""
         out: list[str] = []
         for place, code, opening in self.calls(function, only):
             spans = _arguments(code, opening)

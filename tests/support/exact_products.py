@@ -29,7 +29,7 @@ def power_of(largest: np.float32) -> int:
 
 
 def digits(x: np.ndarray, power: int) -> np.ndarray:
-    """Of elements: a digit of 128ths, and three of a whole number to the base of 256, as rows."""
+    """Digits of elements: one of 128ths, and three of a whole number to the base of 256, as rows."""
     scaled = x.astype(np.float64) * 2.0**power
     whole = np.rint(scaled).astype(np.int64)
     rest = np.rint((scaled - whole) * 128).astype(np.int64)
@@ -40,8 +40,8 @@ def digits(x: np.ndarray, power: int) -> np.ndarray:
 
 
 def level(sums: np.ndarray, halves: np.ndarray, power: int) -> np.ndarray:
-    """What the sums of a tile's symbols with each digit stand for; `halves` are the sums of the digits where levels are
-    a half more than symbols."""
+    """Value of the sums of a tile's symbols with each digit; `halves` are the sums of the digits where levels are a
+    half more than symbols."""
     twice = [f32(2 * s + h) for s, h in zip(sums, halves, strict=True)]
     low = fma(twice[1], 128, twice[0])
     high = fma(twice[3], 256, twice[2])

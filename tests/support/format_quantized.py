@@ -1,4 +1,4 @@
-"""What `wcodec.quantized` of codec/FORMAT.md says, in NumPy: codes and scales of a container become values."""
+"""`wcodec.quantized` of codec/FORMAT.md in NumPy: codes and scales of a container become values."""
 
 from __future__ import annotations
 

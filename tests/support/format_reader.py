@@ -253,7 +253,7 @@ def join_pairs(symbols: Array, side: Array, shift: int) -> Array:
 
 
 def quad_places(shift: int, k: int) -> list[tuple[int, int, int]]:
-    """Where the bits of A_k are: side word, which bits of each byte of A_k, and by how much they stand further left."""
+    """Places of the bits of A_k: side word, which bits of each byte of A_k, and by how much they stand further left."""
     four, two, i = k // 4, k // 2, k % 4
     if shift == 3:
         return [(two, 0x80, -4 * (k % 2)), (two, 0x0E, 3 - 4 * (k % 2))]

@@ -1,4 +1,4 @@
-"""What tests of the container's Python reader share: that it refuses what is wrong, and says what."""
+"""Helpers of the tests of the container's Python reader: that it refuses what is wrong, and says what."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def is_quad(tensor: Tensor) -> bool:
 
 
 def table_key(tensor: Tensor) -> TableKey:
-    """What tensors that share a table have in common: a name, coder, bits, and whether it is one of layout `quad`."""
+    """Key of a table, equal for tensors that share it: a name, coder, bits, and whether it is one of layout `quad`."""
     return tensor.table_key or "=" + tensor.name, tensor.coder, tensor.bits, is_quad(tensor)
 
 
@@ -431,7 +431,7 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: Any, index: int) -> bytes:
 
 
 def coded_element(chunk: Chunk, position: int, byte: int, tensor: Tensor) -> int:
-    """What the coded symbol makes of an element whose sign and low bits are those of `byte`."""
+    """Element that the coded symbol makes with the sign and low bits of `byte`."""
     block, lane, element = position // 1024, position // 32 % 32, position % 32
     per_symbol, shift = 4 if tensor.layout == "quad" else 2, tensor.shift
     high = chunk.symbols[lane][(block * 32 + element) // per_symbol] >> element % per_symbol * 4 & 15
@@ -454,7 +454,8 @@ def side_bytes(tensor: Tensor, chunk: Chunk) -> bytes:
 
 
 def planes_of(tensor: Tensor) -> list[Tensor]:
-    """What is coded for itself: the tensor, or its planes of bits as tensors of unsigned elements of 8 to 32 bits."""
+    """Tensors coded for themselves: the tensor, or its planes of bits as tensors of unsigned elements of 8 to 32
+    bits."""
     if tensor.scheme != "lossless":
         return [tensor]
     assert tensor.matrix, "a lossless tensor needs a matrix"
@@ -473,7 +474,7 @@ def planes_of(tensor: Tensor) -> list[Tensor]:
 
 
 def plain_bytes(tensor: Tensor) -> bytes:
-    """What the hash of a plane is about, and what coders `zstd` and `raw` store."""
+    """Bytes that the hash of a plane is about, and that coders `zstd` and `raw` store."""
     if tensor.scheme != "lossless":
         return tensor.data.tobytes()
     octets = 1 + (tensor.shift // 8 if tensor.layout == "split" else 0)

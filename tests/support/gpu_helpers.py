@@ -1,4 +1,4 @@
-"""What the tests that need a GPU share: whether there is one, coders that can run there, comparing bit for bit, threads
+"""Helpers of the tests that need a GPU: whether there is one, coders that can run there, comparing bit for bit, threads
 that are watched.
 
 A test module that imports this is skipped without a GPU, with the reason; with WCODEC_REQUIRE_GPU=1 its tests fail
@@ -101,7 +101,7 @@ def graph_computes(layer: Any, plain: Any, x: Any) -> None:
 
 @pytest.fixture
 def compiler() -> Iterator[None]:
-    """What torch.compile needs for a GPU."""
+    """Requirements of torch.compile for a GPU; without them, a test is skipped."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("torch.compile needs triton")
     if not any(shutil.which(name) for name in (os.environ.get("CC") or "cc", "gcc", "clang")):
@@ -120,7 +120,7 @@ def seed() -> int:
 
 
 def side_by_side(functions: Sequence[Callable[[], Any]], limit: float = 120) -> list[Any]:
-    """What the functions return, each run by a thread of its own, all begun at once. Raises what one of them raised.
+    """Results of the functions, each run by a thread of its own, all begun at once. Raises what one of them raised.
 
     :param limit: seconds; who takes longer is stuck, and the test fails with the stacks of all threads.
     """

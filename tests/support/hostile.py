@@ -12,9 +12,9 @@ from format_writer import Tensor, hex_hash, reseal, write_container
 from lossless_samples import lossless, patterns
 from rate_samples import rate
 
-#: What a terminal, or whatever lays out text, obeys instead of showing it, in one name.
+#: Characters that a terminal, or whatever lays out text, obeys instead of showing them, in one name.
 STEERING = "a\x1b]0;pwned\x07\x1b[31mRED\x1b[2J\u202e\r\nfake line\x9b2J\u2066\u2028\u061c\x7f\t"
-#: How it is shown.
+#: The name as it is shown.
 SHOWN = r"a\x1b]0;pwned\x07\x1b[31mRED\x1b[2J\u{202e}\r\nfake line\x9b2J\u{2066}\u{2028}\u{61c}\x7f\t"
 
 
@@ -98,8 +98,8 @@ def write_steering(folder: Path) -> dict[str, Path]:
 
 
 def lossless_tensors() -> list[Tensor]:
-    """What `LOSSLESS_EDITS` and `LOSSLESS_CONTENTS` break: `w` of three kinds of planes, `z` of two zstd planes, `b`
-    without fields, `t` transposed; and an int8 tensor and a raw one, which stay."""
+    """Tensors that `LOSSLESS_EDITS` and `LOSSLESS_CONTENTS` break: `w` of three kinds of planes, `z` of two zstd
+    planes, `b` without fields, `t` transposed; and an int8 tensor and a raw one, which stay."""
     side = [
         {"fields": [(23, 8), (31, 1), (16, 7)], "layout": "split"},
         {"fields": [(8, 8)], "coder": "huffman", "layout": "byte"},
@@ -237,8 +237,8 @@ def forbidden_file(what: str) -> bytes:
 
 
 def rate_tensors() -> list[Tensor]:
-    """What `RATE_EDITS` and `RATE_CONTENTS` break: `w` and `h` in tiles with a trellis, `t` transposed, `z` of zstd,
-    `p` not coded, `u` with filter `up`; an int8 tensor and a lossless one."""
+    """Tensors that `RATE_EDITS` and `RATE_CONTENTS` break: `w` and `h` in tiles with a trellis, `t` transposed, `z` of
+    zstd, `p` not coded, `u` with filter `up`; an int8 tensor and a lossless one."""
     q = np.random.default_rng(6).normal(0, 9, (1, 16, 128)).astype(np.int8)
     plain: tuple[tuple[int, ...], tuple[int, ...]] = ((16, 128), (1, 16, 128, 0))
     return [

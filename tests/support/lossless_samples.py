@@ -129,7 +129,7 @@ def write_checkpoint(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], 
 
 
 def read_checkpoint(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-    """What `write_checkpoint` was given."""
+    """Tensors that `write_checkpoint` was given."""
     file = path.read_bytes()
     begin = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:begin])

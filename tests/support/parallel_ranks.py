@@ -1,4 +1,4 @@
-"""What each of several ranks does in the tests of tensor parallelism, all over gloo on the CPU: one start of the ranks,
+"""Work of each of several ranks in the tests of tensor parallelism, all over gloo on the CPU: one start of the ranks,
 many checks, since starting costs more than they do."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 def run(ranks: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``work(*arguments)`` gives on each of so many ranks; an error of any of them is an error here."""
+    """Results of ``work(*arguments)`` on each of so many ranks; an error of any of them is an error here."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "transformers", "wcodec._models", "transformers.models.llama", __name__])
     answers = context.Queue()
@@ -96,7 +96,7 @@ def compare(folders: list[tuple[Path, Path]]) -> list[dict[str, Any]]:
             for stack, part in stacks.items():
                 whole = getattr(mine, stack)
                 if hasattr(whole, "to_local"):
-                    # Where compressed embeddings stay whole, uncompressed ones need not.
+                    # Uncompressed embeddings need not stay whole if compressed ones do.
                     whole = whole.full_tensor() if layer.part is None else whole.to_local()
                 parts[f"{name}.{stack}"] = (layer.part, tuple(part.shape), bool(torch.equal(part, whole)))
         with torch.no_grad():
@@ -126,7 +126,7 @@ def _said(work: Callable[[], Any]) -> str:
 
 
 def refusals(folder: Path, plain: Path, damaged: Path, three: Path, experts: Path) -> dict[str, str]:
-    """What is said, on this rank, of what cannot be: each is an error on all ranks, and none waits for another."""
+    """Messages of refusals on this rank: each is an error on all ranks, and none waits for another."""
     import transformers
     import wcodec
     from transformers.distributed import DistributedConfig

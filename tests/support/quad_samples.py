@@ -39,7 +39,7 @@ def quad(
 
 
 def values_of(tensor: Tensor) -> np.ndarray:
-    """What the tensor decodes to."""
+    """Values that the tensor decodes to."""
     if tensor.scheme == "rate":
         return expected(tensor)
     if tensor.scheme == "raw":
@@ -239,7 +239,8 @@ PATCHES: list[tuple[str, list[tuple[int, int, int]], dict[str, Any], str | None]
 
 
 def quad_tensors() -> list[Tensor]:
-    """What `QUAD_EDITS`, `QUAD_CONTENTS` break: planes of all schemes that may be of layout quad, and others beside."""
+    """Tensors that `QUAD_EDITS`, `QUAD_CONTENTS` break: planes of all schemes that may be of layout quad, and
+    others."""
     plain: tuple[tuple[int, ...], tuple[int, ...]] = ((16, 128), (1, 16, 128, 0))
     q = np.random.default_rng(6).normal(0, 9, (1, 16, 128)).astype(np.int8)
     rest: dict[str, Any] = {"matrix": plain[1], "scales": np.ones(16, np.float32), "tile": 64}

@@ -36,7 +36,7 @@ ANY: list[Any] = [0, 1, 2, 16, 64, 127, 128, 2**31, 2**62, 2**63, 2**64, -1, 0.5
 
 
 def of_page(file: bytes) -> Outcome | Exception:
-    """What the page's reader makes of each tensor; or why it refuses them all."""
+    """Values that the page's reader makes of each tensor, or its reason to refuse them all."""
     try:
         reader = FormatReader(file)
     except FormatReaderError as error:
@@ -51,7 +51,7 @@ def of_page(file: bytes) -> Outcome | Exception:
 
 
 def of_wcodec(file: bytes) -> Outcome | Exception:
-    """Likewise."""
+    """Values that wcodec makes of each tensor, or its reason to refuse them all."""
     try:
         container = wcodec.open(file)
     except wcodec.WcodecError as error:
@@ -66,7 +66,7 @@ def of_wcodec(file: bytes) -> Outcome | Exception:
 
 
 def refused(file: bytes) -> wcodec.WcodecError:
-    """What wcodec says of the one tensor that is wrong, or of the whole file."""
+    """The error of wcodec about the one tensor that is wrong, or the whole file."""
     try:
         container = wcodec.open(file)
     except wcodec.FormatError as error:
@@ -83,7 +83,7 @@ def refused(file: bytes) -> wcodec.WcodecError:
 
 
 def disagreement(file: bytes) -> str | None:
-    """What the two readers read differently.
+    """Difference between what the two readers read.
 
     They need not agree on what is an error of the whole file: where the index is not of the page's form, the page's
     reader sees it when it comes to the tensor.
@@ -179,7 +179,7 @@ def mutated_bytes(file: bytes, rng: random.Random) -> bytes:
 
 
 def decoded(reader: FormatReader, name: str) -> list[bytes]:
-    """What the plane of a tensor of symbols decodes to, whatever its hash; nothing where it does not."""
+    """Bytes that the plane of a tensor of symbols decodes to, whatever its hash; nothing if it does not decode."""
     entry, _, view = reader._checked(name)
     if entry["scheme"] not in ("int8", "rate") or not view:
         return []

@@ -3,8 +3,8 @@
 A configuration begins as its class makes it without arguments. Numbers whose names are in :data:`SIZES` become small,
 never larger than they were, and what is ``None`` stays so: the class derives it. Lists that have an entry for each
 layer keep entries of a few layers, among them one of each kind, so that a hybrid has attention and state space layers.
-Configurations within a configuration are made in the same way. Where a model of that does not work, groups of sizes
-stay at their defaults, one after the other (:data:`LEFT`), as long as the model is small enough. :data:`CARE` has, by
+Configurations within a configuration are made in the same way. If a model of that does not work, groups of sizes stay
+at their defaults, one after the other (:data:`LEFT`), as long as the model is small enough. :data:`CARE` has, by
 architecture, values that no rule gives.
 """
 

@@ -18,7 +18,7 @@ RESULTS: list[tuple[str, dict[str, int] | None, float]] = [
     ("decode/zstd", {"Bytes": MIB}, 1e6),
     ("decode/rans-pair/avx2", {"Bytes": MIB}, 5e5),
     ("encode/rans-pair", {"Bytes": MIB}, 2e6),
-    # Of the inspector's benchmarks, in the same folder: nothing goes through them.
+    # The inspector's benchmarks are in the same folder: nothing goes through them.
     ("screens/open", None, 7e6),
     ("screens/rows", {"Elements": 50}, 8e5),
     ("screens/bytes", {"Bytes": 50}, 8e5),

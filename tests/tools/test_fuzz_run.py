@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).parents[2] / "codec/fuzz"
-# What `cargo` is called with goes to a file; `cargo fuzz run` says what a run of libFuzzer would.
+# Arguments of `cargo` go to a file; `cargo fuzz run` says what a run of libFuzzer would.
 CARGO = """#!/bin/sh
 echo "$@" >>"$CALLS"
 case "$*" in

@@ -126,7 +126,7 @@ def test_paths_of_the_machine_are_not_reported() -> None:
 
 
 def process(tmp_path: Path, body: str, todo: runner.Todo, **limits: Any) -> tuple[list[events.Event], str | None]:
-    """What a process in the place of a peer's tells, and the verdict."""
+    """Events that a process in the place of a peer's tells, and the verdict."""
     script = tmp_path / "peer.py"
     script.write_text(
         "import json, os, signal, sys, time\n"
@@ -148,7 +148,7 @@ def process(tmp_path: Path, body: str, todo: runner.Todo, **limits: Any) -> tupl
 
 
 def outcome(told: list[events.Event]) -> dict[tuple[str, str], str]:
-    """Of each section, the reason why it was not measured, or nothing."""
+    """Reasons why sections were not measured, or nothing."""
     return {(e["row"], e["section"]): e.get("reason", "") for e in told if e["what"] in ("measured", "failed")}
 
 
@@ -296,7 +296,7 @@ def test_wcodec_has_as_many_threads_as_torch(tmp_path: Path) -> None:
     assert done.stdout.strip() == "{'torch_threads': 3, 'wcodec_threads': 3} 3", done.stderr
 
 
-# What processes leave behind.
+# Leftovers of processes.
 
 
 def leaves_one(tmp_path: Path) -> tuple[Path, Path]:
@@ -388,7 +388,7 @@ def test_an_environment_sees_what_this_interpreter_has_and_pip_says_why_not(tmp_
     assert any(line.startswith("torch==") for line in (tmp_path / "x/constraints.txt").read_text().splitlines())
 
 
-# What is counted.
+# Counts.
 
 
 def small() -> Any:
@@ -548,7 +548,7 @@ def test_what_had_no_time_is_measured_by_a_run_that_goes_on(tmp_path: Path) -> N
     run = command.Run(args, ["wcodec"], "cpu", None)
     assert run.todo("wcodec") == {"int8": ["load"], "lossless": ["quality"]}
 
-    # What a peer's process tells has to fit what was there.
+    # Events of a peer's process have to fit what was there.
     run.event("wcodec", {"what": "start", "versions": {"wcodec": "9.9"}})
     with pytest.raises(report.ReportError, match=r"wcodec 9\.9 and 10"):
         run.event("wcodec", {"what": "start", "versions": {"wcodec": "10"}})
@@ -624,7 +624,7 @@ def test_one_row_from_beginning_to_end(tmp_path: Path, capsys: pytest.CaptureFix
     assert found["rows"]["wcodec/int8-host"]["skipped"] == report.NEEDS_GPU
     assert found["peers"]["wcodec"]["versions"]["torch"] and found["peers"]["nvcomp"]["reason"] == report.NEEDS_GPU
     assert "| wcodec 4.0 bits, no trellis (1) | 4.00 |" in capsys.readouterr().out
-    # What is there is not measured again.
+    # Results that are there are not measured again.
     assert command.main([*arguments, "--resume"]) == 0
     assert "wcodec: 4.0-plain" not in capsys.readouterr().err
 
@@ -668,7 +668,7 @@ def test_a_benchmark_of_decoding_that_fails_says_why(tmp_path: Path) -> None:
 
 def test_decoding_has_one_limit_for_all_of_it(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
-    # Of a second and a half the first case takes one.
+    # The first case takes one second of the second and a half.
     fast = benchmark(tmp_path, "nvCOMP 6.0.0")
     slow.write_text(f'#!/bin/sh\nsleep 1\nexec {fast} "$@"\n')
     slow.chmod(0o755)
