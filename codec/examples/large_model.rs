@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, LogNormal, StudentT};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 
-/// What the shapes of a model follow from.
+/// Sizes that the shapes of a model follow from.
 struct Shapes {
     layers: usize,
     hidden: usize,
@@ -121,7 +121,7 @@ impl Rows {
         Self { rng, scales: LogNormal::new((0.02f32).ln(), 0.3).expect("valid"), samples }
     }
 
-    /// How wide a row's values spread.
+    /// Draws the spread of a row's values.
     fn scale(&mut self) -> f32 {
         self.scales.sample(&mut self.rng)
     }

@@ -141,7 +141,7 @@ impl Checkpoint {
     /// number of bytes that a tensor lacks, and reading those is an error.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), except that files may be shorter than their headers say.
+    /// Those of [`open`](Self::open), except that files may be shorter than their headers say.
     pub fn open_cut(path: &Path) -> Result<Self> {
         let checkpoint = Self::open_any(path, true)?;
         refuse_rest(&checkpoint)?;
@@ -151,7 +151,7 @@ impl Checkpoint {
     /// Opens a file or a folder that may be the uncompressed rest of a model, for callers that also have the container.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn open_rest(path: &Path) -> Result<Self> {
         Self::open_any(path, false)
     }

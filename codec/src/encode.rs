@@ -240,7 +240,7 @@ pub fn encode(
 /// Encodes `source` into memory.
 ///
 /// # Errors
-/// As for [`encode`].
+/// Those of [`encode`].
 pub fn encode_to_vec(
     source: &dyn Source,
     options: &EncodeOptions,
@@ -295,7 +295,7 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
 /// [`encode_to_vec`] and [`Container::from_bytes`]: the encoded bytes are neither copied nor verified again.
 ///
 /// # Errors
-/// As for [`encode`].
+/// Those of [`encode`].
 ///
 /// ```
 /// use wcodec::{DecodeOptions, Dtype, EncodeOptions, MemorySource, encode_to_container};

@@ -51,7 +51,7 @@ pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -
 /// As [`extract`], to a file, which the caller finishes; `metadata` is added to the container's.
 ///
 /// # Errors
-/// As for [`extract`]; the disk is full, or the file system refuses.
+/// Those of [`extract`]; the disk is full, or the file system refuses.
 pub fn extract_to(
     out: &OutputFile,
     container: &Container,
@@ -67,7 +67,7 @@ pub fn extract_to(
 /// merged; the first container takes precedence.
 ///
 /// # Errors
-/// As for [`extract`]; two of them have a tensor of the same name.
+/// Those of [`extract`]; two of them have a tensor of the same name.
 pub fn join_to(
     out: &OutputFile,
     parts: &[(&Container, &[&str])],

@@ -28,9 +28,9 @@
 //!
 //! # CUDA graphs
 //! Launches, [`Event`]s, [`DeviceBuffer::fill`] and [`DeviceBuffer::upload_async`] can be captured: they neither
-//! allocate nor wait. What allocates, frees or waits leaves a capture that is under way on another stream alone;
-//! [`DeviceBuffer::upload`] and [`DeviceBuffer::download`] on a stream that is being captured are errors. A graph keeps the memory of
-//! the decoders whose work it captured ([`Stream::keep`]): they can be dropped before it.
+//! allocate nor wait. Calls that allocate, free or wait leave a capture that is under way on another stream alone;
+//! [`DeviceBuffer::upload`] and [`DeviceBuffer::download`] on a stream that is being captured are errors. A graph keeps
+//! the memory of the decoders whose work it captured ([`Stream::keep`]): they can be dropped before it.
 
 mod buffer;
 mod capture;

@@ -225,7 +225,7 @@ impl TensorInfos {
     /// All descriptions.
     ///
     /// # Errors
-    /// As for [`get`](Self::get), or there are many tensors and no threads available.
+    /// Those of [`get`](Self::get), or there are many tensors and no threads available.
     pub fn all(&self) -> Result<Vec<TensorInfo>> {
         let tensors = &self.index.tensors;
         let info = |(i, t)| self.info(i, t);
@@ -239,7 +239,7 @@ impl TensorInfos {
     /// index.
     ///
     /// # Errors
-    /// As for [`get`](Self::get).
+    /// Those of [`get`](Self::get).
     pub fn sizes(&self, place: usize) -> Result<[u64; 3]> {
         let Some(t) = self.index.tensors.get(place) else { return Ok([0; 3]) };
         let (dtype, elements) = kind(t)?;

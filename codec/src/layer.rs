@@ -50,7 +50,7 @@ pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(usize, usize, Ve
 /// As [`decode`], for bytes that may be trusted.
 ///
 /// # Errors
-/// As for [`decode`].
+/// Those of [`decode`].
 pub fn decode_with(bytes: &[u8], open: &OpenOptions, options: &DecodeOptions) -> Result<(usize, usize, Vec<i8>)> {
     let container = Container::from_bytes_with(bytes.to_vec(), open)?;
     let (names, info) = (container.names(), container.info(NAME));

@@ -46,7 +46,7 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
 /// [`encode`] with cancellation.
 ///
 /// # Errors
-/// As for [`encode`], or `cancel` was used.
+/// Those of [`encode`], or `cancel` was used.
 pub fn encode_with(symbols: &[i8], rows: u32, cols: u32, level: i32, cancel: &Cancel) -> Result<Vec<u8>> {
     let too_large = |what: String| Error::input(what).advice("use a container");
     let size =
@@ -80,7 +80,7 @@ pub fn decode(bytes: &[u8]) -> Result<LegacyLayer> {
 /// Decodes a blob.
 ///
 /// # Errors
-/// As for [`decode`].
+/// Those of [`decode`].
 pub fn decode_with(bytes: &[u8], options: &OpenOptions) -> Result<LegacyLayer> {
     decode_checked(bytes, options.trusted).map_err(|e| match e.kind() {
         ErrorKind::Format => e.advice("give it a whole blob, as it was encoded"),

@@ -176,7 +176,7 @@ impl Pool {
     /// The number of threads.
     ///
     /// # Errors
-    /// As for [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub fn threads(&self) -> Result<usize> {
         Ok(self.crew()?.current_num_threads())
     }

@@ -175,7 +175,7 @@ fn wide_size() -> io::Result<Case> {
     Ok(case)
 }
 
-/// What becomes of two frames, and whether the second's content comes out as well.
+/// Two frames joined to one case, whose expected content is that of both if `both`, and else that of the first.
 fn joined(join: fn(&[u8], &[u8]) -> Vec<u8>, both: bool) -> io::Result<Case> {
     let (a, b) = (symbols(40_000, 6), symbols(24_000, 7));
     let frame = join(&zstd::bulk::compress(&a, 3)?, &zstd::bulk::compress(&b, 3)?);

@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 const USAGE: &str = "usage: nvcomp_frames [--timeout SECONDS] [--jobs N] [LIBRARY...]";
 /// For all cases of a library; what does not begin in time is not run.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What the first process may take longer than others: the driver may have to compile.
+/// Extra time that the first process may take: the driver may have to compile.
 const WARM_UP: Duration = Duration::from_secs(30);
 
 struct Options {
@@ -123,7 +123,7 @@ fn try_library(nvcomp: &Nvcomp, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What came of a case, if it is over; ends it where it takes too long.
+/// Outcome of a case, if it is over; a case that takes too long is ended.
 fn poll(running: &mut Running) -> Result<Option<Value>> {
     let Some(status) = running.child.try_wait()? else {
         if running.begin.elapsed() < running.timeout {

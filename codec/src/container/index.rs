@@ -79,7 +79,7 @@ pub struct Index {
     pub aliases: BTreeMap<String, String>,
 }
 
-/// Reads names of features. Of the unknown ones only the first is kept, since it leads to an error anyway.
+/// Reads names of features. Only the first unknown one is kept, since it leads to an error anyway.
 fn known_features<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     struct Visitor;
     impl<'de> serde::de::Visitor<'de> for Visitor {

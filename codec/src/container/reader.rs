@@ -74,7 +74,7 @@ impl Reader {
     /// Opens an untrusted container in memory.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
         Self::from_bytes_with(bytes, &OpenOptions::default())
     }
@@ -82,7 +82,7 @@ impl Reader {
     /// Opens a container in memory.
     ///
     /// # Errors
-    /// As for [`open_with`](Self::open_with).
+    /// Those of [`open_with`](Self::open_with).
     pub fn from_bytes_with(bytes: Vec<u8>, options: &OpenOptions) -> Result<Self> {
         Self::new(Storage::Memory(MemoryFile::of(bytes)), options)
     }

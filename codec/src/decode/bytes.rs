@@ -63,7 +63,7 @@ impl Container {
     /// now.
     ///
     /// # Errors
-    /// As for [`bytes_of`](Self::bytes_of).
+    /// Those of [`bytes_of`](Self::bytes_of).
     pub(crate) fn structure_of(&self, name: &str, options: &DecodeOptions) -> Result<(Arc<StoredTensor>, Tables)> {
         let tensor = Arc::new(self.stored(name)?);
         if tensor.planes.iter().any(|p| p.form.coding.coder() == Coder::Zstd) {

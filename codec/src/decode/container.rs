@@ -50,7 +50,7 @@ impl Container {
     /// Opens a file, or the one in a folder.
     ///
     /// # Errors
-    /// As for [`open`](Self::open), and for an index that is too large for an untrusted file.
+    /// Those of [`open`](Self::open), and an index that is too large for an untrusted file.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self> {
         if path.is_dir() {
             return Reader::open_with(&container_in(path)?, options).map(Self::new);
@@ -61,7 +61,7 @@ impl Container {
     /// Opens an untrusted container in memory.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// Those of [`open`](Self::open).
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self> {
         Self::from_bytes_with(bytes, &OpenOptions::default())
     }
@@ -69,7 +69,7 @@ impl Container {
     /// Opens a container in memory.
     ///
     /// # Errors
-    /// As for [`open_with`](Self::open_with).
+    /// Those of [`open_with`](Self::open_with).
     pub fn from_bytes_with(bytes: Vec<u8>, options: &OpenOptions) -> Result<Self> {
         Reader::from_bytes_with(bytes, options).map(Self::new)
     }
@@ -143,7 +143,7 @@ impl Container {
     /// The index's descriptions of all tensors.
     ///
     /// # Errors
-    /// As for [`TensorInfos::all`].
+    /// Those of [`TensorInfos::all`].
     pub fn infos(&self) -> Result<Vec<TensorInfo>> {
         self.tensors().all().map_err(|e| self.reader.name(e))
     }

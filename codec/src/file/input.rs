@@ -67,7 +67,7 @@ impl InputFile {
     /// As [`read`](Self::read), bypassing the system's page cache if possible.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub(crate) fn read_direct(&self, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
         if !self.is_direct() {
             return self.read(offset, length, cancel);

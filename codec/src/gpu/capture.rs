@@ -93,8 +93,8 @@ impl Stream {
         Ok((status == sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE).then_some((number, graph)))
     }
 
-    /// Keeps `what` alive until the graph that is being captured in this stream is gone, and with it all that was made of it. Where
-    /// nothing is being captured it is dropped; the answer says whether it is kept.
+    /// Keeps `what` alive until the graph that is being captured in this stream is gone, and with it all that was made
+    /// of it. Without a capture it is dropped; the answer says whether it is kept.
     ///
     /// It is dropped by a thread of its own, some time after the last graph was destroyed and has run.
     ///

@@ -30,10 +30,11 @@ use crate::tensor::Dtype;
 
 /// Compressed tensors that a device decodes as often as wanted, whatever the [`Residency`] of each.
 ///
-/// Tensors on the device only need to be launched. Those in pinned memory of the host, and those in the file, are sent to the device each time,
-/// in a ring of bounded size, while those before them are decoded: the device holds no more of them than the ring. Of tensors in the file the
-/// host holds another ring alone: threads read them when they are prefetched, compare them with their hashes and send them on. A launch waits
-/// until the bytes are there, and is an error where they are not what was written.
+/// Tensors on the device only need to be launched. Those in pinned memory of the host, and those in the file, are sent
+/// to the device each time, in a ring of bounded size, while those before them are decoded: the device holds no more of
+/// them than the ring. The host holds no more of tensors in the file than another ring: threads read them when they are
+/// prefetched, compare them with their hashes and send them on. A launch waits until the bytes are there, and is an
+/// error where they are not what was written.
 ///
 /// [`GpuDecoder`] and [`HostDecoder`] are decoders all of whose tensors are on the device, or on the host and in the file.
 ///
@@ -173,10 +174,10 @@ impl TensorDecoder {
     /// As [`decode`](Self::decode); waiting for bytes from the file ends when `cancel` is used.
     ///
     /// # Safety
-    /// As for [`decode`](Self::decode).
+    /// Conditions of [`decode`](Self::decode).
     ///
     /// # Errors
-    /// As for [`decode`](Self::decode), and `cancel` was used.
+    /// Those of [`decode`](Self::decode), and `cancel` was used.
     pub unsafe fn decode_until(&self, targets: &[Target], stream: &Stream, cancel: &Cancel) -> Result<()> {
         let batch = self.batch(decoded(targets))?;
         // SAFETY: as the caller promises.
@@ -188,10 +189,10 @@ impl TensorDecoder {
     /// [`Target::rows`], which is not looked at; they may come in any order, and more than once.
     ///
     /// # Safety
-    /// As for [`decode`](Self::decode), with memory for all rows at `out`.
+    /// Conditions of [`decode`](Self::decode), with memory for all rows at `out`.
     ///
     /// # Errors
-    /// As for `decode`; and rows that cannot be decoded by themselves.
+    /// Those of `decode`; and rows that cannot be decoded by themselves.
     pub unsafe fn decode_runs(&self, target: &Target, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.decode_runs_until(target, runs, stream, &Cancel::new()) }
@@ -200,10 +201,10 @@ impl TensorDecoder {
     /// As [`decode_runs`](Self::decode_runs); waiting for bytes from the file ends when `cancel` is used.
     ///
     /// # Safety
-    /// As for [`decode_runs`](Self::decode_runs).
+    /// Conditions of [`decode_runs`](Self::decode_runs).
     ///
     /// # Errors
-    /// As for [`decode_runs`](Self::decode_runs), and `cancel` was used.
+    /// Those of [`decode_runs`](Self::decode_runs), and `cancel` was used.
     pub unsafe fn decode_runs_until(
         &self,
         target: &Target,
@@ -233,7 +234,7 @@ impl TensorDecoder {
     /// multiplied in whole numbers, they may be others than beside other vectors.
     ///
     /// # Errors
-    /// As for [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
+    /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
     /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
     pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
         let factors = self.0.shared.factors(factors)?;
@@ -263,8 +264,8 @@ impl TensorDecoder {
         self.0.shared.tensors.unfused(name)
     }
 
-    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory. Nobody waits for them, but
-    /// for a tensor in the file, of which the host has to know what to read.
+    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory.
+    /// The host waits for them only for a tensor in the file, of which it has to know what to read.
     ///
     /// # Errors
     /// The tensor was not planned, is stored in a way that no kernel does that for ([`no_lookup`](Self::no_lookup)), or cannot be had as the
@@ -422,7 +423,7 @@ impl HostDecoder {
     /// As [`new`](Self::new), but the tensors `on_disk`, some of `names`, stay in the file.
     ///
     /// # Errors
-    /// As for [`new`](Self::new); and the container is in memory.
+    /// Those of [`new`](Self::new); and the container is in memory.
     pub fn with_disk(
         device: &Device,
         container: &Container,

@@ -60,7 +60,7 @@ impl Drop for Inner {
 }
 
 impl Device {
-    /// Device number `ordinal` of those that CUDA_VISIBLE_DEVICES leaves. Where it is in use already, the same one is
+    /// Device number `ordinal` of those that CUDA_VISIBLE_DEVICES leaves. If it is in use already, the same one is
     /// returned, with the kernels that were loaded.
     ///
     /// # Errors

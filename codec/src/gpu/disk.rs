@@ -221,7 +221,7 @@ impl Job {
         let mut state = self.state();
         loop {
             if let Some(result) = state.result.take() {
-                // Whoever comes later finds it done, too.
+                // A later call finds it done, too.
                 if result.is_ok() {
                     state.result = Some(Ok(()));
                 }

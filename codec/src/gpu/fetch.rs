@@ -89,7 +89,7 @@ impl Fetcher {
     }
 
     /// # Safety
-    /// As for [`fetch`](Self::fetch); the bytes stay there until the stream's work is done.
+    /// Conditions of [`fetch`](Self::fetch); the bytes stay there until the stream's work is done.
     unsafe fn pieces(&mut self, from: u64, out: &mut [u8], pool: &Pool, cancel: &Cancel) -> Result<()> {
         let (size, length) = (self.halves[0].0.len(), out.len());
         let begin = |halves: &mut [(PinnedBuffer, Event); 2], i: usize| {

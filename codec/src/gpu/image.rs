@@ -52,8 +52,8 @@ impl Refused {
 }
 
 impl DeviceInfo {
-    /// The images of kernels that it gets: of every module the one of this kind for this compute capability. Where its driver
-    /// has refused machine code of this process, that is PTX.
+    /// The images of kernels that it gets: of every module the one of this kind for this compute capability. If its
+    /// driver has refused machine code of this process, that is PTX.
     ///
     /// # Errors
     /// The environment variable `WCODEC_KERNELS` has a value that there is not.

@@ -45,7 +45,7 @@ impl Kernel {
         &self.device
     }
 
-    /// Lets launches ask for `bytes` bytes of dynamic shared memory. What was allowed before stays allowed.
+    /// Lets launches ask for `bytes` bytes of dynamic shared memory. Bytes allowed before stay allowed.
     ///
     /// # Errors
     /// The device has not so much for a block.

@@ -146,7 +146,7 @@ impl Launcher {
     /// Puts launches that look rows up into the stream.
     ///
     /// # Safety
-    /// As for `Shared::look_up`.
+    /// Conditions of `Shared::look_up`.
     pub unsafe fn look_up(&self, work: &Lookups, ids: RowIds, out: u64, stream: &Stream, overlap: bool) -> Result<()> {
         if ids.count == 0 {
             return Ok(());
@@ -167,7 +167,7 @@ impl Launcher {
     /// Puts launches of products into the stream.
     ///
     /// # Safety
-    /// As for `Shared::multiply`.
+    /// Conditions of `Shared::multiply`.
     pub unsafe fn multiply(&self, work: &Launches, vectors: &Vectors, stream: &Stream, overlap: bool) -> Result<()> {
         let Some(which) = MOST_VECTORS.iter().position(|&most| vectors.count <= most) else {
             let (count, most) = (vectors.count, Vectors::MOST);
@@ -231,7 +231,7 @@ impl Launcher {
     /// Puts launches into the stream.
     ///
     /// # Safety
-    /// As for `Shared::launch`.
+    /// Conditions of `Shared::launch`.
     pub unsafe fn launch(&self, work: &Launches, stream: &Stream, overlap: bool) -> Result<()> {
         for (kernel, l) in &work.tiles {
             // SAFETY: as the caller promises; the kernels wait for the work before them.

@@ -12,8 +12,8 @@ pub struct GpuOptions {
     /// Whether to compare the hashes of segments before they are sent to the device.
     pub verify: bool,
     /// Device memory, in bytes, that a batch of zstd frames may take besides input and output: nvCOMP wants three times
-    /// what it decodes. A single frame may take more. Where absent, a sixteenth of the device's memory, but 1.5 GiB at most; no more
-    /// is taken than the frames need.
+    /// what it decodes. A single frame may take more. If absent, a sixteenth of the device's memory, but 1.5 GiB at
+    /// most; no more is taken than the frames need.
     pub zstd_scratch: Option<usize>,
     /// Device memory, in bytes, for compressed bytes that are on their way from the host ([`HostDecoder`](super::HostDecoder)).
     pub ring: usize,

@@ -302,11 +302,11 @@ pub enum Mode {
     Quad,
     /// Layout `quad`, filter `trellis`.
     QuadTrellis,
-    /// Whatever the format allows of elements that are symbols.
+    /// All that the format allows of elements that are symbols.
     General,
     /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
     Split,
-    /// Whatever the format allows of elements that are put together.
+    /// All that the format allows of elements that are put together.
     Fields,
 }
 

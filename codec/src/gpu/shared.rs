@@ -86,7 +86,8 @@ impl Shared {
     /// Puts the looking up of rows into the stream.
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch): `out` has room for as many rows as there are numbers, which are not changed meanwhile.
+    /// Conditions of [`launch`](Self::launch): `out` has room for as many rows as there are numbers, which are not
+    /// changed meanwhile.
     pub unsafe fn look_up(&self, work: &Lookups, ids: RowIds, out: u64, bytes: Bytes, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.launcher.look_up(work, ids, out, stream, self.overlaps(bytes)) }
@@ -120,7 +121,8 @@ impl Shared {
     /// Puts the work, which is products, into the stream.
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch); `vectors` are of memory that is large enough, and lives until the work is done.
+    /// Conditions of [`launch`](Self::launch); `vectors` are of memory that is large enough, and lives until the work
+    /// is done.
     pub unsafe fn multiply(&self, work: &Work, vectors: &Vectors, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.launcher.multiply(&work.launches, vectors, stream, work.overlap) }

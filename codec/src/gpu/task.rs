@@ -124,7 +124,8 @@ impl Activation {
     }
 }
 
-/// What a launch of products does in front of them and behind them. All addresses are the device's; 0 is for what is not to be done.
+/// Steps of a launch of products in front of them and behind them. All addresses are the device's; 0 is for a step that
+/// is not to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// Address of vectors that lie as those to multiply with do: each result is multiplied by `norm_factor / sqrt(mean(squares) + epsilon)`, of

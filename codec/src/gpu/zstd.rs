@@ -243,7 +243,7 @@ impl Zstd {
     /// Puts the decoding of all frames into the stream, behind what uses the scratch in others.
     ///
     /// # Safety
-    /// As for `Shared::launch`.
+    /// Conditions of `Shared::launch`.
     pub unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         let Turns { streams, captured } = &mut *turns;
@@ -286,7 +286,7 @@ impl Batches<'_> {
     }
 
     /// # Safety
-    /// As for `Shared::launch`; and nothing else uses this scratch meanwhile.
+    /// Conditions of `Shared::launch`; and nothing else uses this scratch meanwhile.
     unsafe fn launch(&self, all: &[FrameRun], limits: Limits, stream: &Stream) -> Result<()> {
         let mut batch: Vec<FrameRun> = Vec::new();
         let (mut frames, mut bytes) = (0u64, 0u64);

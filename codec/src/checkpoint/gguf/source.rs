@@ -36,7 +36,7 @@ impl GgufSource {
     /// Opens an unsplit file. Weights in blocks are converted to `dtype`: `F32`, `F16` or `BF16`.
     ///
     /// # Errors
-    /// As for [`Gguf::open`]; the file is a part of a split one.
+    /// Those of [`Gguf::open`]; the file is a part of a split one.
     pub fn open(path: &Path, dtype: Dtype) -> Result<Self> {
         if !dtype.is_quantizable() {
             return Err(not_to(dtype));

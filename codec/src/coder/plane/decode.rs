@@ -148,7 +148,7 @@ impl<'a> Plane<'a> {
     /// tile, for strips too wide to hold in memory. Only for planes of tiles.
     ///
     /// # Errors
-    /// As for [`decode_piece`](Self::decode_piece), or `cancel` was used.
+    /// Those of [`decode_piece`](Self::decode_piece), or `cancel` was used.
     pub fn decode_row(&self, row: usize, cols: Range<usize>, out: &mut [i8], cancel: &Cancel) -> Result<()> {
         let Kind::Tiles(t) = &self.0 else { return Err(Error::format("a plane without 'tile'")) };
         let g = &t.geometry;
@@ -169,7 +169,7 @@ impl<'a> Plane<'a> {
     /// Checks every frame of coder `zstd` as far as possible without decoding it.
     ///
     /// # Errors
-    /// As for [`decode_piece`](Self::decode_piece).
+    /// Those of [`decode_piece`](Self::decode_piece).
     pub fn check_frames(&self) -> Result<()> {
         match &self.0 {
             Kind::Zstd { frames, .. } => (0..frames.count()).try_for_each(|i| frames.check(i)),
@@ -219,7 +219,7 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
 /// the bytes of a strip's side plane.
 ///
 /// # Errors
-/// As for [`Plane::new`].
+/// Those of [`Plane::new`].
 pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize, side: usize) -> Result<usize> {
     let geometry = tiling.geometry(form.matrix)?;
     let format = tiling.chunk_format();

@@ -62,7 +62,7 @@ impl Draft {
     /// Analyses `symbols`.
     ///
     /// # Errors
-    /// As for [`encode`].
+    /// Those of [`encode`].
     pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         Ok(Self(match options.coder {
             _ if symbols.data.is_empty() => Way::Raw,
@@ -92,7 +92,7 @@ impl Draft {
     /// the symbols encoded so far.
     ///
     /// # Errors
-    /// As for [`encode`].
+    /// Those of [`encode`].
     pub fn encode(
         self,
         symbols: &SymbolMatrices<'_>,

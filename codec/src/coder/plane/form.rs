@@ -112,7 +112,7 @@ impl PlaneForm {
     /// Bytes that the whole plane decodes to.
     ///
     /// # Errors
-    /// As for [`elements`](Self::elements).
+    /// Those of [`elements`](Self::elements).
     pub fn decoded_bytes(&self) -> Result<usize> {
         let bytes = self.elements()?.checked_mul(self.coding.element_bytes());
         bytes.ok_or_else(|| Error::format("the plane is too large"))

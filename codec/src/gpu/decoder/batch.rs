@@ -13,10 +13,10 @@ use crate::gpu::task::Vectors;
 
 /// Targets or products whose copies and launches are ready. It keeps the decoder's memory alive, and so does a graph that captures it.
 ///
-/// Tensors on the device are launched at once. Of others the bytes are on their way when [`prefetch`](Self::prefetch) was called, which is
-/// optional; [`launch`](Self::launch) decodes what was copied and copies what was not. Several batches may be prefetched ahead; they are
-/// best launched in the same order. A batch is sent in groups of at most a slot's bytes; each takes one of the ring's four slots
-/// ([`slots`](Self::slots)), from prefetching to launching.
+/// Tensors on the device are launched at once. The bytes of others are on their way when [`prefetch`](Self::prefetch)
+/// was called, which is optional; [`launch`](Self::launch) decodes what was copied and copies what was not. Several
+/// batches may be prefetched ahead; they are best launched in the same order. A batch is sent in groups of at most a
+/// slot's bytes; each takes one of the ring's four slots ([`slots`](Self::slots)), from prefetching to launching.
 #[derive(Debug)]
 pub struct Batch {
     inner: Arc<Inner>,
@@ -52,12 +52,12 @@ impl Batch {
         Ok(self)
     }
 
-    /// Begins to copy the bytes that are not on the device into free slots of the ring, as far as there are some, on the decoder's own stream:
-    /// each copy waits, on the device, for the last decoding from its slot. Returns at once. What is on the device already, or on its
-    /// way, is not copied again; a batch that is never launched gives its slots back when it is dropped, and to launches that find
-    /// no other.
+    /// Begins to copy the bytes that are not on the device into free slots of the ring, as far as there are some, on
+    /// the decoder's own stream: each copy waits, on the device, for the last decoding from its slot. Returns at once.
+    /// Bytes that are on the device already, or on their way, are not copied again; a batch that is never launched
+    /// gives its slots back when it is dropped, and to launches that find no other.
     ///
-    /// Where some of the decoder's tensors are in the file, what finds no slot now is begun as soon as one is free.
+    /// A group that finds no slot now is begun as soon as one is free if some of the decoder's tensors are in the file.
     pub fn prefetch(&self) -> Result<()> {
         match &self.streamed {
             Some((streaming, groups)) => streaming.prefetch(groups),
@@ -70,7 +70,7 @@ impl Batch {
     /// the device.
     ///
     /// # Safety
-    /// As for [`TensorDecoder::decode`](super::TensorDecoder::decode).
+    /// Conditions of [`TensorDecoder::decode`](super::TensorDecoder::decode).
     ///
     /// # Errors
     /// The stream is being captured, and bytes come through the ring: replayed graphs would write to slots that others hold.
@@ -82,10 +82,10 @@ impl Batch {
     /// As [`launch`](Self::launch); waiting for bytes from the file ends when `cancel` is used.
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch).
+    /// Conditions of [`launch`](Self::launch).
     ///
     /// # Errors
-    /// As for [`launch`](Self::launch), and `cancel` was used.
+    /// Those of [`launch`](Self::launch), and `cancel` was used.
     pub unsafe fn launch_until(&self, stream: &Stream, cancel: &Cancel) -> Result<()> {
         // SAFETY: as the caller promises.
         self.run(stream, cancel, |work| unsafe { self.inner.shared.launch(work, stream) })
@@ -108,10 +108,10 @@ impl Batch {
     /// As [`multiply`](Self::multiply); waiting for bytes from the file ends when `cancel` is used.
     ///
     /// # Safety
-    /// As for [`multiply`](Self::multiply).
+    /// Conditions of [`multiply`](Self::multiply).
     ///
     /// # Errors
-    /// As for [`multiply`](Self::multiply), and `cancel` was used.
+    /// Those of [`multiply`](Self::multiply), and `cancel` was used.
     pub unsafe fn multiply_until(&self, vectors: &Vectors, stream: &Stream, cancel: &Cancel) -> Result<()> {
         // SAFETY: as the caller promises.
         self.run(stream, cancel, |work| unsafe { self.inner.shared.multiply(work, vectors, stream) })

@@ -51,17 +51,18 @@ impl Lookup {
     /// all others. Numbers that are of no row, negative ones too, give NaN, and so do chunks that are damaged, which
     /// [`check`](super::TensorDecoder::check) tells.
     ///
-    /// Of a tensor on the device or in the host's memory, which kernels read from there strip by strip, it neither allocates nor waits, and a
-    /// CUDA graph can capture it. Of a tensor in the file it waits for the numbers and for the bytes, each strip of which is read once, and
-    /// takes a launch for each run of numbers that are of the same part of what is read.
+    /// For a tensor on the device or in the host's memory, which kernels read from there strip by strip, it neither
+    /// allocates nor waits, and a CUDA graph can capture it. For a tensor in the file it waits for the numbers and for
+    /// the bytes, each strip of which is read once, and takes a launch for each run of numbers that are of the same
+    /// part of what is read.
     ///
     /// # Safety
     /// Numbers and output are on the decoder's device, large enough, alive until the work is done (if the stream is being captured, until the
     /// last time that the graph runs), and not changed (output: not used) by other work meanwhile.
     ///
     /// # Errors
-    /// There are more than some hundred million numbers, or something does not begin at a multiple of its elements' size. Of a tensor in the
-    /// file also: it cannot be read or is damaged, or the stream is being captured.
+    /// There are more than some hundred million numbers, or something does not begin at a multiple of its elements'
+    /// size. For a tensor in the file also: it cannot be read or is damaged, or the stream is being captured.
     pub unsafe fn look_up(&self, ids: RowIds, out: u64, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.look_up_until(ids, out, stream, &Cancel::new()) }
@@ -70,10 +71,10 @@ impl Lookup {
     /// As [`look_up`](Self::look_up); waiting for bytes from the file ends when `cancel` is used.
     ///
     /// # Safety
-    /// As for [`look_up`](Self::look_up).
+    /// Conditions of [`look_up`](Self::look_up).
     ///
     /// # Errors
-    /// As for [`look_up`](Self::look_up), and `cancel` was used.
+    /// Those of [`look_up`](Self::look_up), and `cancel` was used.
     pub unsafe fn look_up_until(&self, ids: RowIds, out: u64, stream: &Stream, cancel: &Cancel) -> Result<()> {
         if let Some(streaming) = &self.file {
             // SAFETY: as the caller promises.
@@ -92,7 +93,7 @@ impl Lookup {
     }
 
     /// # Safety
-    /// As for [`look_up`](Self::look_up).
+    /// Conditions of [`look_up`](Self::look_up).
     unsafe fn read_and_look_up(
         &self,
         streaming: &Streaming,

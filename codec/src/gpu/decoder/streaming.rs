@@ -28,7 +28,7 @@ pub struct Streaming {
     batches: AtomicU64,
 }
 
-/// Memory that compressed bytes pass through, and the stream that they do it in. Whoever fills a slot keeps it.
+/// Memory that compressed bytes pass through, and the stream that they do it in. The job that fills a slot keeps it.
 #[derive(Debug)]
 struct Ring {
     images: Arc<PinnedBuffer>,
@@ -118,8 +118,8 @@ impl Streaming {
         match &self.disk {
             Some(disk) if !group.reads.fetches.is_empty() => {
                 let filling = Filling { ring: self.ring.clone(), groups: groups.clone(), group: i, slot };
-                // SAFETY: The pinned memory of each slot is as large as groups are made for, and kept by `Filling`. Nobody else writes there:
-                // the job before has ended, and the next one begins when this one has.
+                // SAFETY: The pinned memory of each slot is as large as groups are made for, and kept by `Filling`. No
+                // other job writes there: the job before has ended, and the next one begins when this one has.
                 turns.jobs[slot] = Some(unsafe { disk.fill(filling) });
                 Ok(())
             }
@@ -184,7 +184,7 @@ impl Streaming {
                 && let Err(e) = job.wait(cancel)
             {
                 if e.kind() != ErrorKind::Cancelled {
-                    // Whoever asks again has it read again.
+                    // The next launch has it read again.
                     turns.slots.release(slot);
                 }
                 return Err(e);

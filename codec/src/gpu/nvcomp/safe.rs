@@ -206,7 +206,7 @@ impl Nvcomp {
     /// others. `temp_bytes` is at least what [`Nvcomp::zstd_temp_bytes`] gives for sizes that bound these frames.
     ///
     /// # Errors
-    /// nvCOMP refused. What becomes of each frame is in the batch's statuses and lengths once the work is done.
+    /// nvCOMP refused. Each frame's outcome is in the batch's statuses and lengths once the work is done.
     pub unsafe fn zstd_decompress(
         &self,
         batch: &DeviceBatch,
@@ -229,7 +229,7 @@ impl Nvcomp {
     /// Bytes of scratch that [`Nvcomp::ans_decompress`] needs; arguments as for [`Nvcomp::zstd_temp_bytes`].
     ///
     /// # Errors
-    /// As for [`Nvcomp::zstd_temp_bytes`], or this version has not the mode.
+    /// Those of [`Nvcomp::zstd_temp_bytes`], or this version has not the mode.
     pub fn ans_temp_bytes(&self, count: usize, max_chunk: usize, total: usize, mode: AnsMode) -> Result<usize> {
         self.temp_bytes("ANS", &self.ans, self.ans_options(mode)?, (count, max_chunk, total))
     }
@@ -237,7 +237,7 @@ impl Nvcomp {
     /// Begins to decompress what [`Nvcomp::ans_compress`] made in the same mode.
     ///
     /// # Safety
-    /// As for [`Nvcomp::zstd_decompress`], with [`Nvcomp::ans_temp_bytes`].
+    /// Conditions of [`Nvcomp::zstd_decompress`], with [`Nvcomp::ans_temp_bytes`].
     ///
     /// # Errors
     /// nvCOMP refused, or this version has not the mode.
@@ -266,7 +266,7 @@ impl Nvcomp {
     /// Bytes of scratch that [`Nvcomp::ans_compress`] needs; arguments as for [`Nvcomp::zstd_temp_bytes`].
     ///
     /// # Errors
-    /// As for [`Nvcomp::ans_temp_bytes`].
+    /// Those of [`Nvcomp::ans_temp_bytes`].
     pub fn ans_compress_temp_bytes(
         &self,
         count: usize,
@@ -310,7 +310,7 @@ impl Nvcomp {
     /// Begins to compress bytes with ANS.
     ///
     /// # Safety
-    /// As for [`Nvcomp::zstd_decompress`], with [`Nvcomp::ans_compress_temp_bytes`]; outputs have room for
+    /// Conditions of [`Nvcomp::zstd_decompress`], with [`Nvcomp::ans_compress_temp_bytes`]; outputs have room for
     /// [`Nvcomp::ans_compress_bound`].
     ///
     /// # Errors
@@ -384,7 +384,7 @@ impl Nvcomp {
     }
 
     /// # Safety
-    /// As for [`Nvcomp::zstd_decompress`].
+    /// Conditions of [`Nvcomp::zstd_decompress`].
     unsafe fn decompress(
         &self,
         format: &str,

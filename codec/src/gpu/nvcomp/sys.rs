@@ -195,7 +195,7 @@ impl Encoder {
     /// The functions of `format`, spelled as in their names.
     ///
     /// # Safety
-    /// As for [`Decoder::load`].
+    /// Conditions of [`Decoder::load`].
     pub unsafe fn load(library: &Library, family: Family, format: &str) -> Result<Self, String> {
         let name = |rest: &str| format!("nvcompBatched{format}Compress{rest}");
         // SAFETY: the types are those of the family.

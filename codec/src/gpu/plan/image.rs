@@ -31,8 +31,8 @@ pub struct Lengths {
     pub planes: Vec<[usize; 3]>,
 }
 
-/// Device addresses of the parts of an image that a plane is decoded from. Of a part that is there in pieces, the address at which the whole
-/// would begin: kernels count from there, and touch only the piece.
+/// Device addresses of the parts of an image that a plane is decoded from. A part that is there in pieces has the
+/// address at which the whole would begin: kernels count from there, and touch only the piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     pub scales: u64,

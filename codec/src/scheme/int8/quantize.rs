@@ -48,7 +48,7 @@ pub fn quantize<T: Weight>(weights: ArrayView2<'_, T>, granularity: Granularity)
 /// [`quantize`] with the given threads.
 ///
 /// # Errors
-/// As for [`quantize`]; or `cancel` was used.
+/// Those of [`quantize`]; or `cancel` was used.
 pub fn quantize_with<T: Weight>(
     weights: ArrayView2<'_, T>,
     granularity: Granularity,

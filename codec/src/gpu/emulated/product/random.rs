@@ -32,8 +32,8 @@ fn shape(rng: &mut StdRng) -> Vec<usize> {
     if rng.random_range(0..4) == 0 { vec![rng.random_range(1..4), rows.div_ceil(2), cols] } else { vec![rows, cols] }
 }
 
-/// So many as WCODEC_CASES says. What is decoded is the oracle's bit for bit, products are within their bound of its sums, and the same on another
-/// device; what is damaged is found as decoders find it.
+/// As many cases as WCODEC_CASES says. Decoded values are the oracle's bit for bit, products are within their bound of
+/// its sums, and the same on another device; damage is found as decoders find it.
 #[test]
 fn random_shapes_rates_and_damage() {
     let cases: usize = std::env::var("WCODEC_CASES").map_or(80, |n| n.parse().expect("WCODEC_CASES is a number"));
