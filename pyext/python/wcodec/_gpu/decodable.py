@@ -1,4 +1,4 @@
-"""What a stored tensor can be decoded to: dtypes, and rows by themselves."""
+"""Dtypes that a stored tensor can be decoded to, and whether its rows can be decoded by themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._core.errors import InputError
 from .._core.reports import TensorInfo
 from . import torch as _torch
 
-# What a tensor of floats that is stored raw can be converted to, and from.
+# Dtypes that a tensor of floats that is stored raw can be converted to, and from.
 CONVERTIBLE = (*dtypes.FLOATS, "F64")
 
 

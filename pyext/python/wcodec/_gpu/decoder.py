@@ -54,7 +54,7 @@ def gpu_options(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the native half is to write, and what is to be done for it in torch."""
+    """Outputs that the native half writes, and conversions that torch does for it."""
 
     native: list[_native._Target]
     outs: list[torch.Tensor]
@@ -133,7 +133,7 @@ class DecodeBatch:
 
 
 def _current_stream() -> Callable[[int | None], int]:
-    """What tells torch's current stream of a GPU, by its number."""
+    """A function that gives torch's current stream of a GPU, by the GPU's number."""
     torch = _torch.require()
     # Faster than the public way, which makes an object for each call.
     raw: Callable[[int | None], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -351,7 +351,7 @@ class Decoder:
         return self._native.device_bytes()
 
     def info(self, name: str) -> TensorInfo:
-        """What the file says about a tensor (for a tied one, about the tensor that holds its data)."""
+        """The file's entry for a tensor (for a tied one, for the tensor that holds its data)."""
         info = self._infos.get(name)
         if info is None:
             raise TensorNotFoundError(f"the decoder has no tensor {name!r} (name it when making it)", tensor=str(name))

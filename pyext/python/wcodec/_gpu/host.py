@@ -87,7 +87,7 @@ class HostDecoder(Decoder):
 
     @property
     def host_ring_bytes(self) -> int:
-        """Of :attr:`host_bytes`, the ring; 0 if no tensor is read from the file."""
+        """The ring's share of :attr:`host_bytes`; 0 if no tensor is read from the file."""
         return self._native.host_ring_bytes()
 
     @property

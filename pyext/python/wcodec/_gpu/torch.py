@@ -1,4 +1,4 @@
-"""What is asked of torch and its tensors. It is imported only where its tensors come in or are asked for."""
+"""All access to torch and its tensors. Torch is imported only where its tensors come in or are asked for."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ def identity(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     elements, or none in memory."""
     if tensor.numel() == 0 or tensor.data_ptr() == 0:
         return None
-    # What is to be done with the elements before they are the tensor's.
+    # Lazy conjugation and negation: both change elements between memory and the tensor's values.
     seen = tensor.is_conj(), tensor.is_neg()
     return (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype), *seen)
 
 
 def on_device(tensor: torch.Tensor, name: str) -> _OnDevice | None:
-    """Where a GPU has the tensor's elements, row-major: its number, their address and bytes, torch's current stream,
-    and what keeps them there. ``None`` where only torch knows how to get at them."""
+    """The tensor's elements in a GPU's memory, row-major: the GPU's number, their address and bytes, torch's current
+    stream, and the tensor that keeps them alive. ``None`` where only torch can read them."""
     torch = require()
     if tensor.device.type != "cuda" or torch.version.hip or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -162,7 +162,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def word_of(name: str) -> str:
-    """How torch writes the dtype of that safetensors name."""
+    """Torch's spelling of the dtype of that safetensors name."""
     return f"torch.{_NAMES.get(name, name)}"
 
 
@@ -219,8 +219,8 @@ def changed(out: torch.Tensor) -> None:
 
 
 def with_spare(device: torch.device, take: Callable[[], T]) -> T:
-    """What ``take`` gives, which takes memory of the GPU. Where that is short, torch gives back what it only keeps in
-    store."""
+    """The result of ``take``, which allocates memory of the GPU. Where that is short, torch's allocator first releases
+    the memory that it only caches."""
     try:
         return take()
     except DeviceError:

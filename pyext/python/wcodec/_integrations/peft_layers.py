@@ -123,7 +123,7 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
 
 
 def mapping(target: Any, parameter: str | None) -> dict[type[Any], type[Any]]:
-    """What PEFT makes of compressed layers.
+    """The mapping from compressed layers to the adapter layers that PEFT makes of them.
 
     :raises InputError: if ``target`` is one that LoRA does not attach to.
     """

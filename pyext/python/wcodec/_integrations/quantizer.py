@@ -1,5 +1,5 @@
-"""What transformers' loading has done for it, where weights are compressed or become so: layers in a model that has no
-weights yet."""
+"""Steps of transformers' loading of a model whose weights are compressed or become so: they put compressed layers into
+the model before it has weights."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
 def _ignore(model: Any, keys: Iterable[str]) -> None:
     """Keeps transformers from naming tensors as unexpected that have become layers, or are read by us."""
     ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None)
-    # Of a model it is a set, or in the first versions a list or nothing.
+    # A model has a set here, or in the first versions of transformers a list or nothing.
     kind = set if isinstance(ignored, set) else list
     model._keys_to_ignore_on_load_unexpected = kind([*(ignored or ()), *(f"^{re.escape(key)}$" for key in keys)])
 
@@ -173,7 +173,7 @@ def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[s
     some = replaced(found, extra=[])
 
     class Layers(torch.nn.Module):  # type: ignore[misc]
-        """Of a model, the parameters of the layers that are compressed."""
+        """A view of the model that has only the parameters of layers that are compressed."""
 
         def named_parameters(self, *_: Any, **__: Any) -> Any:
             return [(n, p) for n, p in model.named_parameters(remove_duplicate=False) if n in there]
@@ -183,8 +183,8 @@ def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[s
 
 
 def _place(model: Any, options: dict[str, Any]) -> tuple[torch.device, torch.dtype]:
-    """Where layers go, nowhere as long as that is not known, and in what they compute: the model was built in the dtype
-    that is wanted."""
+    """The device that layers go to, ``meta`` as long as it is not known, and the dtype that they compute in: the model
+    was built in the dtype that is wanted."""
     device_map = options.get("device_map")
     check_map(device_map)
     device = single(device_map) or torch.device("meta")

@@ -63,7 +63,7 @@ def register() -> None:
         raise UnsupportedError("this transformers takes no other quantization methods (install version 5 or later)")
 
     class WCodecConfig(QuantizationConfigMixin):  # type: ignore[misc]
-        """How transformers compresses a model that it loads, or what a folder says of its compressed weights::
+        """Settings for transformers to compress a model that it loads, or a folder's record of its compressed weights::
 
             from transformers import AutoModelForCausalLM
             model = AutoModelForCausalLM.from_pretrained(
@@ -155,7 +155,7 @@ def register() -> None:
             return {"scheme": self.scheme, **coding, **bits, **self.options}
 
         def to_dict(self) -> dict[str, Any]:
-            """What of it JSON can hold, without what was left out."""
+            """The settings that JSON can hold, without those that were left out."""
             options = {k: v for k, v in self.options.items() if isinstance(v, str | int | float | bool | dict | list)}
             found = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
             found.pop("of_quantized", None)
@@ -169,7 +169,7 @@ def register() -> None:
 
         def __init__(self, quantization_config: Any, **kwargs: Any) -> None:
             super().__init__(quantization_config, **kwargs)
-            # What the checkpoint's own config says of codes is not of compressed weights.
+            # The checkpoint's own config describes its quantized codes, not compressed weights.
             if getattr(quantization_config, "of_quantized", False):
                 self.pre_quantized = False
 
@@ -319,7 +319,7 @@ def _settled(said: Any, asked: Any) -> Any:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Of a config's settings, those of where weights are."""
+    """The settings of a config that say where weights are."""
     return {name: given.get(name) for name in ("vram_budget", "ram_budget", "cache")}
 
 

@@ -31,17 +31,17 @@ _WEIGHTS = (
     *("*.h5", "*.keras", "*.msgpack", "*.ot", "*.pb", "*.tflite", "*.mlmodel", "*.distcp", "*.pte", "*.engine"),
     *("*.plan", "*.nemo", "*.llamafile", "openvino_*.xml", "consolidated*"),
 )
-# Of a training, and of downloads that are not complete.
+# Files of a training run, and of downloads that are not complete.
 _OTHERS = (
     *("optimizer*", "scheduler.*", "rng_state*", "trainer_state.json", "training_args*", "scaler.*", "random_states*"),
     *("events.out.tfevents*", "zero_to_fp32.py", "latest"),
     *("*.part", "*.lock", "*.incomplete"),
 )
-# Of a model's page; few and small ones are taken along.
+# Pictures and sounds of a model's page; a few small ones are taken along.
 _PICTURES = (
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.webp", "*.svg", "*.pdf", "*.mp4", "*.mov", "*.wav", "*.mp3", "*.flac"),
 )
-# Of such files, only small ones belong to a processor.
+# Data files: only small ones belong to a processor.
 _DATA = (
     *("*.npz", "*.npy", "*.pkl", "*.pickle", "*.joblib", "*.csv", "*.tsv", "*.jsonl", "*.parquet", "*.arrow", "*.log"),
     *("*.zip", "*.tar", "*.tar.*", "*.tgz", "*.gz", "*.xz", "*.zst", "*.7z", "*.rar"),
@@ -52,7 +52,7 @@ _LARGEST, _LARGEST_DATA = 256 << 20, 4 << 20
 # Subfolders that tokenizers, processors, generation and sentence-transformers read.
 _FOLDERS = ("additional_chat_templates", "custom_generate", "speaker_embeddings", "assets", "tokenizer*", "[0-9]_*")
 _MOST_IN_FOLDER, _DEEPEST = 500, 3
-# Of a tokenizer: another one saves its own.
+# Files of a tokenizer: they stay behind where another one saves its own.
 _TOKENIZER = (
     *("tokenizer*", "vocab*", "merges*", "special_tokens_map.json", "added_tokens.json", "*.model", "*.spm", "*.bpe"),
     *(
@@ -71,7 +71,7 @@ _NAMING_CODE = ("*config*.json", "modules.json")
 
 @dataclass(frozen=True)
 class Beside:
-    """What is in a folder beside weights."""
+    """The files of a folder beside its weights."""
 
     files: dict[str, Path] = field(default_factory=dict)
     """By their names in the folder, with ``/``, files that belong to the model."""

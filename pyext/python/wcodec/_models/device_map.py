@@ -19,7 +19,7 @@ from ..nn._weights.placement import checked_settings
 from ..nn._weights.store import Store
 
 _MARKER = "_marker"
-# Where accelerate keeps what it offloads, and the residency that does that for compressed layers.
+# Places where accelerate keeps offloaded modules, and the residency that does the same for compressed layers.
 _OFFLOADED = {"cpu": "host", "disk": "disk"}
 
 
@@ -48,7 +48,7 @@ def single(device_map: Any) -> torch.device | None:
         return torch.device("cpu")
     if isinstance(device_map, dict):
         places = list(dict.fromkeys(str(place) for place in device_map.values()))
-        # What is kept on disk runs somewhere else.
+        # Modules that are kept on disk run on another device.
         return device_of(places[0]) if len(places) == 1 and places != ["disk"] else None
     if str(device_map) in ("auto", "balanced", "balanced_low_0", "sequential"):
         return None
@@ -56,7 +56,7 @@ def single(device_map: Any) -> torch.device | None:
 
 
 def main_device(device_map: Mapping[str, Any]) -> torch.device:
-    """Where accelerate runs what it offloads."""
+    """The device on which accelerate runs offloaded modules."""
     return device_of(next((place for place in device_map.values() if str(place) not in _OFFLOADED), "cpu"))
 
 
@@ -128,7 +128,7 @@ def _put(
     on: dict[torch.device, set[str]] = {}
     for layer in layers:
         on.setdefault(devices[layer], set()).update(catalogue.entry(name).name for name in layer.tensors)
-    # What is decoded together is on one device, and of one residency.
+    # Tensors that are decoded together are on one device, and of one residency.
     groups = [
         tuple(name for name in group if catalogue.entry(name).name in names)
         for group in catalogue.groups

@@ -16,7 +16,7 @@ from .kinds import is_known, is_matrix, is_unmade, kind_of
 from .report import SkippedLayer
 from .uses import written
 
-# What configs call the number of experts that a token is routed to.
+# Names in configs for the number of experts that a token is routed to.
 _ROUTED_TO = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
 
 

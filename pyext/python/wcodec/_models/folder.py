@@ -33,7 +33,7 @@ def container_of(folder: Path) -> Path | None:
 
 
 def quantization_of(folder: Path) -> dict[str, Any]:
-    """What the config says of compressed weights; nothing if they are not of this package."""
+    """The config's record of compressed weights; empty if they are not of this package."""
     found = read_json(folder / "config.json").get("quantization_config")
     return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
 

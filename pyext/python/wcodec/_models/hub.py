@@ -25,7 +25,7 @@ _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 # Small files that say what a repository is.
 _TELLING = (_CONFIG, folder_kinds.ADAPTER, "model_index.json", "modules.json")
-# What is not read of what belongs to a model.
+# Files that belong to a model, but that nothing reads.
 _UNREAD = ("readme", "license", "licence", "notice", "use_policy")
 # For the first answer of the Hub.
 _SECONDS = 5.0
@@ -38,7 +38,7 @@ _OFFLINE_ADVICE = (
 
 @dataclass(frozen=True)
 class Options:
-    """How a repository is fetched, in the words of transformers' ``from_pretrained``."""
+    """Options for fetching a repository, named as those of transformers' ``from_pretrained``."""
 
     revision: str | None = None
     subfolder: str = ""

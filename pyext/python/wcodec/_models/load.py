@@ -293,7 +293,7 @@ def _first_name(name: str, candidate: Candidate, shared: dict[str, str]) -> str:
     return f"{shared[parameter]}.{expert}"
 
 
-# Where things are
+# Locations of models
 
 
 def _located(path: str, trust_remote_code: bool, hub: Options | None = None) -> tuple[Path | None, Path | None]:
@@ -362,7 +362,7 @@ def _settings(
     cache: int | str | None,
     ram_budget: int | str | None,
 ) -> Settings:
-    """What was asked for and, for what was left out, what the folder's config says."""
+    """The settings that were asked for; those that were left out are as the folder's config says."""
     saved = {} if folder is None else quantization_of(folder)
     if folder is not None:
         _check_saved(saved, folder / "config.json")
@@ -385,7 +385,7 @@ def _check_saved(saved: dict[str, Any], path: Path) -> None:
 
 
 def _finish(model: Any, folder: Path) -> None:
-    """What transformers keeps with a model that it loads."""
+    """Sets the attributes that transformers keeps with a model that it loads."""
     model.config._name_or_path = str(folder)
     if (folder / "generation_config.json").is_file() and hasattr(model, "generation_config"):
         from transformers import GenerationConfig

@@ -20,7 +20,7 @@ from . import card
 from .folder import WEIGHTS
 from .save import save_pretrained
 
-# What transformers' method takes, and what has no meaning here but does no harm.
+# Arguments that transformers' method takes, and that have no meaning here but do no harm.
 _WITHOUT_EFFECT = {"max_shard_size", "save_function", "save_original_format", "save_peft_format", "use_temp_dir"}
 _OF_REPOSITORIES = {"commit_message", "create_pr", "private", "revision", "token"}
 

@@ -16,7 +16,7 @@ from .rules import Conversion, Read, Rules
 from .ties import Same, shared_names, tie
 
 _SHOWN = 5
-# Of an expert: as Python writes it, and none of thousands of digits.
+# The number of an expert, as Python writes it; never thousands of digits.
 _NUMBER = "0|[1-9][0-9]{0,8}"
 # Old checkpoints carry these along, and models compute them by themselves.
 _IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.masked_bias)$")

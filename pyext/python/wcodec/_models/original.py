@@ -20,7 +20,7 @@ from .dequantized import dequantized_model, is_quantized
 if TYPE_CHECKING:
     import torch
 
-# How classes of models are named that predict the next token.
+# Endings of the names of model classes that predict the next token.
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 def sizes_of(config: Any) -> dict[str, int]:
-    """How many ranks share what, by the names of ``DistributedConfig``: those that are more than one."""
+    """The sizes of groups of ranks, by their names in ``DistributedConfig``: those that are more than one."""
     distributed = getattr(config, "distributed_config", None)
     names = ("tp_size", "ep_size", "fsdp_size", "dp_replicate_size", "pp_size")
 
@@ -44,8 +44,8 @@ def ranks_of(model: Any) -> Rank | None:
 
 @contextmanager
 def together(rank: Rank | None) -> Iterator[None]:
-    """Where ranks share a model, has all of them raise what one of them raises in the block, so that none waits for
-    others that are gone. They all have to come here."""
+    """All ranks that share a model raise the error that one of them raises in the block, so that none waits for others
+    that are gone. Every rank has to enter it."""
     if rank is None:
         yield
         return
@@ -179,7 +179,7 @@ def _key(store: Store, shard: Shard) -> Shard:
 
 
 def styles_of(plan: Mapping[str, str], name: str) -> dict[str, str]:
-    """What a plan says of a layer, under an empty name, and of its stacks."""
+    """The styles that a plan gives a layer, under an empty name, and its stacks."""
     found = {}
     for place in ("", "gate_up_proj", "down_proj"):
         full = f"{name}.{place}" if place else name

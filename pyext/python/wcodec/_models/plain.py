@@ -103,7 +103,7 @@ class Filling:
     def __init__(self, model: Any, found: Match, read: Read, complete: bool, file: str | None) -> None:
         self._model, self._found, self._read = model, found, read
         self._complete, self._file = complete, file
-        # Of this model alone, until it was called.
+        # The method of this model alone is replaced, until it was called.
         model.tie_weights = self._tie_weights
 
     def _tie_weights(self, missing_keys: set[str] | None = None, **options: Any) -> Any:

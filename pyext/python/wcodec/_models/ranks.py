@@ -1,4 +1,4 @@
-"""What each of several ranks would hold of a model that they share by tensor parallelism, without its weights."""
+"""The memory that each rank would need for a model shared by tensor parallelism, computed without its weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAMPLE = 1 << 22
 
 @dataclass(frozen=True)
 class RankBytes:
-    """What the rank that has most holds, in bytes, where ``ranks`` share a model."""
+    """The bytes that the fullest rank holds, where ``ranks`` share a model."""
 
     ranks: int
     shared: int
@@ -50,7 +50,7 @@ class RankBytes:
     plain: int
     """Weights that are not compressed: norms, biases, layers left out."""
     uncompressed: int
-    """What it would hold of the model if nothing were compressed, shared alike."""
+    """Its share of the model if nothing were compressed."""
 
     @property
     def total(self) -> int:
@@ -60,7 +60,7 @@ class RankBytes:
 
 @dataclass(frozen=True, repr=False)
 class RanksReport:
-    """What :func:`wcodec.plan_ranks` found: a row for each number of ranks, one rank alone first."""
+    """The result of :func:`wcodec.plan_ranks`: a row for each number of ranks, one rank alone first."""
 
     model: str
     parameters: int
@@ -218,8 +218,8 @@ def _row(
 def _parts(
     candidate: Candidate, styles: Mapping[str, str], count: int
 ) -> Iterable[tuple[str, tuple[int, int], Shard, int, tuple[str, ...]]]:
-    """Of each matrix of a layer: the parameter, the matrix's shape as ``[out, in]``, the part of the first rank, how
-    many there are of it, and the stored tensors."""
+    """The matrices of a layer. Each has: the parameter, the matrix's shape as ``[out, in]``, the part of the first
+    rank, how many there are of it, and the stored tensors."""
     first = Rank(0, count)
     for place, (name, parameter) in enumerate(candidate.parameters.items()):
         shape = tuple(parameter.shape)

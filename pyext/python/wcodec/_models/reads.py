@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> dict[str, Part]:
-    """What a layer is compressed from, by the names in the model: its weight, or each expert's matrices."""
+    """The tensors that a layer is compressed from, by their names in the model: a weight, or each expert's matrices."""
     out: dict[str, Part] = {}
     for name, parameter in candidate.parameters.items():
         if candidate.kind != "experts":

@@ -306,7 +306,7 @@ def _share_biases(model: torch.nn.Module, made: Mapping[torch.nn.Module, torch.n
 
 
 def _tensors(candidates: list[Candidate]) -> dict[str, torch.Tensor]:
-    """What is compressed, by the names in the container."""
+    """The tensors to compress, by their names in the container."""
     out: dict[str, torch.Tensor] = {}
     for candidate in candidates:
         parameters = [p.detach() for p in candidate.parameters.values()]

@@ -1,4 +1,4 @@
-"""What replacing layers did."""
+"""Reports of which layers were replaced."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SkippedLayer:
 
 @dataclass(frozen=True, repr=False)
 class ReplaceReport:
-    """What :func:`wcodec.compress_` did. Bytes are those of parameters and compressed weights, tied ones once."""
+    """The result of :func:`wcodec.compress_`. Bytes are those of parameters and compressed weights, tied ones once."""
 
     replaced: tuple[ReplacedLayer, ...]
     skipped: tuple[SkippedLayer, ...]

@@ -1,4 +1,4 @@
-"""What measuring needs of a model: its device, its logits, its tokenizer, and text as token ids."""
+"""A model's device, logits and tokenizer, and text as token ids: all that measuring needs of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def require_transformers() -> Any:
 
 
 def device_of(model: Any) -> torch.device:
-    """Where a model takes its input: the device of its first parameter or buffer that has one."""
+    """The device on which a model takes its input: that of its first parameter or buffer that has one."""
     torch = _torch.require()
     for tensors in (model.parameters, model.buffers):
         for tensor in tensors():
@@ -84,7 +84,7 @@ def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def cache_name(model: Any) -> str:
-    """What the model calls its cache, as an argument and in its output: ``cache`` from transformers 5.24 on,
+    """The model's name for its cache, as an argument and in its output: ``cache`` from transformers 5.24 on,
     ``past_key_values`` before and in code of others."""
     base = getattr(model, "get_base_model", None)  # of PEFT, whose own forward takes anything
     forward = (base() if callable(base) else model).forward
@@ -193,7 +193,7 @@ def whole(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
 
 @contextmanager
 def steps(progress: bool | StepCallback, title: str, unit: str) -> Iterator[StepCallback]:
-    """What to call with steps done, for a user's ``progress`` argument."""
+    """A callback that is told of the steps done, for a user's ``progress`` argument."""
     if callable(progress):
         yield progress
         return

@@ -79,7 +79,7 @@ def save_pretrained(
     with tempfile.TemporaryDirectory(prefix="wcodec-save-") as place, ExitStack() as stack:
         small = _small_files(model, layers[0], tokenizer, Path(place))
         for name, path in beside.of_model(model, target, tokenizer is None).items():
-            # Nobody asked for these: those that are there stay.
+            # These files were not asked for: those that are there stay.
             if name != card.FILE and (overwrite or not os.path.lexists(target / name)):
                 small.setdefault(name, path)
         if not overwrite:
@@ -204,7 +204,7 @@ def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:
             model.config.quantization_config = quantization
     path = target / CONFIG
     config = forget_quantization(json.loads(path.read_text()))
-    # What is saved may be a part of the model that the config was of.
+    # The model that is saved may be a part of the one that the config was of.
     config["architectures"] = [type(model).__name__]
     config["dtype"] = str(_main_dtype(model)).removeprefix("torch.")
     config[WEIGHTS] = FILE

@@ -14,7 +14,7 @@ from .._core.foreign import by_transformers
 from ..nn import CompressedLayer
 from .parallel import check_whole
 
-# What torch.compile puts into the names of what it wraps.
+# The prefix that torch.compile puts into the names of wrapped modules.
 _COMPILED = re.compile(r"(?:^|(?<=\.))_orig_mod\.")
 _AROUND = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
 _SHARDED = ("FullyShardedDataParallel", "DeepSpeedEngine", "PipelineParallel", "PipelineStage")
@@ -159,7 +159,7 @@ def save_settings(model: Any, place: Path) -> None:
     try:
         generation.save_pretrained(place)
     except ValueError:
-        # Of things for this process alone, as transformers leaves them out.
+        # The settings for compilation are of this process alone; transformers leaves them out, too.
         with_compile = generation.__dict__.pop("compile_config", None)
         try:
             generation.to_json_file(place / "generation_config.json", use_diff=True)

@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint, Lazy
 from .find import Candidate
 from .folder import WEIGHTS
 
-# How the names of scales end, behind those of their codes.
+# The suffix that makes the name of scales from that of their codes.
 _SCALES = "_scale_inv"
 
 

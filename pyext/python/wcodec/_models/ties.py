@@ -64,7 +64,7 @@ def settle(model: torch.nn.Module, found: Match, same: Same) -> None:
         elif not has_source:
             others = (t for t, s in pairs[place + 1 :] if s == source and found.has(t))
             if (other := next(others, None)) is None:
-                # What nobody has stays tied, and is missing.
+                # A parameter that no file has stays tied, and is missing.
                 _put(model, target, model.get_parameter(source))
                 continue
             source = other

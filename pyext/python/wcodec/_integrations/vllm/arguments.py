@@ -1,6 +1,6 @@
-"""What is different about vLLM's settings where a model is compressed.
+"""Changes to vLLM's settings for compressed models.
 
-vLLM chooses a loader by a load format, not by a model: engines for compressed models get ours by themselves here.
+vLLM chooses a loader by a load format, not by a model: engines for compressed models get our loader here, unasked.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def adapt(config: Any) -> None:
 
 
 def engine_settings(config: Any) -> dict[str, Any]:
-    """What ``additional_config={"wcodec": {...}}`` says."""
+    """The settings in ``additional_config={"wcodec": {...}}``."""
     additional = config.additional_config
     found = additional.get("wcodec", {}) if isinstance(additional, dict) else {}
     if not isinstance(found, dict) or set(found) - set(_SETTINGS):
@@ -76,7 +76,7 @@ def engine_settings(config: Any) -> dict[str, Any]:
 
 
 def record_of(model_config: Any) -> dict[str, Any]:
-    """What the folder's config says of compressed weights; of some models it says it of the language model alone."""
+    """The folder's record of compressed weights; some models have it in the language model's config alone."""
     for config in (model_config.hf_config, model_config.hf_text_config):
         found = getattr(config, "quantization_config", None)
         if isinstance(found, dict):

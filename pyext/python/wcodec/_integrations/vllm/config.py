@@ -16,7 +16,7 @@ METHOD = "wcodec"
 
 
 class WCodecConfig(QuantizationConfig):  # type: ignore[misc]
-    """What a folder's config says of its compressed weights. Which layers these are says the file, when it is read.
+    """A folder's record of its compressed weights. The file says which layers these are, when it is read.
 
     :param record: ``quantization_config`` of ``config.json``.
     """
@@ -33,7 +33,7 @@ class WCodecConfig(QuantizationConfig):  # type: ignore[misc]
         return METHOD
 
     def get_supported_act_dtypes(self) -> list[torch.dtype]:
-        """What layers compute in."""
+        """Dtypes that layers compute in."""
         return [torch.bfloat16, torch.float16, torch.float32]
 
     @classmethod
@@ -48,11 +48,11 @@ class WCodecConfig(QuantizationConfig):  # type: ignore[misc]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> WCodecConfig:
-        """Of what ``config.json`` says."""
+        """The config from the record in ``config.json``."""
         return cls(dict(config))
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> QuantizeMethodBase | None:
-        """How a layer has its weight. Layers that turn out not to be compressed get vLLM's own method after loading."""
+        """The method that holds a layer's weight. Layers found uncompressed get vLLM's own method after loading."""
         from vllm.model_executor.layers.fused_moe import RoutedExperts
 
         if isinstance(layer, LinearBase):

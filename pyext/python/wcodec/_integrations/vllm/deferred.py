@@ -112,7 +112,7 @@ class Source(Virtual):
 
 @dataclass(frozen=True)
 class Copy:
-    """What was copied into a part of a placeholder."""
+    """A copy into a part of a placeholder, recorded instead of done."""
 
     where: Region
     source: Source | None
@@ -176,7 +176,7 @@ class Placeholder(Virtual):
 
 
 def virtual(tensor: object) -> Virtual | None:
-    """What a tensor stands for, if it is one of these."""
+    """The virtual tensor that a deferred tensor stands for; None for any other tensor."""
     if not isinstance(tensor, Deferred):
         return None
     with torch._C.DisableTorchFunctionSubclass():
@@ -228,7 +228,7 @@ _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__
 _HARMLESS = {"requires_grad_", "detach_", "share_memory_"}
 # Such a tensor is where it is, and has no data that could lie otherwise.
 _KEPT = {"contiguous", "clone", "pin_memory"}
-# What nothing is copied into is zero.
+# Placeholders are zero wherever nothing is copied into them, so that clearing them changes nothing.
 _CLEARED = {"fill_", "zero_"}
 
 

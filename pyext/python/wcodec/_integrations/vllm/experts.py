@@ -13,7 +13,7 @@ from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive, is_capturing
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
-"""What is between the two matrices of an expert, of ``[tokens, gate and up]``."""
+"""The function between the two matrices of an expert; it takes ``[tokens, gate and up]``."""
 
 
 class RankExperts(CompressedLayer):
@@ -81,7 +81,7 @@ class RankExperts(CompressedLayer):
         for number in range(len(self._names)):
             share = torch.where(ids == number, shares, 0).sum(-1, keepdim=True)
             made = self._expert(number, x, share).to(out.dtype)
-            # What an expert makes of tokens that are not its own may be anything, and 0 times infinity is no number.
+            # An expert's output for tokens not routed to it may be infinite, and 0 times infinity is NaN: select.
             out += torch.where((ids == number).any(-1, keepdim=True), made, 0)
         return out
 

@@ -22,7 +22,7 @@ from .rank import Rank
 from .weights import Weights, settings_of
 
 _log = logging.getLogger(__name__)
-# What is needed of a folder on the Hub, beside what vLLM reads itself.
+# Files that are needed of a folder on the Hub, beside those that vLLM reads itself.
 _WANTED = ["*.wcodec", "*.safetensors", "*.json"]
 
 

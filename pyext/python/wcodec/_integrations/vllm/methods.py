@@ -1,4 +1,4 @@
-"""How vLLM's layers have compressed weights: placeholders while they are loaded, a rank's parts from then on."""
+"""Methods by which vLLM's layers hold compressed weights: placeholders during loading, a rank's parts from then on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .rank import Rank
 
 
 class _Weight:
-    """What linear layers and embeddings have in common: one weight ``[out, in]``.
+    """The base of the methods of linear layers and embeddings, which have one weight ``[out, in]``.
 
     :param name: the layer's, for errors.
     """
@@ -82,7 +82,7 @@ class _Weight:
 
 
 class Linear(_Weight, LinearMethodBase):  # type: ignore[misc]
-    """Of linear layers: column-parallel, row-parallel, merged, replicated."""
+    """The method of linear layers: column-parallel, row-parallel, merged, replicated."""
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Nothing: our loader has done it."""
@@ -93,7 +93,7 @@ class Linear(_Weight, LinearMethodBase):  # type: ignore[misc]
 
 
 class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
-    """Of embeddings and heads, which may be one.
+    """The method of embeddings and heads, which may share one weight.
 
     :param looked_up: whether it is no head.
     """
@@ -129,7 +129,7 @@ class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
 
 
 class Experts(FusedMoEMethodBase):  # type: ignore[misc]
-    """Of the routed experts of a mixture."""
+    """The method of the routed experts of a mixture."""
 
     def __init__(self, moe: Any, name: str) -> None:
         super().__init__(moe)
@@ -174,7 +174,7 @@ class Experts(FusedMoEMethodBase):  # type: ignore[misc]
         shared_experts: Any = None,
         shared_experts_input: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """What the rank's experts make of each token."""
+        """The output of the rank's experts for each token."""
         if torch.compiler.is_compiling():
             return ops.experts(x, layer.w13_weight, topk_weights, topk_ids)
         mixed: torch.Tensor = layer._wcodec.mix(x, topk_weights, topk_ids)
@@ -221,7 +221,7 @@ def check_loaded(layer: torch.nn.Module, name: str) -> None:
 
 
 def placeholder(parameter: torch.nn.Parameter) -> Placeholder:
-    """What a parameter stands for."""
+    """The placeholder that a parameter stands for."""
     found = virtual(parameter)
     assert isinstance(found, Placeholder)
     return found
@@ -238,7 +238,7 @@ def _replace(layer: torch.nn.Module, key: str, parameter: torch.nn.Parameter) ->
 
 
 def _activation(layer: torch.nn.Module) -> Any:
-    """What a layer's experts have between their matrices, as vLLM's own experts compute it."""
+    """The activation between the matrices of a layer's experts, as vLLM's own experts compute it."""
     from vllm.model_executor.layers.fused_moe.activation import ApplyMoEActivationConfig
     from vllm.model_executor.layers.fused_moe.config import FusedMoEQuantConfig
 

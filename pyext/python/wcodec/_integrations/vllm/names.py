@@ -40,7 +40,7 @@ def _reverted(config: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.
         model = kind._from_config(config)
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     known.update(name for name, _ in model.named_buffers())
-    # Of a folder that was encoded, tensors have a checkpoint's names already.
+    # Tensors of a folder that was encoded have a checkpoint's names already.
     others = {name: tensor for name, tensor in tensors.items() if name not in known}
     found = revert_weight_conversion(model, {name: t for name, t in tensors.items() if name in known})
     return {**others, **found}

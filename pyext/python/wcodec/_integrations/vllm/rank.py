@@ -1,4 +1,4 @@
-"""What one rank keeps of a compressed folder: which parts of which tensors, and the layers that compute with them."""
+"""One rank's share of a compressed folder: the parts of tensors that it keeps, and layers that compute with them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Rank:
         self._groups: list[list[Part]] = []
         self._routed: dict[Part, float] = {}
         self._makers: list[Callable[[], None]] = []
-        # What is stored of each matrix, by its name in the rank's container.
+        # The name in the rank's container of each part of a matrix.
         self._names: dict[tuple[str, tuple[int, int], tuple[int, int]], str] = {}
         self._plain: dict[Placeholder, torch.Tensor] = {}
         self._store: Store | None = None
 
-    # What is needed
+    # Notes of the parts that layers need
 
     def linear(self, weight: Placeholder, take: Callable[[Linear], None], looked_up: bool = False) -> bool:
         """Notes a linear layer or an embedding. False if its weight is not compressed, or not in a way that a layer
@@ -174,7 +174,7 @@ class Rank:
             at += part.shape[0]
         return out
 
-    # What is made of it
+    # Layers made from the notes
 
     def make(self) -> Store | None:
         """Makes the layers; None if there are none."""
@@ -188,7 +188,7 @@ class Rank:
         if all(rows == (0, shapes[name][0]) and cols == (0, shapes[name][1]) for name, rows, cols in parts):
             self._names = {part: part[0] for part in parts}
         else:
-            # Of matrices that are cut, only what this rank has is read and kept.
+            # Only this rank's parts of matrices that are cut are read and kept.
             self._names = {part: f"{part[0]}#{number}" for number, part in enumerate(parts)}
             container = narrow(container, [_shard(part, shapes[part[0]], name) for part, name in self._names.items()])
         groups = [list(dict.fromkeys(map(self._name, group))) for group in self._groups]

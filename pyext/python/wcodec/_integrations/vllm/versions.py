@@ -36,7 +36,7 @@ def register_refusal(problem: WcodecError) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise problem
 
-    # Of whatever methods that version asks for, all fail.
+    # All methods fail, whichever of them that version of vLLM calls.
     members = {name: classmethod(fail) for name in dir(QuantizationConfig) if not name.startswith("_")}
     made = type("WCodecConfig", (QuantizationConfig,), {**members, "__module__": __name__})
     register_quantization_config("wcodec")(made)

@@ -133,7 +133,7 @@ class Weights:
 
 
 def _within(names: tuple[str, ...], rows: int, region: Region) -> list[tuple[str, Region]]:
-    """Of matrices of so many rows, one below the other, those that a region lies in, with what it is of each."""
+    """The matrices that a region lies in, with its part of each; all have ``rows`` rows and lie one below the other."""
     begin, end = region.rows
     found = []
     for place in range(begin // rows, -(-end // rows)):
@@ -156,6 +156,6 @@ def _in_order(name: str) -> list[tuple[int, int | str]]:
 
 
 def settings_of(record: Mapping[str, Any], only_given: bool = False) -> dict[str, Any]:
-    """What a folder's config, or the engine's, says about where compressed bytes are."""
+    """The settings of a folder's config, or the engine's, that say where compressed bytes are."""
     names = ("residency", "vram_budget", "cache")
     return {name: record.get(name) for name in names if name in record or not only_given}
