@@ -35,7 +35,7 @@ class Norm(NamedTuple):
     kind: str = "rms"
 
     def scaled(self, h: torch.Tensor) -> torch.Tensor:
-        """What the products take of ``h``, rounded once."""
+        """The input of the products: ``h`` times the norm's gain, rounded once."""
         if self.scale == 1 and not self.offset:
             return h * self.gain
         return (h.float() * ((self.gain.float() + self.offset) * self.scale)).to(h.dtype)
@@ -151,7 +151,7 @@ class Launch:
         try:
             self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
         except BaseException:
-            # Of several launches some may have counted themselves in.
+            # Some of several launches may have counted themselves in.
             if self._meeting is not None:
                 self._meeting.forget(stream)
             raise
@@ -235,7 +235,7 @@ def launches(
     """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the plan that this
     holds for."""
     if any(layer._part is not None for layer in layers):
-        # Of a rank's part others hold the rest, and the bias.
+        # A rank's part is not the whole layer: other ranks hold the rest, and the bias.
         return None
     seen: list[tuple[CompressedLinear, Any]] = []
     parts: list[Fused] = []

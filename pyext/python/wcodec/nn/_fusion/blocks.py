@@ -70,7 +70,7 @@ class Block:
     def _register(self) -> None:
         self._handle = _ops.register(self, next((layer.device for layer in self.layers), "cpu"))
 
-    # What it takes
+    # Inputs that it takes
 
     def takes(self, module: Any, h: Any) -> bool:
         """Whether the block may be done in another way than by its modules, for this input."""
@@ -92,9 +92,9 @@ class Block:
         return not any(owner.get(name) is not part or hooked(part) for owner, name, part in self._watched)
 
     def _launches(self, name: HalfName, like: torch.Tensor | None = None) -> Launches | None:
-        """What does a half; nothing where it is to be done as it was.
+        """The launches that do a half; None where the modules do it as before.
 
-        :param like: what it would be done for; otherwise what its layers take.
+        :param like: a tensor of the dtype and on the device that it would be done for; otherwise those of its layers.
         """
         half = self.halves[name]
         first, last = half.first, half.last
@@ -118,7 +118,7 @@ class Block:
         return None if found is None or not self.halves[name].few(h) else found
 
     def _way(self, name: HalfName, h: torch.Tensor) -> Way:
-        """How a half is done. What is compiled asks for launches that were made before, and compiles all else."""
+        """The way to do a half. Compiled code asks for launches that were made before, and compiles all else."""
         half = self.halves[name]
         if not _is_compiling():
             if self._is_decoded(name, h):
@@ -148,10 +148,10 @@ class Block:
         for half in self.first:
             self._launches(half)
 
-    # What it does
+    # Its computation
 
     def run(self, module: Any, h: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        """What the block's ``forward`` does."""
+        """Computes the result of the block's ``forward``."""
         mlp = self._way("mlp", h)
         attention = self._way("attention", h)
         # Halves that are parallel both read the layer's input.
@@ -203,7 +203,7 @@ class Block:
         return found[0]
 
     def _attend_decoded(self, module: Any, h: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """What attention makes of the norm of ``h``, with decoded weights."""
+        """The output of attention for the norm of ``h``, with decoded weights."""
         half = self.halves["attention"]
         layers = self.first["attention"].layers
         x = h if half.before is None else half.before(h)
@@ -243,7 +243,7 @@ class Block:
         return half.result(self.last["mlp"].layers[0]._computed(values), residual, fresh=True)
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What the block hands on to its attention."""
+        """The arguments that the block hands on to its attention."""
         own = dict(zip(self._names, args, strict=False))
         rest: dict[str, Any] = {}
         for name, value in kwargs.items():
@@ -393,7 +393,7 @@ def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return forward(self, *args, **kwargs)
     h = args[0] if args else kwargs.get("hidden_states")
     if any(name in kwargs for name in block._form.earlier):
-        # What renames it, and warns, stands around the block's own forward.
+        # The decorator that renames it, and warns, is around the block's own forward.
         return forward(self, *args, **kwargs)
     return block.run(self, h, args, kwargs) if block.takes(self, h) else forward(self, *args, **kwargs)
 

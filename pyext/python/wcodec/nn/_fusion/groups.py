@@ -18,7 +18,7 @@ from ..linear import CompressedLinear
 from .around import Ready
 
 _is_compiling = torch.compiler.is_compiling
-# What transformers notes hidden states and attention with; once it was asked for them, it leaves its hooks there.
+# The module whose hooks record hidden states and attention for transformers, which leaves them there after one use.
 _RECORDS = "transformers.utils.output_capturing"
 # Kinds of devices on which layers are computed together; tests add another one.
 KINDS = {"cuda"}
@@ -76,7 +76,7 @@ class Group:
 
 
 def apart(flat: torch.Tensor, x: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-    """What lies behind each other, for each layer in the shape of its input."""
+    """The layers' outputs, which lie one behind the other in ``flat``, each in the shape of its input."""
     count = x.numel() // x.shape[-1]
     parts = flat.split([size * count for size in sizes])
     return [part.view(*x.shape[:-1], size) for part, size in zip(parts, sizes, strict=True)]
@@ -107,7 +107,7 @@ def find(module: torch.nn.Module) -> list[Group]:
 
 
 def _place(kind: Any, found: Siblings) -> int:
-    """Of the argument among those without a name."""
+    """The index of the argument among positional ones, ``self`` not counted."""
     return list(inspect.signature(kind.forward).parameters).index(found.argument) - 1
 
 

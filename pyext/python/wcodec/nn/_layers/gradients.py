@@ -18,7 +18,7 @@ from ..._core.errors import InputError
 
 
 class Layout:
-    """What the gradient depends on of an input, beside its values, which nobody needs: the weight is frozen."""
+    """The shape and strides of an input. The gradient depends on them alone, not on values: the weight is frozen."""
 
     def __init__(self, x: torch.Tensor) -> None:
         self.shape, self.stride = x.shape, x.stride()
@@ -71,7 +71,7 @@ def _as_torch_does(grad: torch.Tensor, weight: torch.Tensor, layout: Layout) -> 
 
 
 class Frozen(Protocol):
-    """Who multiplies with a compressed weight."""
+    """A layer that multiplies with a compressed weight, which is not trained."""
 
     def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """The product and the bias."""
@@ -80,7 +80,7 @@ class Frozen(Protocol):
         """The gradient of the product's input; it decodes."""
 
     def _source(self) -> Any:
-        """Where the weight comes from: another object if it was replaced."""
+        """The source of the weight: another object if it was replaced."""
 
     def _replaced(self) -> InputError:
         """The error where it was."""

@@ -1,4 +1,4 @@
-"""What all layers with compressed weights have in common."""
+"""The base class of all layers with compressed weights."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     _bare = False
     # transformers leaves alone what says so, where it draws weights at random.
     _is_hf_initialized = True
-    # Where ranks share each layer, transformers hands over this rank's tensors, and takes its part of the result.
+    # With tensor parallelism, transformers hands over this rank's tensors, and takes its part of the result.
     _hf_quantized_needs_local_tp: ClassVar[bool] = True
     # Which of how many ranks the layer's weight is a part for, if it is one.
     _part: tuple[int, int] | None = None
@@ -54,7 +54,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self.tensor = tensor
         self._store = store
         self._plan: tuple[Plan, int] | None = None
-        # Of each thread, what gives the layer's next result instead of the layer.
+        # Functions by thread that give the layer's next result instead of the layer.
         self._served: dict[int, Serve] = {}
         # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
         marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
@@ -64,7 +64,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._expect(store.entry(tensor), shape)
         store.register(self)
 
-    # What it is
+    # Description
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -107,23 +107,23 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def entry(self) -> TensorEntry:
-        """What the container says about the weight."""
+        """The weight's entry in the container."""
         return self._store.entry(self.tensor)
 
     @property
     def scheme(self) -> str:
-        """How the weight became bytes: ``int8`` or ``raw``."""
+        """The scheme by which the weight became bytes: ``int8`` or ``raw``."""
         return self.entry.scheme
 
     @property
     def coder(self) -> str:
-        """How the bytes are coded: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
+        """The coder of the bytes: ``rans``, ``huffman``, ``zstd`` or ``raw``."""
         return self.entry.coder
 
     @property
     def residency(self) -> str:
-        """Where the compressed bytes are while the layer is on a GPU: ``device``, ``host`` or ``disk``; ``auto`` until
-        that is settled, when the first of them is decoded."""
+        """The place of the compressed bytes while the layer is on a GPU: ``device``, ``host`` or ``disk``; ``auto``
+        until that is settled, when the first of them is decoded."""
         return "device" if self.looked_up else self._store.residency_of(self.tensors, self._device)
 
     @property
@@ -144,7 +144,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def elements(self) -> int:
-        """How many numbers the weight is."""
+        """The number of elements of the weight."""
         return sum(math.prod(self._store.entry(name).shape) for name in self.tensors)
 
     @property

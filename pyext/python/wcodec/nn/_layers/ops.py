@@ -180,7 +180,7 @@ def _added(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y, scaled = _layer(block).added(_half(half), x, residual, scales)
     if scaled is None:
-        # Nobody looks at it, whose norm is not what it was when this was compiled; its shape is promised.
+        # The next norm changed since this was compiled, so that its input is not read; but its shape was promised.
         scaled = torch.empty_like(residual) if scales else x.new_empty(0)
     return y, scaled
 

@@ -32,7 +32,7 @@ for expert_idx in hit:
     final.index_add_(0, token_idx, current.to(final.dtype))
 return final
 """
-# The same, with a method of the module in the middle.
+# A variant of that code, with a method of the module in the middle.
 _EXPERTS_OF_THEIR_OWN = """
 final = torch.zeros_like(hidden_states)
 with torch.no_grad():
@@ -58,12 +58,12 @@ class Siblings(NamedTuple):
 
 
 class ExpertForm(NamedTuple):
-    """How a module of experts joins gates and values: by its function of gates, or by a method of its own."""
+    """The way a module of experts joins gates and values: by its activation of gates, or by a method of its own."""
 
     own: bool
 
     def join(self, experts: Any, gates_and_values: Any) -> Any:
-        """What the second matrices multiply, of the products with the first ones."""
+        """The input of the second matrices, from the products with the first ones."""
         if self.own:
             return experts._apply_gate(gates_and_values)
         gate, value = gates_and_values.chunk(2, dim=-1)
@@ -125,7 +125,7 @@ def _own_call(node: ast.AST) -> str | None:
 
 
 def _changed_by(call: ast.Call) -> set[str]:
-    """What a call may change in place, by its name or what it is told."""
+    """Names of variables that a call may change in place, judged by its name and its keyword arguments."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     told = any(keyword.arg in ("inplace", "out") for keyword in call.keywords)
     if not told and not name.endswith("_"):
@@ -134,8 +134,8 @@ def _changed_by(call: ast.Call) -> set[str]:
 
 
 def _in_any_case(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """What is run whenever the body is, as it is there: nothing behind a condition, in a loop, under a context manager
-    or in a function of its own."""
+    """The nodes that run whenever the body does, as they are there: none behind a condition, in a loop, under a context
+    manager or in a function of its own."""
     stack: list[ast.AST] = [*body]
     while stack:
         node = stack.pop()
@@ -215,7 +215,7 @@ def read_by(forward: Any) -> dict[str, tuple[str, ...]]:
 
 
 def expert_form(kind: Any) -> ExpertForm | None:
-    """How a class of experts joins gates and values, if it does what Mixtral's does, expert by expert: gates and
+    """The way a class of experts joins gates and values, if it does what Mixtral's does, expert by expert: gates and
     values, the second matrix, weights of routing, and a sum for each token."""
     return _expert_form(kind.forward)
 

@@ -23,10 +23,10 @@ _Route = tuple[tuple[int, int], ...]
 
 
 class Routed:
-    """What a module of experts does for so few tokens that each of them, with each of its experts, is one vector of a
-    launch: one launch for all gates and values, and one behind them.
+    """Computes a module of experts for few tokens, by two launches: one for all gates and values, and one behind them.
+    Each token, with each of its experts, is one vector of a launch.
 
-    :param form: how the module's own code joins gates and values.
+    :param form: the way the module's own code joins gates and values.
     """
 
     def __init__(self, experts: CompressedExperts, decoder: Decoder, form: pattern.ExpertForm) -> None:
@@ -39,8 +39,8 @@ class Routed:
     def __call__(
         self, experts: CompressedExperts, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor | None:
-        """What the experts make of their tokens, or nothing where there are too many, or it is not what the original
-        takes; then that says why."""
+        """The output of the experts for their tokens. None where there are too many, or the input is not one that the
+        original takes; then the original says why."""
         if x.dim() != 2 or x.dtype is not self._dtype or x.device != self._device or chosen.dim() != 2:
             return None
         if not 0 < chosen.numel() <= ProductBatch.MOST or chosen.shape != weights.shape or len(chosen) != len(x):
@@ -56,7 +56,7 @@ class Routed:
             return torch.zeros_like(x)
         first, second = self._launches_of(tuple(found[i] for i in here))
         if second.slots:
-            # What is streamed of the second matrices is on its way while the first ones are multiplied with.
+            # Second matrices that are streamed are on their way while the first ones are multiplied with.
             first.prefetch()
             second.prefetch()
         middle = self._form.join(experts, first.run(x, 1).view(len(here), -1))

@@ -14,7 +14,7 @@ Serve = Callable[[torch.Tensor], torch.Tensor]
 
 
 def here() -> int:
-    """Who computes: threads that use one model do not take each other's results. What is compiled has no threads."""
+    """The thread that computes, so that threads that use one model keep their results apart; 0 in compiled code."""
     return 0 if _is_compiling() else threading.get_ident()
 
 

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` leaves as it is: a module of its own, which is imported where something is compiled."""
+"""Code that ``torch.compile`` leaves as it is. It is a module of its own, imported only where something is compiled."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def compute(experts: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What experts compute."""
+    """The output of the experts, computed outside the compiled graph."""
     return experts._compute(args, kwargs)

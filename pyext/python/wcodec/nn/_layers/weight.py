@@ -105,7 +105,7 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     _owned: bool
     # transformers leaves alone what says so, where it draws weights at random.
     _is_hf_initialized = True
-    # Who reads its elements gets them, though they are in another tensor.
+    # Its elements can be read, though they are in another tensor.
     _gives_elements = True
 
     @staticmethod
