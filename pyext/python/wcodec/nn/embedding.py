@@ -31,7 +31,7 @@ class _Rows(Plan):
         self.decoder = store.decoder(name, device)
         # Otherwise only the whole table can be decoded.
         self.there = has_rows(store.entry(name))
-        # What looks rows up whose numbers the GPU has, if anything does.
+        # The kernel that looks up rows whose numbers are on the GPU, if there is one.
         self.lookup = None
         if isinstance(self.decoder, GpuDecoder) and self.decoder.no_lookup(name) is None:
             self.lookup = self.decoder.lookup(name, dtype)
@@ -155,7 +155,7 @@ class CompressedEmbedding(CompressedLayer):
         first, last = self._span
         if last - first == self.num_embeddings:
             return self._found(ids)
-        # Of a table that ranks share by rows, those of others are zeros here: the sum over the ranks has them all.
+        # Ranks share the table by rows. Rows of other ranks are zeros here: the sum over the ranks has them all.
         capturing = self._kind == "cuda" and is_capturing()
         if not capturing and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
             bad = int(ids.min() if ids.min() < 0 else ids.max())
@@ -207,7 +207,7 @@ class CompressedEmbedding(CompressedLayer):
         return F.embedding(torch.as_tensor(place).to(self._device).view(ids.shape), table)
 
     def _rows(self) -> _Rows:
-        """How to get at rows on the GPU."""
+        """The plan that decodes rows on the GPU."""
         # Another thread may forget it at any moment, as when a copy of the layer changes its dtype.
         plan = self._plan
         if plan is None:

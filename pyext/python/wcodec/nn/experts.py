@@ -24,10 +24,10 @@ from ._weights.workspace import exclusive
 
 _is_compiling = torch.compiler.is_compiling
 STACKS = ("gate_up_proj", "down_proj")
-# Of the forward of those that are known (`pattern.expert_form`).
+# Parameters of the forward of known classes of experts (`pattern.expert_form`).
 _ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
 
-# What each thread computes.
+# The experts that each thread computes.
 _here = threading.local()
 
 
@@ -69,7 +69,7 @@ class ExpertStack:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return len(self._shape)
 
     @property
@@ -104,7 +104,7 @@ class ExpertStack:
 
 
 class RecordedMatrix:
-    """What ``stack[i]`` is while experts compute and gradients are recorded: a matrix that
+    """Stands for ``stack[i]`` while experts compute and gradients are recorded: a matrix that
     ``torch.nn.functional.linear`` takes, decoded for that, and again in the backward pass. For all else it is a decoded
     tensor, which autograd may keep."""
 
@@ -179,7 +179,7 @@ class CompressedExperts(CompressedLayer):
         self._of: type[Any] = type(experts)
         self._stacks = {stack: tuple(getattr(experts, stack).shape) for stack in STACKS}
         self._forward: Callable[..., Any] = _eager_of(self._of)
-        # What multiplies for few tokens, once it was looked for.
+        # The launches for few tokens, once they were looked for.
         self._few: tuple[Any, Routed | None] | None = None
         super().__init__(store, names[0][0], store.entry(names[0][0]).shape, dtype, device)
         self._expect_all(store)
@@ -220,9 +220,9 @@ class CompressedExperts(CompressedLayer):
         raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the original module computes of the same arguments. Gradients pass through to the hidden states and to
-        the weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves it as it is:
-        which experts are decoded is known when it runs."""
+        """The original module's result for the same arguments. Gradients pass through to the hidden states and to the
+        weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves the module as it
+        is: the experts to decode are known only when it runs."""
         if _is_compiling():
             # Here, since with it torch's compiler is imported, which takes seconds. Whoever compiles has that.
             from ._layers.uncompiled import compute

@@ -118,7 +118,7 @@ class CompressedLinear(CompressedLayer):
             return serve(input)
         if _is_compiling():
             return ops.linear(*self._checked(input), self._handle, self._here[1])
-        # What follows runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
+        # The code below runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
         plan = self._plan
         bias = self._parameters["bias"]
@@ -163,7 +163,7 @@ class CompressedLinear(CompressedLayer):
             raise
 
     def _computed(self, input: torch.Tensor) -> torch.Tensor:
-        """What the layer computes where no gradients are recorded and nothing is compiled."""
+        """The layer's result where no gradients are recorded and nothing is compiled."""
         return self._product(*self._checked(input))
 
     def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory, and of the host's, a model may take."""
+"""The budget of a GPU's memory, and of the host's, that a model may take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPARE = 5
 
 
 class Budget:
-    """What a model's compressed layers may take, with all else that it has.
+    """The bytes that a model's compressed layers may take, with all else that it has.
 
     :param asked: bytes that the user allows; what is free, if none are given.
     :param others: bytes of the model's weights that are not compressed, as long as :meth:`serve` is not told of the
@@ -43,7 +43,7 @@ class Budget:
         if self._asked is not None:
             return self._asked, self.others, "vram_budget"
         free, total = torch.cuda.mem_get_info(device)
-        # What torch only keeps in store is free too; and what is there of the model already is counted with it.
+        # Memory that torch's allocator only caches is free, too. Weights of the model that are there count with it.
         spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         there = self.others if model is None else plain_bytes(model, device)
         there += scratch_bytes(device)

@@ -42,7 +42,7 @@ class Catalogue:
         return list(dict.fromkeys([*found, *self.scaled.scales_of(self.entry(name).name for name in found)]))
 
     def group_of(self, stored: str) -> tuple[str, ...]:
-        """What is decoded together with a stored tensor, itself among it."""
+        """The stored tensors that are decoded together with one, itself among them."""
         return self._group_of.get(stored, (stored,))
 
     def together(self, names: Iterable[str]) -> list[str]:

@@ -39,7 +39,7 @@ class Chain:
         # Made of these when it is wanted and empty: all links, and where each plan's begin.
         self._line: list[Link] = []
         self._at: weakref.WeakKeyDictionary[Plan, int] = weakref.WeakKeyDictionary()
-        # What each thread used last, in a pass of few tokens: several may go through the model at a time.
+        # The link that each thread used last, in a pass of few tokens: several may go through the model at a time.
         self._here = threading.local()
 
     def replace(self, plan: Plan, batches: list[Any]) -> None:

@@ -20,11 +20,11 @@ _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Fused:
-    """What one linear layer does for few tokens: a launch that decodes and multiplies, so that the weight is written
-    nowhere.
+    """Computes one linear layer for few tokens: one launch decodes and multiplies, so that the weight is never written
+    to memory.
 
-    :param chain: the order in which what is streamed is used.
-    :param tokens: how many are few, :attr:`ProductBatch.MOST` at most.
+    :param chain: the order in which streamed weights are used.
+    :param tokens: the most that are few, :attr:`ProductBatch.MOST` at most.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the layers on a device need there, in bytes, and the placement that follows from it."""
+"""The bytes that layers on a device need there, and the placement that follows from them."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Needs:
         budget: Callable[[], tuple[int, int, str]],
         ram: Callable[[], tuple[int | None, str]],
     ) -> Placement:
-        """What is streamed to the device, and from where, and what stays decoded there.
+        """The placement: tensors that are streamed to the device, and from where, and those that stay decoded there.
 
         :param cache: bytes of the device that may be taken by weights that stay decoded.
-        :param budget: as :meth:`Budget.of`; asked where it decides.
-        :param ram: as :meth:`Budget.of_host`; likewise.
+        :param budget: as :meth:`Budget.of`; called only where it decides.
+        :param ram: as :meth:`Budget.of_host`; called only where it decides.
         """
         gpu = self._device.type == "cuda"
         residency = settings["residency"]
         names = frozenset(name for unit in self.units for name in unit.names)
-        # What is not decoded again need not be streamed: that is where `auto` gains most.
+        # Weights that stay decoded need not be streamed: that is where `auto` gains most.
         where = "cpu" if not gpu else "host" if residency == "auto" else residency
         cached = choose_cached(self.units, cache, where)
         chosen = set(cached)
@@ -86,8 +86,8 @@ class Needs:
         return []
 
     def takes_of_host(self) -> Takes:
-        """What the units take of the host's memory, pinned for a GPU, where some stay there and others are read from
-        disk."""
+        """A function for the bytes of the host's memory, pinned for a GPU, that units take if some stay there and
+        others are read from disk."""
         if self._device.type != "cuda":
             return lambda there, disk: sum(u.held for u in there) + ring_bytes(max((u.held for u in disk), default=0))
         names = [name for unit in self.units for name in unit.names]
@@ -102,7 +102,7 @@ class Needs:
         return takes
 
     def takes(self) -> Takes:
-        """What decoders of the units hold on the GPU."""
+        """A function for the bytes that decoders of the units hold on the GPU."""
         names = [name for unit in self.units for name in unit.names]
         sizes = _native.DeviceSizes(self._catalogue.container._open, names)
         places = {name: i for i, name in enumerate(names)}
@@ -128,11 +128,11 @@ class Needs:
         return found
 
     def _units(self, layers: Sequence[Any]) -> list[Unit]:
-        """What the layers need, in the order of the model, each stored tensor once."""
+        """The units that the layers need, in the order of the model, each stored tensor once."""
         entry = self._catalogue.entry
-        # What is looked up stays on the device: rows of an embedding are needed at once, and at random.
+        # Embeddings stay on the device: their rows are needed at once, and at random.
         looked_up = {entry(n).name for layer in layers if layer.looked_up for n in layer.tensors}
-        # As a head is that is tied to an embedding.
+        # A head that is tied to an embedding is in both sets.
         self._multiplied = {entry(n).name for layer in layers if not layer.looked_up for n in layer.tensors}
         wanted = self._names
         held = self._catalogue.held(wanted)

@@ -1,4 +1,4 @@
-"""What a store keeps for one device: decoders, plans for each dtype, weights that stay decoded."""
+"""A store's state for one device: decoders, plans for each dtype, weights that stay decoded."""
 
 from __future__ import annotations
 

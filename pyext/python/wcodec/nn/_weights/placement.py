@@ -16,14 +16,14 @@ from ..._core.options import AUTO, RESIDENCIES, choice, size
 # 91, 97 and 99 % of its best with rings of 64, 96 and 144 MiB.
 _LARGEST_RING = 96 << 20
 
-# What decoding costs, roughly: only the order of groups comes from it. Seconds of a launch, and stored bytes for each
-# second: decoded by a GPU, copied to it, decoded by a CPU.
+# Rough costs of decoding, from which only the order of groups comes: seconds of a launch, and stored bytes per second,
+# decoded by a GPU, copied to it, and decoded by a CPU.
 _LAUNCH = 10e-6
 _RATES = {"device": 1e12, "host": 5e10, "disk": 3e9, "cpu": 2e9}
 
 
 class Settings(TypedDict):
-    """What a user can say about where weights are."""
+    """A user's settings for where weights are."""
 
     residency: str
     vram_budget: int | None
@@ -85,9 +85,9 @@ class Unit:
     decoded: int
     """In the computing dtype, all of them."""
     scratch: int
-    """Of the shared memory for decoded weights: what is decoded at once."""
+    """The shared memory for decoded weights that it needs: all that is decoded at once."""
     use: float = 1.0
-    """How often it is used for each token: an expert is not always."""
+    """The mean number of uses for each token: an expert is not always used."""
     looked_up: bool = False
     """Rows are wanted at random, so that it stays compressed on the device, whatever the residency."""
     multiplied: bool = True

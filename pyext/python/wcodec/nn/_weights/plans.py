@@ -1,4 +1,4 @@
-"""How layers get at their weights on the CPU: what is decoded together, and what in slices of rows."""
+"""Plans for decoding weights on the CPU: some together as a group, large ones in slices of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FEW_TOKENS = 64
 _TILE_ROWS = 256
 
 Product = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None"], torch.Tensor]
-"""What a layer computes from its input, its weight and its bias."""
+"""The result of a layer, from its input, its weight and its bias."""
 Back = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """The gradient of a layer's input, from that of its output and the weight."""
 
@@ -100,8 +100,8 @@ class Plan:
         return None
 
     def fused(self, place: int) -> Any:
-        """What multiplies with the weight of the layer at ``place`` without decoding it to memory (a
-        :class:`wcodec.nn._weights.fused.Fused`), if anything does."""
+        """The kernel (a :class:`wcodec.nn._weights.fused.Fused`) that multiplies with the weight of the layer at
+        ``place`` without decoding it to memory; None if there is none."""
         return None
 
     def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ class CpuPlan(Plan):
         held = _held
         if held is not None and held[0]() is self:
             return held[1]
-        # What was decoded before goes first, so that no two groups take memory at once.
+        # The group that was decoded before is freed first, so that no two groups take memory at once.
         _held = held = None
         self._reading.lead(self.parts)
         weights = tuple(self._store.rows(name, self._dtype, None) for name in self.names)
@@ -194,7 +194,7 @@ def joined(
 
 
 def _beside(parts: Iterator[tuple[tuple[int, int], torch.Tensor]], out_features: int, x: torch.Tensor) -> torch.Tensor:
-    """The same of linear layers without a bias: each slice's product goes where it belongs, and is not copied there."""
+    """The product of a linear layer without a bias: each slice's is computed in its place, and not copied there."""
     flat = x.reshape(-1, x.shape[-1])
     out = flat.new_empty((flat.shape[0], out_features))
     for (begin, end), weight in parts:

@@ -1,4 +1,4 @@
-"""How layers get at their weights on a GPU: one launch decodes a group, into memory that all groups share."""
+"""Plans for decoding weights on a GPU: one launch decodes a group, into memory that all groups share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class _OnGpu(Plan):
-    """What the plans of a GPU share: launches and views, prepared once for each piece of memory.
+    """The base of a GPU's plans: launches and views, prepared once for each piece of memory.
 
     :param size: bytes of the memory that the plan decodes into.
     """
@@ -34,7 +34,7 @@ class _OnGpu(Plan):
         self._workspace = workspace(device)
         self._chain = store.chain(device, names)
         self._fuses = store.fuses
-        # Of each layer, what multiplies without decoding to memory.
+        # The kernel of each layer that multiplies without decoding to memory.
         self._fused: list[Fused | None] = []
         self._spaces: list[weakref.ref[Space]] = []
 
@@ -70,7 +70,7 @@ class _OnGpu(Plan):
             self._in(self._workspace.enter(self._size))
 
     def _in(self, space: Space) -> tuple[list[torch.Tensor], list[Any]]:
-        """What is prepared for that memory."""
+        """The views and launches that are prepared for that memory."""
         found: tuple[list[torch.Tensor], list[Any]] | None = space.prepared.get(self._number)
         if found is None:
             found = space.prepared[self._number] = self._prepare(space.buffer)
@@ -93,7 +93,7 @@ class GpuPlan(_OnGpu):
     def __init__(self, store: Store, names: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> None:
         sizes = [-(-decoded_bytes(store.entry(name), dtype) // ALIGN) * ALIGN for name in names]
         super().__init__(store, names, device, sum(sizes))
-        # What owns the memory while this group is in it; not the plan, which the memory need not keep alive.
+        # The owner of the memory while this group is in it; not the plan, which the memory need not keep alive.
         self._token = object()
         self._shapes = [store.entry(name).shape for name in names]
         self._below: dict[tuple[int, int], tuple[int, int] | None] = {}

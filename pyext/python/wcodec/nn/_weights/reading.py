@@ -15,10 +15,10 @@ Parts = tuple[tuple[str, "tuple[int, int] | None"], ...]
 
 
 class ReadChain:
-    """What plans of the CPU read, in the order in which they are made: that of first use.
+    """Reads ahead for plans of the CPU, in the order in which they are made: that of first use.
 
-    It is a guess as that of :class:`Chain` is: what comes otherwise is read when it is wanted, and what is read in vain
-    makes room as soon as something else is wanted.
+    The order is a guess, as that of :class:`Chain` is: parts that come in another order are read when they are wanted,
+    and parts that were read in vain make room as soon as others are wanted.
     """
 
     def __init__(self, container: Container) -> None:
@@ -27,7 +27,7 @@ class ReadChain:
         self.ring = 0
         self._reads: dict[Parts, list[_native.Reads]] = {}
         self._line: list[_native.Reads] = []
-        # Where those that are used in order begin in the line.
+        # Positions in the line at which parts that are used in order begin.
         self._at: dict[Parts, int] = {}
         self._next = 0
         # Experts that are decoded next, as far as that is known.
@@ -40,7 +40,7 @@ class ReadChain:
         """
         key = tuple(parts)
         if self.ring and key not in self._reads:
-            # The same in another dtype is the same here.
+            # Plans in several dtypes read the same parts.
             own = self._reads[key] = [self._container._open.reads(*part) for part in key]
             if not routed:
                 self._at[key] = len(self._line)

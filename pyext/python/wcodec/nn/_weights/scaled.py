@@ -44,7 +44,7 @@ class Scaled:
         return [self._of[name].scales for name in names if name in self._of]
 
     def bytes_of(self, name: str) -> tuple[int, int]:
-        """What the scales of a tensor take in the container, and took before."""
+        """The bytes that the scales of a tensor take in the container, and those that they took before."""
         if name not in self._of:
             return 0, 0
         entry = self._container[self._of[name].scales]
@@ -145,7 +145,7 @@ class ScaledDecoder:
 
 
 class ScaledBatch:
-    """What :meth:`ScaledDecoder.prepare` gives: a batch, and products with scales behind it."""
+    """The result of :meth:`ScaledDecoder.prepare`: a batch, and products with scales behind it."""
 
     def __init__(self, batch: Any, scaled: list[Any], of: Scaled) -> None:
         self._batch, self._tensors, self._of = batch, scaled, of

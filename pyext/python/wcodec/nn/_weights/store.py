@@ -78,7 +78,7 @@ class Store:
 
     @property
     def residency(self) -> str:
-        """What was asked for; :meth:`residency_of` says what became of it."""
+        """The residency that was asked for; :meth:`residency_of` gives the one that was chosen."""
         return self.settings["residency"]
 
     def saved_settings(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class Store:
             found["cache"] = fmt.exact_size(settings["cache"])
         return found
 
-    # What is stored
+    # Stored tensors
 
     def entry(self, name: str) -> TensorEntry:
         """The stored tensor of that name, a tied one resolved."""
@@ -102,7 +102,7 @@ class Store:
         """A container with only these tensors, compressed as they are."""
         return self.container.extract(self.catalogue.stored_with(names))
 
-    # Who uses it
+    # Layers that use it
 
     def register(self, layer: Any) -> None:
         """Takes note of a layer that decodes from here."""
@@ -193,16 +193,16 @@ class Store:
         return Needs(self.catalogue, device, self._layers_on(device))
 
     def _on(self, device: torch.device) -> OnDevice:
-        """What is kept for a device, for whoever has the lock."""
+        """The state kept for a device; the caller holds the lock."""
         found = self._devices.get(device)
         if found is None:
             found = self._devices[device] = OnDevice(self.catalogue, device)
         return found
 
-    # What is where
+    # Placement on devices
 
     def placement(self, device: torch.device) -> Placement:
-        """What is streamed to a device, and what stays decoded there."""
+        """The tensors that are streamed to a device, and those that stay decoded there."""
         with self.lock:
             here = self._on(device)
             if here.placement is None:
@@ -232,9 +232,9 @@ class Store:
         return None if here is None else here.plans.get((name, dtype))
 
     def residency_of(self, names: Iterable[str], device: torch.device) -> str:
-        """Where the compressed bytes of a layer are, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
+        """The place of a layer's compressed bytes, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
         there, ``host`` if some are streamed. With ``auto`` it is ``auto`` until that is settled, by the first weight
-        that is decoded; what the CPU reads through the system's page cache is ``host``."""
+        that is decoded; bytes that the CPU reads through the system's page cache are on the ``host``."""
         if self.residency != "auto":
             return self.residency
         placed = self._placed(device)
@@ -269,7 +269,7 @@ class Store:
         return entry.torch(dtype) if rows is None else entry.torch_rows(*rows, dtype)
 
     def plan(self, name: str, device: torch.device, dtype: torch.dtype, cut: bool = True) -> tuple[Plan, int]:
-        """How to get at a layer's weight, and the layer's place in that plan.
+        """The plan that decodes a layer's weight, and the layer's place in it.
 
         :param cut: whether slices of dimension 0 are slices of the layer's outputs, so that it can be cut into them.
         """

@@ -33,7 +33,7 @@ _registry_lock = threading.Lock()
 atexit.register(_native.gpu_end)
 
 Epoch = tuple[int, int]
-"""Where decoded weights count: a stream and, while a graph is captured, the number of that capture (0: none)."""
+"""The scope in which decoded weights are valid: a stream and, during the capture of a graph, its number (0: none)."""
 
 
 def memory(device: torch.device, size: int) -> torch.Tensor:
@@ -69,14 +69,14 @@ class Workspace:
         self.device = torch.device("cuda", index)
         # Held from decoding until the product is in the stream.
         self.lock = threading.RLock()
-        # What is done at once.
+        # Memory for work that runs at once, in streams, and is not captured in a graph.
         self.streams = self._space(0)
         # Bytes that plans will need which have taken none yet.
         self.wanted = 0
-        # What graphs do, by torch's pool that their memory is from: graphs of one pool share memory, and so are never
-        # replayed at the same time. They keep it, and nobody else does.
+        # Memory for graphs, by torch's pool that theirs is from: graphs of one pool share memory, and so are never
+        # replayed at the same time. Only the graphs keep it alive.
         self.graphs: weakref.WeakValueDictionary[Any, Space] = weakref.WeakValueDictionary()
-        # Of the capture that was under way last: its number, and its pool.
+        # The last capture: its number, and its pool.
         self._capture: tuple[int, Any] = (0, None)
 
     def _space(self, size: int) -> Space:
@@ -121,7 +121,7 @@ class Workspace:
 
     def _turn(self, space: Space, epoch: Epoch) -> Space:
         before = space.epoch
-        # What a capture does has nothing to wait for outside of it.
+        # Work in a capture has nothing to wait for outside of it.
         if before is not None and before[1] == epoch[1] and not _native.gpu_follow(self.index, epoch[0], before[0]):
             # A graph is being captured in the other stream, where nobody can wait for what was there before: this one
             # goes on elsewhere.
