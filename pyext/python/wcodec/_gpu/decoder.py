@@ -100,9 +100,9 @@ class DecodeBatch:
         :class:`GpuDecoder`, whose bytes are there, it does nothing.
 
         The copies run beside torch's streams, as far as slots of the ring are free, and wait (on the GPU) until what
-        was in a slot before is decoded. What was prefetched already is not copied again. A batch that is never launched
-        stops nobody: launches that find no free slot take one from the batch that was prefetched last, which then
-        copies again.
+        was in a slot before is decoded. Tensors that were prefetched already are not copied again. A batch that is
+        never launched blocks no other: launches that find no free slot take one from the batch that was prefetched
+        last, which then copies again.
         """
         self._native.prefetch()
 
@@ -210,8 +210,8 @@ class ProductBatch:
         self._current = _current_stream()
 
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The products with the last dimension of ``x``, of each matrix: up to 16 vectors. Where each matrix has one of
-        its own, each result is a vector."""
+        """The products of each matrix with the last dimension of ``x``: up to 16 vectors. If each matrix has a vector
+        of its own, each result is a vector."""
         count = x.numel() // self._in if self._in else 0
         if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
             raise InputError(
@@ -446,8 +446,8 @@ class Decoder:
         layers do that read the same input, without the weights being written anywhere.
 
         :param factors: name and bias (or None) of each; all have the same number of columns.
-        :param dtype: of the vectors, the biases and the results: float16, or bfloat16 on GPUs of compute capability 8.0
-            and later.
+        :param dtype: the dtype of the vectors, the biases and the results: float16, or bfloat16 on GPUs of compute
+            capability 8.0 and later.
         :param vectors: for each factor the number of the one vector of a call that it multiplies, as for experts of
             tokens; without it, each multiplies all of them.
         :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`unfused`).
@@ -461,10 +461,10 @@ class Decoder:
         return self._native.no_lookup(self.info(name).name)
 
     def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
-        """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU. Nobody
-        waits for them, but for a tensor that is read from the file.
+        """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU. The CPU
+        does not wait for them, unless the tensor is read from the file.
 
-        :param dtype: of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
+        :param dtype: the dtype of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
         :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`no_lookup`): by coder
             ``zstd``, raw or transposed, say.
         """

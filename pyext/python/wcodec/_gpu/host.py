@@ -36,8 +36,8 @@ class HostDecoder(Decoder):
     A slot has a quarter of ``ring``, or what sixteen rows of the widest tensor take if that is more. The tensors of a
     batch fill slots one after the other, and what does not fit a slot goes on in the next one. So a ring of four times
     the stored bytes of a block (and 1 KiB for each tensor) takes a block in each slot, and batches can be prefetched
-    three ahead of the one that computes; a smaller one is filled as far as it goes. Of tensors that are decoded by
-    ``rows``, only what these need is copied. Work can be put into any stream; CUDA graphs cannot capture it.
+    three ahead of the one that computes; a smaller one is filled as far as it goes. For tensors that are decoded by
+    ``rows``, only the bytes of these are copied. Work can be put into any stream; CUDA graphs cannot capture it.
 
     With ``from_disk`` tensors take no memory of the host, but for another ring of that size: threads read them from the
     file each time that they are prefetched or launched, and send them on. Each read is compared with hashes before

@@ -219,8 +219,8 @@ def changed(out: torch.Tensor) -> None:
 
 
 def with_spare(device: torch.device, take: Callable[[], T]) -> T:
-    """The result of ``take``, which allocates memory of the GPU. Where that is short, torch's allocator first releases
-    the memory that it only caches."""
+    """The result of ``take``, which allocates memory of the GPU. If memory is short, torch's allocator releases what it
+    only caches, and ``take`` is called again."""
     try:
         return take()
     except DeviceError:

@@ -79,7 +79,7 @@ def register() -> None:
         :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``; what ``optimize`` says if left out.
         :param calibrate: with scheme ``rate``, statistics or what they are collected on.
         :param trellis: with scheme ``rate``, whether levels are chosen by a trellis.
-        :param rules: how layers whose names match a pattern are encoded instead.
+        :param rules: other encodings for layers whose names match a pattern.
         :param residency: ``device``, ``host``, ``auto``, or for a folder that is compressed already ``disk``. If left
             out, ``auto`` with a budget, and otherwise as the folder says, or ``device``.
         :param vram_budget: for ``auto``, a size.
@@ -88,10 +88,11 @@ def register() -> None:
         :param include: glob patterns of layers to compress; all if left out.
         :param exclude: glob patterns of layers to leave as they are.
         :param embeddings: whether embeddings are compressed.
-        :param file: of a folder that was saved, its ``.wcodec`` file.
+        :param file: the ``.wcodec`` file of a folder that was saved.
         :param optimize: ``speed`` or ``size``.
         :param fused: whether GPUs multiply few tokens straight from compressed weights.
-        :param options: what few need, by name: see :class:`CodingOptions`; and ``device``, where calibration computes.
+        :param options: options that few need, by name: see :class:`CodingOptions`; and ``device``, where calibration
+            computes.
         :raises InputError: for options that there are not or that make no sense, before anything is read.
 
         With a folder that is compressed already, ``residency``, ``vram_budget``, ``ram_budget`` and ``cache`` count
@@ -135,7 +136,7 @@ def register() -> None:
 
         @classmethod
         def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
-            """A config of what ``config.json`` says. What a later version may have added is left out."""
+            """The config that ``config.json`` describes. Settings that a later version may have added are left out."""
             known = {*inspect.signature(cls.__init__).parameters, "options"} - {"self"}
             said = {name: value for name, value in config_dict.items() if name in known}
             said.update(said.pop("options", None) or {})
@@ -212,7 +213,7 @@ def register() -> None:
             from .._models.device_map import check_map
 
             if self.pre_quantized:
-                # Whoever registers by himself may have come before transformers' module was there.
+                # A direct registration may have come before transformers' module was there.
                 from_pretrained.install()
                 from_pretrained.check()
             device_map = kwargs.get("device_map")

@@ -93,8 +93,8 @@ def repository_of(folder: Path) -> str | None:
 def card(folder: Path, original: Original, title: str, place: str, calibrated: bool = False) -> str:
     """The card of a compressed model.
 
-    :param folder: where its container and its config are.
-    :param title: what the model is called.
+    :param folder: the folder that has its container and its config.
+    :param title: the model's name.
     :param place: the folder or the repository, as those will name it who load it.
     :param calibrated: whether bits were chosen by what the model does.
     """

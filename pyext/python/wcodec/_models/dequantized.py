@@ -30,8 +30,8 @@ def dequantized_model(
 ) -> Any:
     """The model of a folder, on the CPU.
 
-    :param dtype: what it computes in; ``"auto"`` for what the config says.
-    :param weights: what gives the weights of a model of that config, where they are not in the folder.
+    :param dtype: the dtype that it computes in; ``"auto"`` for what the config says.
+    :param weights: a function that gives the weights of a model of that config, where they are not in the folder.
     :raises UnsupportedError: if its weights are of a method that is not dequantized.
     """
     from . import load

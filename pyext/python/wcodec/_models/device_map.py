@@ -1,8 +1,8 @@
 """Compressed layers where accelerate puts a model's layers: on several devices, in the host's memory, on disk.
 
 While transformers loads a model, its layers stay on no device until it is known which: a map such as ``"auto"`` follows
-from sizes, which the layers say of themselves then. What accelerate would offload, and bring back for each use, is
-streamed by the layers themselves.
+from sizes, which the layers say of themselves then. Layers that accelerate would offload, and bring back for each use,
+stream their weights themselves.
 """
 
 from __future__ import annotations

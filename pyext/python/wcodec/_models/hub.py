@@ -162,7 +162,7 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
     """The files of a folder that its weights are read from, as the encoder and transformers choose them; the container
     of a compressed model and, of an earlier version, what is beside that.
 
-    :param read: what gives the JSON object of one of the files.
+    :param read: a function that gives the JSON object of one of the files.
     :raises InputError: if several could be meant, or none.
     """
     config = read(_CONFIG) if _CONFIG in names else {}
@@ -194,7 +194,7 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
             file=place,
         )
     else:
-        # As transformers names it where there are no weights at all.
+        # The name that transformers reports where there are no weights at all.
         return [_WHOLE]
     return [chosen, *_shards(read(chosen), f"{place}/{chosen}")] if chosen.endswith(".index.json") else [chosen]
 
@@ -321,7 +321,7 @@ def container_beside(files: Iterable[str | os.PathLike[str]], named: str | None)
     with the options that transformers was called with.
 
     :param files: ``checkpoint_files`` of transformers.
-    :param named: what the config calls the container.
+    :param named: the config's name for the container.
     :raises FileMissingError: if it cannot be had.
     """
     return container_in(Path(next(iter(files))).parent, named)

@@ -69,7 +69,7 @@ def load(
 ) -> Any:
     """As :func:`wcodec.load_model`.
 
-    :param encoding: how an ordinary checkpoint is compressed; options that are ``None`` were not given.
+    :param encoding: options for compressing an ordinary checkpoint; those that are ``None`` were not given.
     :param calibrated: collects the statistics that ``encoding`` asks for.
     :param encode: encodes weights in memory.
     """

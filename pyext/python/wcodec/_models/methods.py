@@ -187,8 +187,8 @@ def _resize(model: Any, new_num_tokens: int | None = None, pad_to_multiple_of: i
 
 
 def _parameters(model: Any, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
-    """``parameters``: those that there are. Where all are compressed, one without elements stands for them, for who
-    asks the first one for its device and dtype."""
+    """``parameters``: those that there are. If all are compressed, one without elements stands for them, since callers
+    ask the first one for its device and dtype."""
     found = iter(model._plain_class.parameters(model, recurse))
     first = next(found, None)
     if first is None and recurse:

@@ -34,7 +34,7 @@ def original_model(
 ) -> tuple[Any, Path | None]:
     """A causal language model that is not compressed, and the folder that it is from; a model is taken as it is.
 
-    :param dtype: what it computes in: if left out, float32 on the CPU, and what the config says on a GPU; ``"auto"``
+    :param dtype: its computing dtype: if left out, float32 on the CPU, and what the config says on a GPU; ``"auto"``
         for what the config says everywhere.
     :raises InputError: if it is none, or if it needs code that is not trusted.
     """

@@ -1,7 +1,7 @@
 """Models that several ranks share by transformers' tensor parallelism: each rank keeps its parts of compressed weights.
 
-transformers cuts parameters and moves activations. What is here cuts what is compressed by the same plan, before any of
-it is decoded, and has all ranks fail where one of them does.
+transformers cuts parameters and moves activations. This module cuts compressed weights by the same plan, before any of
+them is decoded, and has all ranks fail where one of them does.
 """
 
 from __future__ import annotations

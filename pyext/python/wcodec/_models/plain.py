@@ -18,7 +18,7 @@ _SHOWN = 5
 
 def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -> None:
     """Reads what has no values yet, one tensor at a time, in the dtype that each parameter has; tied parameters stay
-    tied. What a class makes by itself, and no file has, is made as transformers makes it."""
+    tied. Tensors that a class makes by itself, and no file has, are made as transformers makes them."""
     made: dict[int, torch.nn.Parameter] = {}
     left: list[str] = []
     for name, parameter in list(model.named_parameters(remove_duplicate=False)):
@@ -103,7 +103,7 @@ class Filling:
     def __init__(self, model: Any, found: Match, read: Read, complete: bool, file: str | None) -> None:
         self._model, self._found, self._read = model, found, read
         self._complete, self._file = complete, file
-        # The method of this model alone is replaced, until it was called.
+        # Only this model's method is replaced; the first call removes the replacement.
         model.tie_weights = self._tie_weights
 
     def _tie_weights(self, missing_keys: set[str] | None = None, **options: Any) -> Any:

@@ -127,15 +127,15 @@ def plan_ranks(
 
         print(wcodec.plan_ranks("path/to/llama-70b", bits=4))    # a folder with a config.json will do
 
-    Of a compressed model sizes are those of its file, in proportion. Of others a sample of each shape is encoded, with
-    normally distributed weights, and cut as ranks would cut it.
+    Sizes of a compressed model are those of its file, in proportion. For other models a sample of each shape is
+    encoded, with normally distributed weights, and cut as ranks would cut it.
 
     :param model: a folder that :func:`wcodec.save_pretrained` wrote, a ``.wcodec`` file with a ``config.json`` beside
         it, or any folder with a ``config.json``.
-    :param ranks: how many ranks, once or several times.
+    :param ranks: the number of ranks, or several such numbers.
     :param scheme: for a model that is not compressed, how it is to be, as for :func:`wcodec.compress_`; so are
         ``bits``, ``trellis``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options``.
-    :param dtype: of what is not compressed; that of the config if left out.
+    :param dtype: the dtype of weights that are not compressed; that of the config if left out.
     :raises InputError: if the model has no plan.
     """
     counts = sorted({int(n) for n in ranks} | {1})

@@ -48,11 +48,11 @@ class CompressedEmbedding(CompressedLayer):
     >>> torch.equal(layer(ids), layer.weight[ids])
     True
 
-    On a GPU one launch looks all rows up, whose numbers the CPU only sees to refuse those of no row. Where a CUDA graph
-    is captured it cannot, and such rows are NaN. For tables of coder ``zstd``, or stored raw, the CPU says which strips
-    are decoded, each once; of many, and in graphs, all of them, slice by slice. A table that is stored transposed is
-    decoded as a whole. Compressed bytes of an embedding are always in the memory of the device, also with residency
-    ``host``.
+    On a GPU one launch looks all rows up, whose numbers the CPU only sees to refuse those of no row. During the capture
+    of a CUDA graph it cannot, and such rows are NaN. For tables of coder ``zstd``, or stored raw, the CPU says which
+    strips are decoded, each once; of many, and in graphs, all of them, slice by slice. A table that is stored
+    transposed is decoded as a whole. Compressed bytes of an embedding are always in the memory of the device, also with
+    residency ``host``.
 
     :param scaled: the embedding that it stands for, if that is one that multiplies its rows by a scale (Gemma).
     """
@@ -133,7 +133,7 @@ class CompressedEmbedding(CompressedLayer):
 
     def _scale_of(self, name: str) -> tuple[Any, float, torch.dtype]:
         if self._scaled_of is None:
-            # As torch says it of any name that is not there.
+            # Raises torch's error for a name that is not there.
             super().__getattr__(name)
         assert self._scaled_of is not None
         return self._scaled_of

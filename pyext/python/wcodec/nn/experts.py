@@ -159,7 +159,7 @@ class CompressedExperts(CompressedLayer):
 
     :param names: for each expert, the tensors of its matrices in the container, in the order of the
         stacks: ``gate_up_proj``, ``down_proj``.
-    :param parts: how many of these tensors are, one below the other, a matrix of each stack.
+    :param parts: the number of these tensors that are, one below the other, a matrix of each stack.
     """
 
     cut = False
@@ -224,7 +224,7 @@ class CompressedExperts(CompressedLayer):
         weights of routing; experts are decoded again in the backward pass. ``torch.compile`` leaves the module as it
         is: the experts to decode are known only when it runs."""
         if _is_compiling():
-            # Here, since with it torch's compiler is imported, which takes seconds. Whoever compiles has that.
+            # Imported here, since it imports torch's compiler, which takes seconds; a program that compiles has it.
             from ._layers.uncompiled import compute
 
             return compute(self, args, kwargs)
@@ -295,8 +295,8 @@ class CompressedExperts(CompressedLayer):
         return self._expert(index) if self in getattr(_here, "computing", {}) else self._decoded(index)
 
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
-        """As :meth:`_decoded`, in memory that is shared: valid until another weight is decoded. For whoever keeps
-        others from that (:func:`exclusive`)."""
+        """The matrices of :meth:`_decoded` in memory that is shared: valid until another weight is decoded. The caller
+        has to keep others from that (:func:`exclusive`)."""
         names = self._names[index]
         plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
         if all(plan is plans[0][0] for plan, _ in plans):

@@ -30,8 +30,8 @@ Names = Mapping[str, Sequence[Sequence[str]]]
 
 class CompressedModule(CompressedLayer):
     """A module of a class of its own, some of whose parameters are compressed: its forward reads them as
-    :class:`CompressedWeight`, which decodes what is used of them. Of a stack ``[experts, ., .]`` these are the experts
-    that are asked for one by one; where an operation takes the whole stack, all are decoded for it.
+    :class:`CompressedWeight`, which decodes what is used of them. A stack ``[experts, ., .]`` is decoded by experts
+    where they are asked for one by one; where an operation takes the whole stack, all are decoded for it.
 
     Its objects pass for those of the original class. Made by :func:`wcodec.compress_` and :func:`wcodec.load_model`.
     """
@@ -112,8 +112,8 @@ class CompressedModule(CompressedLayer):
         store = self._store
         computing = device.type != "cuda" and self in getattr(_here, "computing", {})
         if computing or store.settings["cache"]:
-            # Whatever stays decoded is decoded by its plan; so are the matrices of one expert, together. Those that
-            # the CPU decodes are valid as long as somebody has them.
+            # Weights that stay decoded are decoded by their plan; so are the matrices of one expert, together. Those
+            # that the CPU decodes are valid as long as a reference to them is held.
             plans = [store.plan(name, device, dtype, cut=False) for name in names]
             if computing:
                 return stacked([plan.apply_all(operator.itemgetter(place)) for plan, place in plans])

@@ -18,7 +18,7 @@ import torch
 
 from ..._core.errors import InputError
 
-# By the address of a storage. Who is in it holds that storage, so that no other one has its address meanwhile.
+# Virtual tensors by the address of a storage. Each holds its storage, so that no other one has its address meanwhile.
 _known: weakref.WeakValueDictionary[int, Virtual] = weakref.WeakValueDictionary()
 
 
@@ -35,7 +35,7 @@ class Region:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """As it is seen."""
+        """The shape as it is seen, transposed or not."""
         sizes = self.rows[1] - self.rows[0], self.cols[1] - self.cols[0]
         return (sizes[1], sizes[0]) if self.transposed else sizes
 
@@ -122,7 +122,7 @@ class Copy:
 
 
 class Placeholder(Virtual):
-    """A weight of a layer, and all that was copied into it, in order. The same part again counts once, as it was last.
+    """A weight of a layer, and all that was copied into it, in order. A part that is copied again counts once, as last.
 
     ``parameter`` is what the layer has meanwhile: a parameter without data.
     """

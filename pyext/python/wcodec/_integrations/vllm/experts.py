@@ -22,8 +22,9 @@ class RankExperts(CompressedLayer):
     is not routed to have no share in it.
 
     :param names: for each expert, the tensors of its first matrix, one below the other, and those of its second.
-    :param activation: what is between the two.
-    :param places: where an expert of the model is among these, -1 for those of other ranks; left out if all are here.
+    :param activation: the function between the two.
+    :param places: the index of each expert of the model among these, -1 for those of other ranks; left out if all are
+        here.
     """
 
     cut = False

@@ -107,7 +107,7 @@ class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
         check_loaded(layer, self.name)
 
     def check(self, layer: torch.nn.Module) -> None:
-        """As of linear layers; vocabularies are padded."""
+        """Checks the weight as for linear layers; vocabularies are padded."""
         placeholder(layer.weight).check(padded=True)
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 def as_saved(config: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors as transformers would save them: since version 5 some models have other names than their checkpoints,
-    and experts in stacks. What has no such name stays, as all does where transformers does not know the model."""
+    and experts in stacks. Tensors without such a name stay, as all do where transformers does not know the model."""
     try:
         return _reverted(config, dict(tensors))
     except WcodecError:

@@ -68,7 +68,7 @@ linear = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor x, Tensor marked, Tensor? bias, int out_features) -> Tensor",
 )
-"""``linear(x, marked, bias, out_features)``: what the layer of that marker makes of ``x``."""
+"""``linear(x, marked, bias, out_features)``: the output of the layer of that marker for ``x``."""
 linear.register_fake(_linear_fake)
 
 embedding = torch.library.custom_op(

@@ -15,7 +15,7 @@ from ...nn import CompressedEmbedding, CompressedLinear
 class Piece:
     """Rows ``begin`` to ``end`` of a layer's weight.
 
-    :param layer: what computes with them: a compressed layer, or a matrix that is not compressed.
+    :param layer: the compressed layer, or the matrix that is not compressed, that computes with them.
     """
 
     begin: int

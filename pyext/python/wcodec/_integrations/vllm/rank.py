@@ -23,7 +23,7 @@ from .weights import Weights
 class Part:
     """Rows of a layer's weight, and the stored matrix that has them.
 
-    :param region: of the matrix as it is stored; seen transposed where the weight is.
+    :param region: the region of the matrix as it is stored; seen transposed where the weight is.
     """
 
     begin: int
@@ -95,7 +95,7 @@ class Rank:
 
         :param first: their first matrices, ``[experts, gate and up, width]``.
         :param second: their second ones, ``[experts, width, intermediate]``.
-        :param share: of all experts, those that a token is routed to.
+        :param share: the fraction of all experts that a token is routed to.
         """
         pairs: list[tuple[Matrix, Matrix]] = []
         for number in range(first.shape[0]):

@@ -23,8 +23,8 @@ _ROWS = 16
 
 
 class Norm(NamedTuple):
-    """A norm as launches do it. Of an RMSNorm, vectors ``h * (gain + offset) * scale`` are multiplied with, and results
-    with ``1 / (scale * rms(h))``."""
+    """A norm as launches do it. For an RMSNorm, matrices are multiplied with ``h * (gain + offset) * scale``, and
+    results with ``1 / (scale * rms(h))``."""
 
     gain: torch.Tensor
     """The norm's own weight, whatever becomes of it."""

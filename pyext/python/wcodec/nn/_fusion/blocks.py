@@ -171,7 +171,7 @@ class Block:
             return self._mlp_by_modules(module, h if start is None else start, h)
         (values,) = self._normed("mlp", h if start is None else start, scaled)
         after = self.next
-        # Whoever changes it in place changes its version; tensors of inference mode have none.
+        # A change of it in place changes its version; tensors of inference mode have none.
         ahead = False
         if after is not None and not _is_compiling() and not h.is_inference():
             ahead = after.halves["attention"].takes_scaled and after._few("attention", h) is not None
@@ -235,8 +235,8 @@ class Block:
         return residual + (y if spec.multiplier is None else y * getattr(module, spec.multiplier))
 
     def _mlp_decoded(self, h: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """``residual`` and what the MLP makes of the norm of ``h``, with decoded weights. What nobody else has seen is
-        changed in place."""
+        """``residual`` plus the MLP's output for the norm of ``h``, with decoded weights. Tensors that no other code
+        has seen are changed in place."""
         half = self.halves["mlp"]
         x = h if half.before is None else half.before(h)
         values = half.joined([layer._computed(x) for layer in self.first["mlp"].layers])
@@ -271,8 +271,8 @@ class Block:
         return self.added(name, x, residual, scales)
 
     def normed(self, name: HalfName, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
-        """The products of a half's first layers with its norm of ``h``, behind each other; of the MLP's, what its last
-        layer takes. What the operator does, whether by one launch or not."""
+        """Computes the operator: the products of a half's first layers with its norm of ``h``, one behind the other,
+        in one launch or not; for the MLP, the input of its last layer."""
         half, launches = self.halves[name], self._few(name, h)
         if launches is not None:
             first, norm = launches.first, launches.before
@@ -389,7 +389,7 @@ def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """``forward`` of a module that is a block."""
     block: Block | None = self.__dict__.get("_wcodec_block")
     if block is None:
-        # Whoever keeps a module's ``forward``, as hooks of accelerate do, calls it when its block is gone, too.
+        # Code that keeps a module's ``forward``, as hooks of accelerate do, calls it when its block is gone, too.
         return forward(self, *args, **kwargs)
     h = args[0] if args else kwargs.get("hidden_states")
     if any(name in kwargs for name in block._form.earlier):

@@ -46,7 +46,7 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
         nobody has added hooks, and while no gradients are recorded. A half that no description fits, such as a mixture
         of experts, is computed as it was, and so are blocks with weights that no kernel multiplies with, such as
         lossless ones.
-    :returns: how many linear layers and modules of experts there are that this is for.
+    :returns: the number of linear layers and modules of experts that this is for.
 
     >>> import torch, wcodec.nn
     >>> model = torch.nn.Sequential(wcodec.nn.CompressedLinear.from_linear(torch.nn.Linear(64, 64)))

@@ -52,7 +52,7 @@ class Group:
         return self._ready.found(x.numel())
 
     def prepare(self) -> None:
-        """Makes the launch. What is compiled asks for one that was made before."""
+        """Makes the launch. Compiled code asks for one that was made before."""
         self._handle = _ops.moved(self._handle, self.layers[0]._device)
         self._ready.get()
 
@@ -62,7 +62,7 @@ class Group:
         return apart(flat, x, self.sizes)
 
     def flat(self, x: torch.Tensor) -> torch.Tensor:
-        """The products behind each other, whether together or not: what the operator does."""
+        """Computes the operator: the products one behind the other, in one launch or not."""
         launch = self._ready.get()
         if launch is not None and x.numel() <= launch.limit:
             return launch.all(x)
@@ -121,7 +121,7 @@ def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """``forward`` of a module with groups."""
     layers: list[CompressedLinear] = []
     serve: list[Serve] = []
-    # Whoever keeps a module's ``forward``, as hooks of accelerate do, calls it when groups are gone, too.
+    # Code that keeps a module's ``forward``, as hooks of accelerate do, calls it when groups are gone, too.
     for group in self.__dict__.get("_wcodec_groups", ()):
         x = args[group.place] if group.place < len(args) else kwargs.get(group.argument)
         there = all(self._modules.get(n) is layer for n, layer in zip(group.names, group.layers, strict=True))
@@ -162,7 +162,7 @@ def _with_forward(kind: Any, run: Any) -> Any:
 @functools.cache
 def _made(kind: Any, run: Any, analysed: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Whoever replaces it in the class meanwhile wants that to run.
+        # A ``forward`` that replaced the class's own meanwhile is meant to run.
         plain = kind.forward
         return run(self, plain, args, kwargs) if plain is analysed else plain(self, *args, **kwargs)
 

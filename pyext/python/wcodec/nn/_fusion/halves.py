@@ -81,8 +81,8 @@ class Gain:
 
 
 def _scale(weight: torch.Tensor, offset: float) -> float:
-    """A power of two for products with vectors of float16, so that they are hardly larger than these. What the weight
-    becomes later changes the range of the products, and not what they stand for."""
+    """A power of two for products with vectors of float16, so that they are hardly larger than these. Later changes of
+    the weight change the range of the products, and not what they stand for."""
     largest = float((weight.detach().float() + offset).abs().max()) if weight.dtype is torch.float16 else 1.0
     return 2.0 ** -math.ceil(math.log2(largest)) if 1 < largest < math.inf else 1.0
 

@@ -49,7 +49,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     _part: tuple[int, int] | None = None
 
     def __init__(self, store: Store, tensor: str, shape: tuple[int, ...], dtype: Any, device: Any) -> None:
-        # Not those of other classes that a layer may be of.
+        # The initializers of other classes that a layer may be of are not called.
         torch.nn.Module.__init__(self)
         self.tensor = tensor
         self._store = store

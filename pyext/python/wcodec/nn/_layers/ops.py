@@ -92,7 +92,7 @@ linear = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor x, Tensor? bias, Tensor layer, int out_features) -> Tensor",
 )
-"""``linear(x, bias, layer, out_features)``: what the linear layer of that key makes of ``x``."""
+"""``linear(x, bias, layer, out_features)``: the output of the linear layer of that key for ``x``."""
 linear.register_fake(_linear_fake)
 
 linear_gradient = torch.library.custom_op(
@@ -146,7 +146,7 @@ def _linears_fake(x: torch.Tensor, group: torch.Tensor, total: int) -> torch.Ten
 linears = torch.library.custom_op(
     "wcodec::linears", _linears, mutates_args=(), schema="(Tensor x, Tensor group, int total) -> Tensor"
 )
-"""``linears(x, group, total)``: what the layers of the group of that key make of ``x``, one behind the other."""
+"""``linears(x, group, total)``: the outputs of the layers of the group of that key for ``x``, one behind the other."""
 linears.register_fake(_linears_fake)
 
 
@@ -171,7 +171,7 @@ normed = torch.library.custom_op(
     mutates_args=(),
     schema="(Tensor h, Tensor? scaled, Tensor block, int half, int total) -> Tensor",
 )
-"""``normed(h, scaled, block, half, total)``: what the first layers of a block's half make of the norm of ``h``."""
+"""``normed(h, scaled, block, half, total)``: outputs of the first layers of a block's half for the norm of ``h``."""
 normed.register_fake(_normed_fake)
 
 

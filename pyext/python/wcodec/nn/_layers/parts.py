@@ -43,7 +43,7 @@ def shards(layer: CompressedLayer, name: str, styles: Mapping[str, str], rank: R
     """A rank's parts of a layer's tensors, in the order of ``layer.tensors``.
 
     :param name: the layer's, for errors.
-    :param styles: what the plan says of the layer, under an empty name, and of its parameters.
+    :param styles: the plan's styles of the layer, under an empty name, and of its parameters.
     :raises UnsupportedError: for a style that compressed layers of this kind cannot be shared by.
     :raises InputError: if nothing is left for a rank.
     """

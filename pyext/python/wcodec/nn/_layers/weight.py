@@ -92,8 +92,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     >>> torch.equal(layer.weight, layer.to_linear().weight)
     True
 
-    ``shape``, ``dtype``, ``device`` and their like are known without decoding. Whatever uses the values decodes all of
-    them, at most once for each object, and makes ordinary tensors; so do copies, pickles and ``numpy()``. Writing into
+    ``shape``, ``dtype``, ``device`` and their like are known without decoding. Operations on the values decode all of
+    them, at most once for each object, and make ordinary tensors; so do copies, pickles and ``numpy()``. Writing into
     it is an error, since nobody would find the values there: ``layer.weight.clone()`` is a tensor to write into, and
     ``torch.nn.Parameter(layer.weight)`` a parameter of its own.
     """

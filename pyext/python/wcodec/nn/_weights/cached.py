@@ -43,7 +43,7 @@ class Shelf:
 
 
 class CachedPlan(Plan):
-    """Layers that are decoded once. What they compute is what they would from compressed weights, bit for bit.
+    """Layers that are decoded once. Their results are those from compressed weights, bit for bit.
 
     :param cut: whether a large weight is multiplied in slices of rows, as it is where it is decoded in slices.
     """

@@ -30,7 +30,7 @@ class Chain:
     In passes of few tokens, where most layers are not decoded but multiplied with, one by one or several together, it
     is the order of the pass before.
 
-    :param depth: how many batches are fetched ahead.
+    :param depth: the number of batches that are fetched ahead.
     """
 
     def __init__(self, depth: int) -> None:
@@ -56,7 +56,7 @@ class Chain:
         return Link(batch) if self.depth and batch.slots() else None
 
     def follow(self, plan: Plan, few: bool = False) -> None:
-        """The whole plan was launched: what comes next is fetched.
+        """Fetches the batches that come next, after the whole plan was launched.
 
         :param few: in a pass of few tokens.
         """
@@ -79,7 +79,7 @@ class Chain:
             self._fetch(plan, part)
 
     def used(self, link: Link) -> None:
-        """A batch was launched in a pass of few tokens: what came behind it in the one before is fetched."""
+        """Fetches the batches that followed this one in the pass before, after it was launched in one of few tokens."""
         self._note(link)
         ahead = link
         for _ in range(self.depth):

@@ -29,8 +29,8 @@ _AHEAD_OF_DISK = 4
 
 
 class OnDevice:
-    """Whoever changes it has the store's lock. It does not know the store: then a model that is gone would keep memory
-    of a GPU until Python looks for circles."""
+    """A store's state for one device, changed only under the store's lock. It has no reference to the store: with one,
+    a model that is gone would keep memory of a GPU until Python's next collection of reference cycles."""
 
     def __init__(self, catalogue: Catalogue, device: torch.device) -> None:
         self._catalogue, self._device = catalogue, device
@@ -50,7 +50,7 @@ class OnDevice:
         """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.
 
         :param cut: as in :meth:`Store.plan`.
-        :param cached: what stays decoded, each with its decoded bytes.
+        :param cached: the tensors that stay decoded, each with its decoded bytes.
         """
         found = self._new_plan(store, name, dtype, cut, cached)
         self.plans.update(((n, dtype), found) for n in found.names)

@@ -101,8 +101,8 @@ bytes, ring, tables, scratch."""
 
 @dataclass(frozen=True)
 class Placement:
-    """Names of tensors by where they are. What is neither streamed nor cached is compressed in the device's memory, or,
-    on the CPU, read from the file through the system's page cache."""
+    """Names of tensors by where they are. Tensors that are neither streamed nor cached are compressed in the device's
+    memory, or, on the CPU, read from the file through the system's page cache."""
 
     names: frozenset[str] = frozenset()
     """All of them."""
@@ -134,7 +134,7 @@ def choose_cached(units: Sequence[Unit], cache: int, where: str) -> list[Unit]:
     >>> choose_cached([expert, block], 399, "device") == [block]
     True
 
-    :param where: where the compressed bytes would be otherwise: ``device``, ``host`` or, without a GPU, ``cpu``.
+    :param where: the place of the compressed bytes otherwise: ``device``, ``host`` or, without a GPU, ``cpu``.
     """
 
     def benefit(unit: Unit) -> float:
@@ -172,13 +172,13 @@ def choose_streamed(
     """The fewest units to stream so that everything takes at most ``budget`` bytes of the device (or, of those that are
     streamed, to read from disk, so that the host keeps to its budget).
 
-    Units that are used seldom are streamed before others, and those that are used alike evenly over the model. What is
-    looked up is not streamed.
+    Units that are used seldom are streamed before others, and those that are used alike evenly over the model. Units
+    that are looked up are not streamed.
 
     :param units: those that are not cached, in the order of the model.
-    :param takes: what decoders hold on the device.
-    :param others: what the model takes besides, in bytes.
-    :param what: what the budget is, for the message.
+    :param takes: the bytes that decoders hold on the device.
+    :param others: the bytes that the model takes besides.
+    :param what: the name of the budget, for the message.
     :raises InputError: if no choice fits; it says the least budget that would.
     """
     movable = [unit for unit in units if not unit.looked_up]

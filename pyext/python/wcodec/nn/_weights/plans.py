@@ -130,7 +130,7 @@ class CpuPlan(Plan):
         self.parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
-        """The decoded weights. Whoever has them keeps them valid, whatever is decoded meanwhile."""
+        """The decoded weights. They are valid as long as a reference to them is held, whatever is decoded meanwhile."""
         global _held
         held = _held
         if held is not None and held[0]() is self:

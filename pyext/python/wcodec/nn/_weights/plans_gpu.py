@@ -57,9 +57,9 @@ class _OnGpu(Plan):
         raise NotImplementedError
 
     def _ready(self) -> None:
-        """Makes sure of the memory and prepares the launches, so that what is missing is said early. Memory that is
-        taken while a graph is captured would be the graph's. Where kernels multiply with the weights of all layers,
-        both wait for the first call of more tokens: who has only few needs no memory for what was decoded."""
+        """Makes sure of the memory and prepares the launches, so that a lack of memory is an error early. Memory that
+        is taken while a graph is captured would be the graph's. If kernels multiply with the weights of all layers,
+        both wait for the first call of more tokens: calls of few tokens need no memory for decoded weights."""
         if all(self._fused):
             self._workspace.wanted = max(self._workspace.wanted, self._size)
             return
@@ -157,7 +157,7 @@ class GpuPlan(_OnGpu):
     def _weights(self, x: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The decoded weights, for whoever has the lock.
 
-        :param x: what one of them is multiplied with, in a forward pass.
+        :param x: the input that one of them is multiplied with, in a forward pass.
         """
         space = self._workspace.enter(self._size)
         views, batches = space.prepared.get(self._number) or self._in(space)

@@ -34,7 +34,7 @@ class Store:
     is decoded there, from the layers that are on it then; when layers come, go or change their dtype, anew.
 
     :param groups: names of tensors that are decoded together; a tensor without a group is one of its own.
-    :param residency: where compressed bytes are while layers are on a GPU: ``device``, ``host``, ``disk`` or ``auto``.
+    :param residency: place of compressed bytes while layers are on a GPU: ``device``, ``host``, ``disk`` or ``auto``.
     :param routed: those of experts, of which only the routed ones are decoded; a mapping says how often for each token.
     :param vram_budget: for ``auto``, bytes of the device that the model may take; what is free, if left out.
     :param cache: bytes of each device that weights may take that stay decoded; ``None`` for none of a GPU, and of a CPU
@@ -66,7 +66,7 @@ class Store:
         # The bytes of weights that stay decoded on a CPU by themselves, beyond which memory was short.
         self._most: int | None = None
         self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
-        # Changed with the lock only. Who reads without it finds what is there, or nothing.
+        # Changed under the lock only. Readers without it find the state that is there, or none.
         self._devices: dict[torch.device, OnDevice] = {}
         # Layers by identity: modules compare that way, and a layer that is gone keeps nothing on a GPU.
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -226,8 +226,8 @@ class Store:
         return None if here is None else here.placement
 
     def _planned(self, name: str, device: torch.device, dtype: torch.dtype) -> Plan | None:
-        """The plan of a stored tensor, if there is one. Who waited with ``_devices[device]`` at hand would keep
-        decoders that others have let go of."""
+        """The plan of a stored tensor, if there is one. A caller that waited with ``_devices[device]`` at hand would
+        keep decoders that others have let go of."""
         here = self._devices.get(device)
         return None if here is None else here.plans.get((name, dtype))
 
@@ -287,7 +287,7 @@ class Store:
 
     def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
         """Makes the plans of all layers that the CPU reads from disk, in the order of the model, so that reading ahead
-        follows it from the beginning. Of experts it is not known."""
+        follows it from the beginning. The order of experts is not known."""
         if not here.reads_ahead or here.foreseen:
             return
         here.foreseen = True

@@ -1,8 +1,7 @@
 """The memory of a GPU that weights are decoded into, and who has decoded into it.
 
-What is decoded belongs to its *owner* until the next one decodes. Several models, threads and streams use the same
-memory, in turns; CUDA graphs run whenever they are replayed, of which nobody is told, so that they have memory of their
-own.
+Decoded weights belong to their *owner* until the next one decodes. Several models, threads and streams use the same
+memory, in turns. CUDA graphs have memory of their own, since they run whenever they are replayed, without notice.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class Workspace:
         pool = self._capture[1]
         space = self.graphs.get(pool)
         if space is None or space.buffer.numel() < size:
-            # As much as is decoded at once elsewhere, so that it need not grow.
+            # The size is at least that of the memory outside of graphs, so that it need not grow.
             wanted = max(size, self.wanted, self.streams.buffer.numel())
             space = self.graphs[pool] = self._space(wanted)
         if space.epoch is None or space.epoch[1] != number:
