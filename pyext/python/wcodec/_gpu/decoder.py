@@ -63,8 +63,8 @@ class _Plan:
 
 
 class DecodeBatch:
-    """Tensors that are decoded together, again and again, into the same outputs: what
-    :meth:`GpuDecoder.prepare` and :meth:`HostDecoder.prepare` give.
+    """Tensors that are decoded together, again and again, into the same outputs: the result of
+    :meth:`GpuDecoder.prepare` and :meth:`HostDecoder.prepare`.
 
     Names, addresses and launches are fixed when it is made, so that a call costs a few microseconds. The batch keeps
     the outputs and the decoder's memory alive::
@@ -141,8 +141,8 @@ def _current_stream() -> Callable[[int | None], int]:
 
 
 class ProductBatch:
-    """Products of a few vectors with matrices that stay compressed: what :meth:`GpuDecoder.products` and
-    :meth:`HostDecoder.products` give.
+    """Products of a few vectors with matrices that stay compressed: the result of :meth:`GpuDecoder.products` and
+    :meth:`HostDecoder.products`.
 
     Calling it takes one launch, allocates nothing but the results, and waits for nothing; CUDA graphs can capture it if
     the decoder is a :class:`GpuDecoder`. Weights are exact, sums are f32 in the order of the columns, scaled at the end
@@ -242,7 +242,7 @@ class ProductBatch:
         return [part.view(*shape, n) for part, n in zip(parts, self._outs, strict=True)]
 
     def prefetch(self) -> None:
-        """As :meth:`DecodeBatch.prefetch`."""
+        """Begins to copy compressed bytes to the GPU, as :meth:`DecodeBatch.prefetch`."""
         self._native.prefetch()
 
     @property
@@ -255,12 +255,12 @@ class ProductBatch:
 
 
 class RowLookup:
-    """Rows of a matrix that stays compressed, by numbers that the GPU has: what :meth:`GpuDecoder.lookup` and
-    :meth:`HostDecoder.lookup` give.
+    """Rows of a matrix that stays compressed, by numbers that the GPU has: the result of :meth:`GpuDecoder.lookup` and
+    :meth:`HostDecoder.lookup`.
 
     Calling it takes a launch for each plane of the tensor (one, but for some of scheme ``lossless``), allocates nothing
-    but the results, and waits for nothing; CUDA graphs can capture it. Of each row the strip of 16 rows is decoded that
-    it is in, which the GPU reads from the host's memory if the tensor is there. For a tensor that is read from the file
+    but the results, and waits for nothing; CUDA graphs can capture it. The strip of 16 rows that each row is in is
+    decoded, which the GPU reads from the host's memory if the tensor is there. For a tensor that is read from the file
     the CPU waits for the numbers and reads each strip once; graphs cannot capture that. A damaged chunk makes its
     columns NaN, and the decoder's ``check()`` names it::
 
@@ -386,8 +386,8 @@ class Decoder:
     def decode_rows(
         self, name: str, runs: Sequence[tuple[int, int]], dtype: torch.dtype | str | None = None
     ) -> torch.Tensor:
-        """Begins to decode ranges of rows of a tensor, in torch's current stream: what :meth:`decode` gives for each,
-        one behind the other, in less time where there are many: rows of an embedding, say::
+        """Begins to decode ranges of rows of a tensor, in torch's current stream. The result is that of :meth:`decode`
+        for each, one behind the other, in less time where there are many: rows of an embedding, say::
 
             decoder.decode_rows("embed.weight", [(0, 16), (4096, 4128)])     # 48 rows
 
@@ -442,8 +442,8 @@ class Decoder:
         dtype: torch.dtype | str = "bfloat16",
         vectors: Sequence[int] | None = None,
     ) -> ProductBatch:
-        """Prepares products of vectors with matrices ``[out, in]``, straight from their compressed weights: what linear
-        layers do that read the same input, without the weights being written anywhere.
+        """Prepares products of vectors with matrices ``[out, in]``, straight from their compressed weights, as of
+        linear layers that read the same input. The weights are never written to memory.
 
         :param factors: name and bias (or None) of each; all have the same number of columns.
         :param dtype: the dtype of the vectors, the biases and the results: float16, or bfloat16 on GPUs of compute

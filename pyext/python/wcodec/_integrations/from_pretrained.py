@@ -111,8 +111,8 @@ def hand_on(model: Any, left: Left) -> None:
 
 
 class Left(Mapping[str, "Slice"]):
-    """Tensors of a container that transformers reads, by their names: what it asks of the slices of a ``.safetensors``
-    file.
+    """Tensors of a container that transformers reads, by their names. They have the methods that it calls on slices of
+    a ``.safetensors`` file.
 
     :param dtypes: by name, the dtype that the model has some of them in. transformers leaves a tensor of a compressed
         model as it is stored where it knows it by another name.

@@ -138,7 +138,7 @@ def mapping(target: Any, parameter: str | None) -> dict[type[Any], type[Any]]:
 
 
 def replace_module(tuner: Any, parent: Any, child_name: str, new_module: Any, child: Any) -> None:
-    """As PEFT puts a layer in place and moves what it adds; PEFT asks the weight for its device, again and again."""
+    """Puts a layer in place and moves its adapters, as PEFT does, which asks the weight for its device every time."""
     setattr(parent, child_name, new_module)
     if isinstance(new_module, LoraCompressedLinear):
         for name, module in new_module.named_modules():

@@ -26,9 +26,9 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     Weights that are quantized already, as FP8 or MXFP4, are read as values, without their scales.
 
     :param path: a folder, or a file.
-    :param rest: whether the folder may have only what is not compressed of a model.
-    :param files: of the folder, those to read, as transformers chose them; of a tensor that several have, the last
-        counts, as for transformers.
+    :param rest: whether the folder may have only those tensors of a model that are not compressed.
+    :param files: the folder's files to read, as transformers chose them; if several have a tensor, the last counts, as
+        for transformers.
     :raises UnsupportedError: if weights are quantized in another way.
     """
 

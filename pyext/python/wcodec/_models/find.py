@@ -106,7 +106,7 @@ def joined(prefix: str, name: str) -> str:
 
 
 def group_of(name: str) -> str:
-    """The block that a layer belongs to: what its name has up to the last number.
+    """The block that a layer belongs to: its name up to the last number.
 
     >>> group_of("model.layers.3.self_attn.q_proj"), group_of("lm_head")
     ('model.layers.3', 'lm_head')

@@ -1,4 +1,4 @@
-"""Folders with compressed models: what their config says, and which file has the weights."""
+"""Folders with compressed models: the record in their config, and the file that has the weights."""
 
 from __future__ import annotations
 

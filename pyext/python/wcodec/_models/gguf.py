@@ -35,8 +35,8 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []
 class GgufModel:
     """A model in a file, and a folder with its config and its tokenizer, as transformers writes them.
 
-    :param dtype: what its weights become, whatever they are stored in; as :attr:`wcodec._file.gguf.GgufFile.dtype` says
-        if left out.
+    :param dtype: the dtype of its weights, whatever they are stored in; if left out, as
+        :attr:`wcodec._file.gguf.GgufFile.dtype` says.
     :raises UnsupportedError: if the package ``gguf`` is missing, or transformers does not know the architecture.
     """
 

@@ -67,7 +67,7 @@ def load(
     calibrated: Calibrated | None = None,
     encode: Callable[..., Container] = compress_in_memory,
 ) -> Any:
-    """As :func:`wcodec.load_model`.
+    """Does the work of :func:`wcodec.load_model`.
 
     :param encoding: options for compressing an ordinary checkpoint; those that are ``None`` were not given.
     :param calibrated: collects the statistics that ``encoding`` asks for.

@@ -35,8 +35,8 @@ def _save(
     variant: str | None = None,
     **options: Any,
 ) -> None:
-    """``save_pretrained`` of a model with compressed layers: what :func:`wcodec.save_pretrained` writes, and as it is
-    with transformers, over a model that was saved there before, if that is compressed.
+    """``save_pretrained`` of a model with compressed layers. It does what :func:`wcodec.save_pretrained` does and, as
+    with transformers, overwrites a model that was saved there before, if that is compressed.
 
     :raises InputError: for what compressed weights cannot be saved as.
     """
@@ -49,7 +49,7 @@ def _save(
     if not is_main_process:
         return
     if getattr(model, "_hf_peft_config_loaded", False):
-        # As transformers has it: of a model with adapters, its method saves these alone.
+        # The method of transformers saves only the adapters of a model that has some; so does this one.
         plain = type(model)._plain_class.save_pretrained
         plain(model, save_directory, push_to_hub=push_to_hub, **options)
         return

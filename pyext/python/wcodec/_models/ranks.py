@@ -133,8 +133,8 @@ def plan_ranks(
     :param model: a folder that :func:`wcodec.save_pretrained` wrote, a ``.wcodec`` file with a ``config.json`` beside
         it, or any folder with a ``config.json``.
     :param ranks: the number of ranks, or several such numbers.
-    :param scheme: for a model that is not compressed, how it is to be, as for :func:`wcodec.compress_`; so are
-        ``bits``, ``trellis``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options``.
+    :param scheme: the scheme for a model that is not compressed, as for :func:`wcodec.compress_`; so are ``bits``,
+        ``trellis``, ``coder``, ``include``, ``exclude``, ``embeddings`` and ``options``.
     :param dtype: the dtype of weights that are not compressed; that of the config if left out.
     :raises InputError: if the model has no plan.
     """
@@ -284,7 +284,7 @@ def _by_samples(options: Mapping[str, Any], weights: int) -> Weigh:
 
 
 def _sample(cols: int, tile: int | None, options: Mapping[str, Any], size: int) -> Container:
-    """A sample of at least so many weights: what goes with them is chosen by how many there are."""
+    """A sample of at least ``size`` weights: their number decides about tables and the like that go with them."""
     rows = (size // cols // 16 + 1) * 16
     weights = torch.randn(rows, cols, generator=torch.Generator().manual_seed(cols)).mul_(0.02).to(torch.bfloat16)
     tiles = {} if tile is None or "tile" in options else {"tile": tile}

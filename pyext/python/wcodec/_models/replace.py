@@ -47,7 +47,7 @@ def compress(
     fused: bool,
     encode: Callable[[dict[str, Any], list[str]], Container],
 ) -> ReplaceReport:
-    """As :func:`wcodec.compress_`.
+    """Does the work of :func:`wcodec.compress_`.
 
     :param encode: called with the weights, by their names, and patterns of those that are stored transposed.
     """

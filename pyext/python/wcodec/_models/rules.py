@@ -118,7 +118,7 @@ class Conversion:
     def shapes(self, shape_of: Callable[[str], tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         """The parameters that are made, and their shapes, without reading anything.
 
-        :raises Exception: of whatever kind, if transformers cannot make them of tensors of these shapes.
+        :raises Exception: any exception, if transformers cannot make them of tensors of these shapes.
         """
         made = self._run(lambda key: torch.empty(shape_of(key), device="meta"))
         return {name: tuple(value.shape) for name, value in made.items()}

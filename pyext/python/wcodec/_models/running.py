@@ -49,7 +49,7 @@ def device_of(model: Any) -> torch.device:
 
 
 def dtype_of(model: Any) -> torch.dtype:
-    """The dtype that a model computes in: what it says itself, otherwise that of its first float parameter."""
+    """The dtype that a model computes in: its own ``dtype``, otherwise that of its first float parameter."""
     torch = _torch.require()
     said = getattr(model, "dtype", None)
     if isinstance(said, torch.dtype) and said.is_floating_point:

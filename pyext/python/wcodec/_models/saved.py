@@ -73,8 +73,8 @@ def _is_torchs(model: Any) -> bool:
 
 
 def check_own(model: Any) -> None:
-    """Whether a model's class makes every parameter that a model has: what was put beside them would be in the files,
-    and loading would refuse or leave it out.
+    """Checks that a model's class makes every parameter that the model has: parameters that were added would be in the
+    files, and loading would refuse them or leave them out.
 
     :raises InputError: if there is more; it is named.
     """

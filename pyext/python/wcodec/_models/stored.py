@@ -90,7 +90,7 @@ class AsStored(Described, Declared):
         )
 
     def declared(self, name: str) -> tuple[str, list[int]] | None:
-        """As of the weights, of those that have no codes here."""
+        """The declared dtype and shape of a weight that has no codes here; None for one that has."""
         return None if name in self._scales or name in self._pairs else self._weights.declared(name)
 
     def __iter__(self) -> Iterator[str]:

@@ -83,15 +83,15 @@ class ExpertStack:
         return False
 
     def size(self, dim: int | None = None) -> Any:
-        """As of a tensor."""
+        """The shape, or one of its dimensions, as of a tensor."""
         return self.shape if dim is None else self._shape[dim]
 
     def dim(self) -> int:
-        """As of a tensor."""
+        """The number of dimensions, as of a tensor."""
         return len(self._shape)
 
     def numel(self) -> int:
-        """As of a tensor."""
+        """The number of elements, as of a tensor."""
         return math.prod(self._shape)
 
     def __len__(self) -> int:
@@ -290,8 +290,8 @@ class CompressedExperts(CompressedLayer):
         return self._stacked([self._store.decoded(n, self._device, self._dtype) for n in self._names[index]])
 
     def _matrices(self, index: int) -> tuple[torch.Tensor, ...]:
-        """The decoded matrices of an expert, one for each stack: where nobody else decodes meanwhile, in memory that is
-        shared, otherwise in tensors of their own."""
+        """The decoded matrices of an expert, one for each stack: in shared memory while these experts compute and keep
+        others from decoding there, otherwise in tensors of their own."""
         return self._expert(index) if self in getattr(_here, "computing", {}) else self._decoded(index)
 
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:

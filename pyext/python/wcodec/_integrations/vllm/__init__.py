@@ -1,10 +1,10 @@
 """A plug-in of vLLM: ``vllm serve FOLDER`` and ``vllm.LLM(FOLDER)`` run folders with compressed weights.
 
 vLLM finds :func:`register` by the entry point of the group ``vllm.general_plugins``, and calls it in each of its
-processes. What is made of it lies in layers: names of the folder's tensors (``weights``), tensors without data that an
-engine's loaders cut and put together (``deferred``), what a rank keeps of that (``rank``), layers and operators
-(``parts``, ``experts``, ``ops``). These know nothing of vLLM; what does is in ``config``, ``methods``, ``loader``
-and ``arguments``.
+processes. The plug-in is made of layers: names of the folder's tensors (``weights``), tensors without data that an
+engine's loaders cut and put together (``deferred``), a rank's share of them (``rank``), layers and operators
+(``parts``, ``experts``, ``ops``). These know nothing of vLLM; the modules that do are ``config``, ``methods``,
+``loader`` and ``arguments``.
 """
 
 from __future__ import annotations

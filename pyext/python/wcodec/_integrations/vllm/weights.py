@@ -1,4 +1,4 @@
-"""The tensors of a compressed folder, by the names that checkpoints have: what an engine's loaders are given."""
+"""The tensors of a compressed folder that an engine's loaders are given, by the names that checkpoints have."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Weights:
             yield name, self._tensor(name)
 
     def by_checkpoint_names(self, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """As iterating, by the names of the checkpoint that a model of transformers is saved as: a folder that
+        """The same tensors by the names of the checkpoint that a model of transformers is saved as: a folder that
         :func:`wcodec.save_pretrained` wrote has those of the model's parameters."""
         from .names import as_saved
 

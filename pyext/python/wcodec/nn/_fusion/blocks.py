@@ -132,8 +132,8 @@ class Block:
         return "launches" if all(la._dtype is h.dtype and la._device == h.device for la in layers) else "modules"
 
     def _is_decoded(self, name: HalfName, h: torch.Tensor) -> bool:
-        """Whether a half is done with decoded weights: what is found out in little time, for the CPU is what such
-        passes wait for in small models. Otherwise it may be so, too."""
+        """Whether a half is surely done with decoded weights; without this it may be, too. The check is a short one,
+        since such passes wait for the CPU in small models."""
         half = self.halves[name]
         first, last = half.first, half.last
         if first is None or last is None or h.numel() <= ProductBatch.MOST * first.layers[0].in_features:

@@ -1,8 +1,8 @@
-"""Gradients that pass through compressed weights: what is multiplied with in the backward pass is decoded again, and a
-graph of autograd keeps no decoded weight.
+"""Gradients that pass through compressed weights: weights are decoded again in the backward pass, and a graph of
+autograd keeps no decoded weight.
 
-On a CPU they are those of torch's own product with the decoded weight, bit for bit, so what is done here is what torch
-does: which of its two products it takes depends on how the input lay in memory.
+On a CPU they are those of torch's own product with the decoded weight, bit for bit. So this module does what torch
+does, whose choice between two products depends on how the input lay in memory.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def back(grad: torch.Tensor, weight: torch.Tensor, layout: Layout | None) -> tor
 
 
 def _as_torch_does(grad: torch.Tensor, weight: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """As :func:`back`, by torch's own graph of the product, which is computed again for it. For rare inputs, where
-    what torch does depends on more than is worth writing down here."""
+    """The gradient of :func:`back`, by torch's own graph of the product, which is computed again for it. It is for rare
+    inputs, for which torch's choice of a product depends on more than is worth writing down here."""
     with torch.enable_grad():
         x = torch.empty_strided(layout.shape, layout.stride, dtype=grad.dtype, device=grad.device, requires_grad=True)
         out = F.linear(x, weight.t())

@@ -383,7 +383,7 @@ class FrozenMatrix:
 
 
 def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
-    """As :func:`contents`, with the scales beside it."""
+    """The :func:`contents` of an entry and of the scales beside it."""
     return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
 
 

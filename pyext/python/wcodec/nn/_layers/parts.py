@@ -1,4 +1,4 @@
-"""Layers that several ranks share: what each has of a weight, by the styles of transformers' tensor parallel plans.
+"""Layers that several ranks share: each rank's part of a weight, by the styles of transformers' tensor parallel plans.
 
 transformers moves activations between the ranks; the layers are told only which rows or columns they have.
 """
@@ -83,7 +83,7 @@ def part_of(embedding: bool, name: str, style: str | None) -> tuple[int | None, 
 
 
 def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, int]]:
-    """As :func:`part_of`, of the stacks of experts: gate and up, down.
+    """The parts, as of :func:`part_of`, of the stacks of experts: gate and up, down.
 
     :raises UnsupportedError: for styles that compressed experts cannot be shared by.
     """

@@ -74,7 +74,7 @@ def _function(forward: Any) -> ast.FunctionDef | None:
     """The code of a ``forward``; none of one that is wrapped by others, who may do anything."""
     found = forward
     while hasattr(found, "__wrapped__"):
-        # As transformers does for checkpoints of gradients.
+        # Only transformers' own wrappers are known: those for checkpoints of gradients.
         if _PACKAGE not in found.__code__.co_filename:
             return None
         found = found.__wrapped__

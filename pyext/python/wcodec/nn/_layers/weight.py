@@ -184,7 +184,7 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         return [part for i in range(self.shape[0]) if (part := self._part(i)) is not None]
 
     def _stack(self, *shape: Any, **others: Any) -> CompressedWeight | None:
-        """The matrix viewed as a stack of matrices of as many columns: what some experts are."""
+        """The matrix viewed as a stack of matrices of as many columns, as some experts are stored."""
         if others or self._box or self.dim() != 2:
             return None
         wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape

@@ -50,8 +50,8 @@ class Budget:
         return free + spare + there - total // 10, self.others, f"what may be taken of {device}"
 
     def of_cache(self) -> int:
-        """Bytes of the host's memory for weights that stay decoded: what is free, less a fifth, which :meth:`has_room`
-        leaves free from then on; none where the system does not tell."""
+        """Bytes of the host's memory for weights that stay decoded: the free bytes, less a fifth, which
+        :meth:`has_room` leaves free from then on; none where the system does not tell."""
         free, _ = host_memory()
         self._spare = (free or 0) // _SPARE
         return (free or 0) - self._spare
@@ -125,7 +125,7 @@ def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        # As "max" is.
+        # The file may say "max": there is no limit.
         return None
 
 

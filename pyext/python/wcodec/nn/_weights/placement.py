@@ -120,7 +120,7 @@ def ring_bytes(largest: int) -> int:
 
 
 def device_bytes(resident: Sequence[Unit], streamed: Sequence[Unit], takes: Takes, cached: Sequence[Unit] = ()) -> int:
-    """Memory that a model's compressed layers take on a GPU, in bytes: what decoders hold, the memory that weights are
+    """Memory that a model's compressed layers take on a GPU, in bytes: that of decoders, the memory that weights are
     decoded into, and decoded weights that stay."""
     scratch = max((unit.scratch for unit in (*resident, *streamed)), default=0)
     return takes(resident, streamed) + sum(unit.decoded for unit in cached) + scratch

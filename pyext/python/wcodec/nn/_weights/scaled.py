@@ -128,7 +128,7 @@ class ScaledDecoder:
         return out
 
     def prepare(self, targets: Sequence[Any] | Mapping[str, torch.Tensor]) -> ScaledBatch:
-        """As that of the decoder."""
+        """A batch of the decoder's, with products by scales behind it; arguments as for the decoder's ``prepare``."""
         pairs = targets.items() if isinstance(targets, Mapping) else targets
         plain: list[Any] = []
         scaled: list[tuple[str, torch.Tensor, torch.Tensor, tuple[int, int] | None]] = []

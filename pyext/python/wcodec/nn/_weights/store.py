@@ -221,7 +221,7 @@ class Store:
         return reads or self.caches(device)
 
     def _placed(self, device: torch.device) -> Placement | None:
-        """As :meth:`placement`, if that is settled."""
+        """The :meth:`placement`, if it is settled; None otherwise."""
         here = self._devices.get(device)
         return None if here is None else here.placement
 

@@ -1,5 +1,5 @@
-"""Granite: what both halves give is multiplied by a number before it is added. Its embeddings, attention and logits
-have numbers of their own, which are used outside of what is fused."""
+"""Granite: the outputs of both halves are multiplied by a number before they are added. Its embeddings, attention and
+logits have numbers of their own, which are used outside of what is fused."""
 
 from __future__ import annotations
 
