@@ -284,7 +284,7 @@ def _by_samples(options: Mapping[str, Any], weights: int) -> Weigh:
 
 
 def _sample(cols: int, tile: int | None, options: Mapping[str, Any], size: int) -> Container:
-    """A sample of at least ``size`` weights: their number decides about tables and the like that go with them."""
+    """A sample of at least ``size`` weights, since the encoding's parameters are chosen by their number."""
     rows = (size // cols // 16 + 1) * 16
     weights = torch.randn(rows, cols, generator=torch.Generator().manual_seed(cols)).mul_(0.02).to(torch.bfloat16)
     tiles = {} if tile is None or "tile" in options else {"tile": tile}

@@ -30,8 +30,8 @@ Names = Mapping[str, Sequence[Sequence[str]]]
 
 class CompressedModule(CompressedLayer):
     """A module of a class of its own, some of whose parameters are compressed: its forward reads them as
-    :class:`CompressedWeight`, which decodes what is used of them. A stack ``[experts, ., .]`` is decoded by experts
-    where they are asked for one by one; where an operation takes the whole stack, all are decoded for it.
+    :class:`CompressedWeight`, which decodes what is used of them. A stack ``[experts, ., .]`` is decoded expert by
+    expert if they are asked for one by one; if an operation takes the whole stack, all are decoded for it.
 
     Its objects pass for those of the original class. Made by :func:`wcodec.compress_` and :func:`wcodec.load_model`.
     """

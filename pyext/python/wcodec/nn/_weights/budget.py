@@ -125,7 +125,7 @@ def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        # The file may say "max": there is no limit.
+        # A file that says "max", or is missing, sets no limit.
         return None
 
 
