@@ -91,12 +91,12 @@ class DecodeBatch:
 
     @property
     def slots(self) -> int:
-        """For a :class:`HostDecoder`, how many of its ring's slots the batch takes from :meth:`prefetch` to
+        """The number of slots of a :class:`HostDecoder`'s ring that the batch takes from :meth:`prefetch` to
         :meth:`launch`; 0 for a :class:`GpuDecoder`."""
         return self._native.slots()
 
     def prefetch(self) -> None:
-        """For a :class:`HostDecoder`, begins to copy the batch's bytes to the GPU, and returns at once. For a
+        """Begins to copy the batch's bytes to the GPU, for a :class:`HostDecoder`, and returns at once. For a
         :class:`GpuDecoder`, whose bytes are there, it does nothing.
 
         The copies run beside torch's streams, as far as slots of the ring are free, and wait (on the GPU) until what
@@ -247,7 +247,7 @@ class ProductBatch:
 
     @property
     def slots(self) -> int:
-        """As :attr:`DecodeBatch.slots`."""
+        """The number of the ring's slots that it takes, as :attr:`DecodeBatch.slots`."""
         return self._native.slots()
 
     def __repr__(self) -> str:
@@ -322,7 +322,7 @@ class Decoder:
         if number is None:
             kind = type(self).__name__
             raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
-        # That of an open container, which stands on this, or one of its own.
+        # The native container of an open one, which is built on it, or one of the decoder's own.
         opened: _native.Container = getattr(container, "_open", None) or open_native(container)  # type: ignore[arg-type]
         self._infos = _chosen(opened, names)
         self._device = _devices.torch_device(number)

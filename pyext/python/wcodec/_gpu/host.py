@@ -54,8 +54,8 @@ class HostDecoder(Decoder):
     :param check: whether hashes are checked.
     :param from_disk: True, or the tensors that are read from the file each time; the container must be one.
     :param readers: threads that read them; 16 if left out.
-    :param direct: whether they are read beside the system's page cache: what pays if they are more than it can hold.
-        Where the file system has no such reads, they go through the cache all the same; :attr:`direct` says which.
+    :param direct: whether they are read beside the system's page cache, which pays if they are more than it can hold.
+        On a file system without such reads they go through the cache all the same; :attr:`direct` says which.
     :param nvcomp: nvCOMP's library or the folder that has it, for coder ``zstd``; searched for if left out.
     :raises DeviceError: if there is no GPU, if so much memory cannot be pinned, or nvCOMP is needed and missing.
     :raises CorruptError: if a tensor is damaged.

@@ -56,8 +56,8 @@ def _take_containers() -> None:
     take()
 
 
-# By the module that keeps transformers' list of quantizers, the one that finds and reads files, and the one that makes
-# PEFT's layers.
+# Registrations by module: the one that keeps transformers' list of quantizers, the one that finds and reads files, and
+# the one that makes PEFT's layers.
 _REGISTERED: dict[str, Callable[[], None]] = {
     "transformers.quantizers.auto": _register_quantizer,
     "transformers.modeling_utils": _take_containers,

@@ -60,7 +60,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
         store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
         store.fuses = config.fused
-        # Before layers are there, whose weights are no parameters.
+        # The filling is set up before compressed layers are there, whose weights are no parameters.
         complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
         Filling(model, found, stored.__getitem__, complete, str(path))
         replace(model, candidates, store, device=device)

@@ -244,7 +244,7 @@ def register() -> None:
             """Nothing."""
 
         def is_serializable(self, *args: Any, **kwargs: Any) -> bool:
-            """Not by transformers: the model's ``save_pretrained`` is ours."""
+            """False: transformers does not save it, since the model's ``save_pretrained`` is ours."""
             return False
 
         @property

@@ -10,7 +10,7 @@ from .._core.errors import InputError
 from .._core.options import number, shown
 from .._file.container import Container
 
-# So near to what is stored, a number of bits asks for nothing else.
+# Bits per weight that are so near to the stored ones ask for no other encoding.
 _SAME_BITS = 0.05
 
 

@@ -74,7 +74,7 @@ class Beside:
     """The files of a folder beside its weights."""
 
     files: dict[str, Path] = field(default_factory=dict)
-    """By their names in the folder, with ``/``, files that belong to the model."""
+    """Files that belong to the model, by their names in the folder, with ``/``."""
     left: list[str] = field(default_factory=list)
     """Names of files that stay behind and are not what was encoded: other weights, large files, pipes and devices."""
 
@@ -219,7 +219,7 @@ def source_of(model: Any) -> Path | None:
         commit = getattr(config, "_commit_hash", None)
         found = try_to_load_from_cache(named, "config.json", revision=commit)
     except (ImportError, ValueError):
-        # Not the name of a repository.
+        # The name is not one of a repository.
         return None
     return Path(found).parent if isinstance(found, str) else None
 

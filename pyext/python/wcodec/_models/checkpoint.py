@@ -133,7 +133,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 class Stored(Mapping[str, torch.Tensor]):
     """The tensors of a compressed model: those of its container, decoded, and those of a checkpoint that has the rest.
 
-    Where both have one, it is the container's.
+    The container's counts if both have one.
     """
 
     def __init__(self, container: Container, rest: Checkpoint | None) -> None:

@@ -39,7 +39,7 @@ class Candidate:
     stored: tuple[tuple[str, ...], ...] | None = None
     """Names of its tensors in a container, where they are not those of its parameters."""
     parts: tuple[int, ...] = ()
-    """For experts, how many tensors are a matrix of each stack; one if left out."""
+    """The number of tensors that are a matrix of each stack, for experts; one if left out."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -77,7 +77,7 @@ class Candidate:
 
     @property
     def by_key(self) -> dict[str, list[tuple[str, ...]]]:
-        """For each parameter, its stored tensors: of its matrix, or of each expert."""
+        """The stored tensors of each parameter: of its matrix, or of each expert."""
         found: dict[str, list[tuple[str, ...]]] = {key: [] for key in self.keys}
         for i, names in enumerate(self.tensors):
             at = 0

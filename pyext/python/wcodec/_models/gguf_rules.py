@@ -28,7 +28,7 @@ class Rules(Protocol):
     """The rules for one file and one model."""
 
     sources: dict[str, list[GgufTensor]]
-    """By the names of parameters, the tensors that they are made of. Tensors that no parameter is made of, such as
+    """The tensors that parameters are made of, by the names of these. Tensors that no parameter is made of, such as
     tables of rotations, are left out, as transformers does."""
 
     def value(self, key: str) -> torch.Tensor | None:

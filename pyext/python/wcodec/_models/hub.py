@@ -27,7 +27,7 @@ _INDEX = "model.safetensors.index.json"
 _TELLING = (_CONFIG, folder_kinds.ADAPTER, "model_index.json", "modules.json")
 # Files that belong to a model, but that nothing reads.
 _UNREAD = ("readme", "license", "licence", "notice", "use_policy")
-# For the first answer of the Hub.
+# The timeout for the first answer of the Hub.
 _SECONDS = 5.0
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _OFFLINE_ADVICE = (

@@ -27,7 +27,7 @@ class Kind:
     """The kind of a module."""
 
     name: str | None = None
-    """That of a :class:`Candidate`; none if it is none."""
+    """The kind of a :class:`Candidate`; none if the module is none."""
     keys: tuple[str, ...] = ()
     """Names of its parameters that can be compressed."""
     why: str | None = None
@@ -114,7 +114,7 @@ def stacks_of(module: torch.nn.Module) -> tuple[str, ...]:
     """Names of a module's parameters that are stacks of matrices."""
     held = module._parameters.items()
     names = tuple(key for key, p in held if p is not None and not is_unmade(p) and _is_stack(p))
-    # Those of most mixtures have one order, whatever else there is.
+    # The stacks of most mixtures have one order, whatever order the module has.
     return STACKS if set(names) == set(STACKS) else names
 
 

@@ -73,7 +73,7 @@ def load(
     :param calibrated: collects the statistics that ``encoding`` asks for.
     :param encode: encodes weights in memory.
     """
-    # Before anything is read.
+    # Arguments are checked before anything is read.
     path = path_of(path)
     checked_settings(residency or "auto", vram_budget, cache, ram_budget)
     where = devices.place(device or "cpu")

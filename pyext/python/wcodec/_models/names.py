@@ -37,7 +37,7 @@ class Match:
     whole: dict[str, str]
     experts: dict[str, dict[int, tuple[str, ...]]]
     made: dict[str, tuple[Conversion, str]] = field(default_factory=dict)
-    """By parameter, the conversion, and the name of what it makes."""
+    """The conversion that makes a parameter, and the name of its result, by parameter."""
     made_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     extra: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)

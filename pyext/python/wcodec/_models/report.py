@@ -81,7 +81,7 @@ class ReplaceReport:
 
     @property
     def bytes_by_dtype(self) -> dict[str, tuple[int, int]]:
-        """For each dtype of the replaced weights, their bytes before and now."""
+        """Bytes of the replaced weights before and now, by dtype."""
         out: dict[str, tuple[int, int]] = {}
         for layer in self.replaced:
             if layer.tied_to is None:

@@ -23,7 +23,7 @@ StepCallback = Callable[[int, int], object]
 
 # A path is short and has one line. Longer text is never looked up in the file system.
 _LONGEST_PATH = 1024
-# So much of a total that is a guess is done at most before the end.
+# The largest fraction of a guessed total that is reported as done before the end.
 _NEARLY = 0.95
 
 

@@ -14,7 +14,7 @@ Same = Callable[[str, str], bool]
 
 
 def shared_names(model: torch.nn.Module) -> dict[str, str]:
-    """For each parameter, the first name of those that share it; tied ones by what the model says of itself."""
+    """The first of the names that share a parameter, for each; tied ones as the model says of itself."""
     first: dict[int, str] = {}
     names: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

@@ -16,7 +16,7 @@ _PRODUCTS = {
     *("linear", "matmul", "mm", "bmm", "mv", "dot", "inner", "addmm", "addmv", "baddbmm", "addbmm", "einsum"),
     *("tensordot", "embedding", "bilinear", "grouped_mm", "_grouped_mm", "chain_matmul", "multi_dot"),
 }
-# Those whose result has the same values, in another order or form, or some of them.
+# Functions whose result has the same values, in another order or form, or some of them.
 _SAME = {
     *("view", "reshape", "transpose", "permute", "t", "to", "float", "half", "bfloat16", "double", "type", "type_as"),
     *("contiguous", "unsqueeze", "squeeze", "expand", "expand_as", "chunk", "split", "unbind", "flatten", "unflatten"),

@@ -29,7 +29,7 @@ class _Rows(Plan):
     def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
         self.names = (name,)
         self.decoder = store.decoder(name, device)
-        # Otherwise only the whole table can be decoded.
+        # Whether rows can be decoded by themselves; otherwise only the whole table can.
         self.there = has_rows(store.entry(name))
         # The kernel that looks up rows whose numbers are on the GPU, if there is one.
         self.lookup = None

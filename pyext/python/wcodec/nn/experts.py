@@ -120,7 +120,7 @@ class RecordedMatrix:
             kind = x.device.type
             if torch.is_autocast_enabled(kind):
                 dtype = torch.get_autocast_dtype(kind)
-                # As autocast does, but where autograd sees it.
+                # The cast is that of autocast, but where autograd sees it.
                 x, bias = x.to(dtype), None if bias is None else bias.to(dtype)
             return Through.apply(x, bias, matrix) if any_wanted((x, bias)) else matrix._product(x, bias)
         args, kwargs = tree_map(lambda value: value._decoded() if isinstance(value, cls) else value, (args, kwargs))

@@ -53,7 +53,7 @@ class Virtual:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the tensor."""
+        """The dtype of the tensor."""
         found: torch.dtype = self.tensor.dtype
         return found
 
@@ -226,7 +226,7 @@ def _changes(name: str, args: Any) -> bool:
 
 _AUGMENTED = {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__iand__", "__ior__", "__ixor__"}
 _HARMLESS = {"requires_grad_", "detach_", "share_memory_"}
-# Such a tensor is where it is, and has no data that could lie otherwise.
+# Functions that give a deferred tensor itself: it has no data that could lie otherwise, or elsewhere.
 _KEPT = {"contiguous", "clone", "pin_memory"}
 # Placeholders are zero wherever nothing is copied into them, so that clearing them changes nothing.
 _CLEARED = {"fill_", "zero_"}

@@ -197,7 +197,7 @@ class Rank:
         self._store.fuses = self._fused
         for make in self._makers:
             make()
-        # Now, so that what is missing is said early, and before the engine measures what is free.
+        # Memory is taken now, so that a lack of it is an error early, and before the engine measures what is free.
         self._store.prepare()
         return self._store
 

@@ -112,7 +112,7 @@ class Weights:
             yield name, self._tensor(name)
 
     def by_checkpoint_names(self, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
-        """The same tensors by the names of the checkpoint that a model of transformers is saved as: a folder that
+        """All tensors by the names of the checkpoint that a model of transformers is saved as: a folder that
         :func:`wcodec.save_pretrained` wrote has those of the model's parameters."""
         from .names import as_saved
 

@@ -88,7 +88,7 @@ class Launch:
         self._multiply_around = native.multiply_around
         self._native = native
         self._chain = first.chain
-        # For what is streamed: launches say when they were used, so that what comes behind them is fetched.
+        # The place among streamed weights: launches say when they were used, so that the next ones are fetched.
         self._link = self._chain.link(native)
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
@@ -200,7 +200,7 @@ class Meeting:
         self._own: dict[tuple[int, int], torch.Tensor] = {}
         self._spare: list[torch.Tensor] = []
         if not is_capturing():
-            # For graphs: what is made during a capture is made 0 at each replay, which is a little more work.
+            # Counters for graphs: those made during a capture are set to 0 at each replay, which is a little more work.
             self._spare = [self._zeros() for _ in range(_SPARE)]
             torch.cuda.current_stream(device).synchronize()
 
@@ -209,7 +209,7 @@ class Meeting:
             return memory(self._device, 4 * self._count).view(torch.int32).zero_()
 
     def words(self, stream: int) -> torch.Tensor:
-        """Those of a launch into that stream, which is the current one."""
+        """The counters for a launch into that stream, which is the current one."""
         if is_capturing():
             with self._lock:
                 return self._spare.pop() if self._spare else self._zeros()

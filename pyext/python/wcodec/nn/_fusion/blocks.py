@@ -24,7 +24,8 @@ from .halves import HALVES, Half, HalfName
 from .recognize import BlockForm, block_form
 
 _is_compiling = torch.compiler.is_compiling
-# By launches that do what is around the products, too; with decoded weights and few kernels beside; or as it was.
+# Ways to do a half: by launches that do the steps around the products, too; with decoded weights and few kernels beside
+# the products; or by its modules as before.
 Way = Literal["launches", "decoded", "modules"]
 
 

@@ -53,7 +53,7 @@ class MlpSpec:
 class AttentionSpec:
     """An attention that reads its input by some layers, and returns what one layer makes, in front of something else.
 
-    What it does in between is its own: it runs as it is.
+    Its code in between is its own, and runs as it is.
     """
 
     first: tuple[str, ...]

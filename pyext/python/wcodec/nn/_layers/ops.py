@@ -16,7 +16,7 @@ import torch
 from ..._core.errors import InputError
 from .gradients import bias_gradient
 
-# So large that no other extent is one of these: the compiler takes equal ones for one.
+# Keys start so high that no other extent equals one of them: the compiler takes equal extents for one.
 _FIRST = 1 << 40
 _numbers = itertools.count(_FIRST)
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()

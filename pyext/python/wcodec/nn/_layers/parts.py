@@ -25,9 +25,9 @@ _LINEAR: dict[str, tuple[int | None, int]] = {
     **dict.fromkeys(("rowwise", "rowwise_rep", "rowwise_split_input"), (1, 1)),
 }
 _TABLES: dict[str, tuple[int | None, int]] = {"embedding_rowwise": (0, 1), "embedding_colwise": (1, 1)}
-# Those that leave each rank all of it.
+# Styles that leave each rank the whole weight.
 _WHOLE = {"replicate", "mla_kv_a_proj", "replicated_with_grad_allreduce"}
-# Those of experts: of the module, and of its stacks.
+# Styles of experts: of the module, and of its stacks.
 _EXPERTS = {"": "moe_tp_experts", "gate_up_proj": "packed_colwise", "down_proj": "rowwise"}
 
 

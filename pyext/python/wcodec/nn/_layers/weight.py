@@ -274,7 +274,7 @@ def _through(args: Any, kwargs: Any) -> torch.Tensor | None:
         return None
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
-        # As autocast does, but where autograd sees it.
+        # The cast is that of autocast, but where autograd sees it.
         x, bias = x.to(dtype), None if bias is None else bias.to(dtype)
     found: torch.Tensor = Through.apply(x, bias, frozen)
     return found

@@ -142,7 +142,7 @@ def plain_bytes(model: torch.nn.Module, device: torch.device | None = None) -> i
     """Bytes of the parameters and buffers of a model (on one device), those that are shared once."""
     sizes: dict[Any, int] = {}
     for tensor in (*model.parameters(), *model.buffers()):
-        # Those of lazy modules have no size yet.
+        # Parameters of lazy modules have no size yet.
         if not torch.nn.parameter.is_lazy(tensor) and (device is None or tensor.device == device):
             key = id(tensor) if tensor.device.type == "meta" else _torch.identity(tensor) or id(tensor)
             sizes[key] = tensor.numel() * tensor.element_size()

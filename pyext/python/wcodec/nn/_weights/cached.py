@@ -87,8 +87,8 @@ class CachedPlan(Plan):
             shelf = self._shelf
             if shelf.held is not None and shelf.held.dtype is self._dtype:
                 return shelf.held
-            # Those of another dtype go first, so that no two take memory at once. They can be on several shelves: what
-            # is sliced in one dtype, and so is a plan of its own, need not be in another.
+            # Weights of another dtype go first, so that no two take memory at once. They can be on several shelves: a
+            # weight that is sliced in one dtype, and so is a plan of its own, need not be sliced in another.
             self._store.clear_shelves(self.names, self._device)
             size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
             kept = size <= shelf.limit

@@ -52,7 +52,7 @@ class Chain:
         self._line = []
 
     def link(self, batch: Any) -> Link | None:
-        """For a batch that :meth:`used` is told of by its user; nothing where it need not be fetched."""
+        """The link of a batch that :meth:`used` is told of by its user; None if it need not be fetched."""
         return Link(batch) if self.depth and batch.slots() else None
 
     def follow(self, plan: Plan, few: bool = False) -> None:

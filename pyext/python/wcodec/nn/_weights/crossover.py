@@ -34,7 +34,7 @@ def _found(capability: tuple[int, int], kind: str, weights: int) -> int:
     rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(kind)
     if not rows:
         return ProductBatch.MOST
-    # By their ratio, as sizes are.
+    # Sizes are compared by their ratio.
     size = min(map(int, rows), key=lambda n: max(n, weights) / max(1, min(n, weights)))
     return min(ProductBatch.MOST, int(rows[str(size)]))
 

@@ -74,7 +74,7 @@ class Needs:
         )
 
     def _on_disk(self, units: list[Unit], budget: int | None, what: str) -> list[Unit]:
-        """Those of the units that the host has no memory for."""
+        """The units that the host has no memory for."""
         if budget is None:
             return []
         takes = self.takes_of_host()

@@ -83,7 +83,7 @@ class Unit:
     held: int
     """Compressed, in a decoder's memory or in the ring."""
     decoded: int
-    """In the computing dtype, all of them."""
+    """Decoded, in the computing dtype, all of them."""
     scratch: int
     """The shared memory for decoded weights that it needs: all that is decoded at once."""
     use: float = 1.0
@@ -107,7 +107,7 @@ class Placement:
     names: frozenset[str] = frozenset()
     """All of them."""
     streamed: frozenset[str] = frozenset()
-    """To a GPU, from the host's memory or from disk."""
+    """Streamed to a GPU, from the host's memory or from disk."""
     disk: frozenset[str] = frozenset()
     """Read from the file each time."""
     cached: Mapping[str, int] = field(default_factory=dict)

@@ -131,7 +131,7 @@ class GpuPlan(_OnGpu):
         space.owner = None
         for batch in batches:
             batch.launch()
-        # Only now: what raised has not decoded.
+        # The owner is set only now: a launch that raised has not decoded.
         space.owner = self._token
         if space is self._workspace.streams:
             self._chain.follow(self, few)

@@ -150,7 +150,7 @@ class ScaledBatch:
     def __init__(self, batch: Any, scaled: list[Any], of: Scaled) -> None:
         self._batch, self._tensors, self._of = batch, scaled, of
         for name, codes, _, _ in scaled:
-            # Now, and not while a graph is captured.
+            # The scales are made now, and not while a graph is captured.
             of._numbers_of(name, codes.device)
 
     def __getattr__(self, name: str) -> Any:
