@@ -39,7 +39,7 @@ _ROUNDING = 1e-9
 def coders(asked: list[str], trellis: bool | None) -> list[str]:
     """Those to try: of all that there are, the ones that scheme ``rate`` makes something of."""
     if set(asked) == set(CODERS):
-        # What coder raw stores has 8 bits, whatever is asked for.
+        # Coder raw is left out: it stores 8 bits, whatever is asked for.
         return list(TILED_CODERS) if trellis else [c for c in asked if c != "raw"]
     wrong = [c for c in asked if c not in TILED_CODERS]
     if trellis and wrong:
