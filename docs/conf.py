@@ -53,7 +53,7 @@ MADE_BY_USERS = ("Encoder", "Decoder", "GpuDecoder", "HostDecoder", "WCodecModel
 WRITTEN = {
     r"TypeAliasForwardRef\('(\w+)'\)": r"\1",
     r"\b_Path\b": "str | PathLike[str]",
-    r"\b_models\.StepCallback\b": "Callable[[int, int], object]",
+    r"\brunning\.StepCallback\b": "Callable[[int, int], object]",
 }
 
 nitpicky = True
