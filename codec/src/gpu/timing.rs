@@ -19,8 +19,8 @@ const STAGE: usize = 64 << 20;
 
 /// Compressed tensors on a device that are decoded there again and again into memory of its own, which nobody reads.
 ///
-/// Each tensor is one batch ([`GpuDecoder::prepare`]) between two events of the device: a small tensor's time is that of
-/// launching it. Many tensors in one batch take less.
+/// Each tensor is one batch ([`prepare`](super::TensorDecoder::prepare)) between two events of the device: the time of
+/// a small tensor is that of launching it. Many tensors in one batch take less.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
