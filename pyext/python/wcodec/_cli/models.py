@@ -23,12 +23,17 @@ from .output import document, figures, prose, put, say, show_progress, tabulate
 def _memory(model: Any) -> str:
     """Memory of a model's weights and, on a GPU, the most that was taken in all."""
     report = _measure.measure_vram(model)
-    weights = fmt.size(sum(part.bytes for part in report.parts if not part.name.startswith("decoded")))
+    weights = fmt.size(weights_bytes(report))
     peak = report.peak_allocated if report.peak_allocated is not None else report.peak_used
     if report.device == "cpu":
         # The rest of the process is torch's, mostly, and no matter of the model.
         return f"memory: weights {weights}"
     return f"memory: weights {weights}" + ("" if peak is None else f", {fmt.size(peak)} at most on {report.device}")
+
+
+def weights_bytes(report: _measure.MemoryReport) -> int:
+    """Bytes of a model's weights as they are stored, without what is kept decoded beside them."""
+    return sum(part.bytes for part in report.parts if not part.name.startswith("decoded"))
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from .. import _measure
 from .._core import format as fmt
 from .._core.errors import InputError
 from . import generate
-from .models import _load, _load_baseline, _running, _tokenizer
+from .models import _load, _load_baseline, _running, _tokenizer, weights_bytes
 from .next_step import encode_command, show_next
 from .output import document, prose, put, show_progress, tabulate, tell
 
@@ -71,7 +71,7 @@ def run(a: argparse.Namespace, texts: Sequence[str]) -> int:
         pairs = zip(found, answers, strict=True)
         differences = tuple(None if one.tokens == other.tokens else generate.same_tokens(one, other)
                             for one, other in pairs)  # fmt: skip
-        trials.append(Trial(size, weights_bytes(model), differences))
+        trials.append(Trial(size, weights_bytes(_measure.measure_vram(model)), differences))
         # Two models fit where three may not.
         del model
         if trials[-1].is_enough:
@@ -91,12 +91,6 @@ def _answer(a: argparse.Namespace, model: Any, tokenizer: Any, text: str, name: 
     with _running(name):
         return _measure.generate(model, generate.prompt_of(a, tokenizer, text, name), tokenizer,
                                  **generate.options_of(a))  # fmt: skip
-
-
-def weights_bytes(model: Any) -> int:
-    """Bytes of a model's weights as they are stored, without what is kept decoded beside them."""
-    parts = _measure.measure_vram(model).parts
-    return sum(part.bytes for part in parts if not part.name.startswith("decoded"))
 
 
 def named(size: float | str) -> str:
@@ -122,7 +116,7 @@ def _tell(a: argparse.Namespace, texts: Sequence[str], trials: Sequence[Trial]) 
         prose("none of these gives the original's answers (lossless does: --bits ...,lossless)")
         return
     prose(f"{named(chosen.size)}: {_ENOUGH}, {fmt.size(chosen.weights_bytes)} of weights")
-    show_next(*_next(a.model, chosen.size))
+    show_next(_next(a.model, chosen.size), "to keep it")
 
 
 def _row(trial: Trial, prompts: int) -> tuple[str, ...]:
@@ -133,7 +127,7 @@ def _row(trial: Trial, prompts: int) -> tuple[str, ...]:
     return named(trial.size), fmt.size(trial.weights_bytes), f"{trial.same} of {prompts}", first
 
 
-def _next(model: str, size: float | str) -> tuple[str, str]:
+def _next(model: str, size: float | str) -> str:
     if isinstance(size, str):
-        return encode_command(model, size, "--scheme", size), "to keep it"
-    return encode_command(model, f"{size:g}bit", "--bits", f"{size:g}"), "to keep it"
+        return encode_command(model, size, "--scheme", size)
+    return encode_command(model, f"{size:g}bit", "--bits", f"{size:g}")
