@@ -67,7 +67,7 @@ $(SELFTEST)/made: $(wildcard kernels/cuda/*) kernels/compile.py kernels/modules.
 	@$(BIN)/python kernels/compile.py --selftest $(SELFTEST) --nvrtc $(NVRTC)
 	@touch $@
 
-# Of a wheel only the library is kept: all else is headers and documentation.
+# Only the library of a wheel is kept: all else is headers and documentation.
 UNPACK := import glob, zipfile; \
 	[w.extractall(members=[n for n in w.namelist() if "/libnvcomp.so" in n]) for w in map(zipfile.ZipFile, glob.glob("*.whl"))]
 define nvcomp_rule
@@ -155,7 +155,7 @@ sweep: build $(VENV)/test-tools ## Every architecture of transformers, small, th
 	@mkdir -p $(dir $(SWEEP_OUT))
 	$(BIN)/python tests/sweep --jobs 2 --out $(SWEEP_OUT) $(if $(SWEEP),$(SWEEP),--table docs/architectures.md)
 
-# What is skipped has not been tested: without a GPU, nvCOMP or torch with CUDA these tests fail.
+# A skipped test tests nothing: without a GPU, nvCOMP or torch with CUDA these tests fail.
 test-gpu: export WCODEC_REQUIRE_GPU := 1
 test-gpu: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 test-gpu: export WCODEC_SELFTEST ?= $(abspath $(SELFTEST))
@@ -250,7 +250,7 @@ peers: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 peers: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## wcodec beside its peers on a GPU, in one table and chart; writes target/peers/gpu.json
 	$(BIN)/python pyext/benches/peers --device cuda $(PEERS)
 
-peers-cpu: build $(VENV)/test-tools ## What of it needs no GPU: quality and sizes; writes target/peers/cpu.json
+peers-cpu: build $(VENV)/test-tools ## The part that needs no GPU: quality and sizes; writes target/peers/cpu.json
 	$(BIN)/python pyext/benches/peers --device cpu $(PEERS)
 
 kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt

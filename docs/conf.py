@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: the pages of this folder, and the reference from the package's docstrings.
+"""Settings of Sphinx, which builds the documentation: the pages of this folder, and the reference made from docstrings.
 
     make docs            # into target/docs; or: sphinx-build -W --keep-going -n docs target/docs
 
@@ -47,9 +47,9 @@ add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
-# Classes that users make themselves. The others come from functions, and how they are made is nobody's business.
+# Classes that users construct. Functions return the others, so the reference leaves their constructors out.
 MADE_BY_USERS = ("Encoder", "Decoder", "GpuDecoder", "HostDecoder", "WCodecModel")
-# How annotations are written in the reference: names of the sources that are not public, and what they stand for.
+# Spelling of annotations in the reference: private names of the sources, and the text in place of each.
 WRITTEN = {
     r"TypeAliasForwardRef\('(\w+)'\)": r"\1",
     r"\b_Path\b": "str | PathLike[str]",

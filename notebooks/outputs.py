@@ -42,16 +42,16 @@ FOLDER = Path(__file__).resolve().parent
 REPOSITORY = FOLDER.parent
 COMMAND = "make notebooks-outputs"
 KEY = "wcodec"
-"""Of the notebook's metadata."""
+"""Key of the notebook's metadata."""
 # These show times: nothing else may run beside them. The quickest first, in case there is not time for all.
 ALONE = ("06", "03", "04")
 BESIDE = ("tests", "codec", "docs", "README.md")
-"""What notebooks read of the repository."""
+"""Paths of the repository that notebooks read."""
 SECONDS_PER_CELL = 300
 MOST_BYTES, MOST_BYTES_TOGETHER = 600_000, 3_000_000
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-# What no output may have, whatever machine it is from.
+# Paths that no output may have, whatever machine it is from.
 _PATHS = re.compile(
     r"(?<![\w.~…])/(?:home|root|tmp|var|opt|usr|mnt|work|private|Users|scratch|data)/\S*|\b[A-Z]:\\\S*|\bsite-packages\S*"
 )
@@ -180,7 +180,7 @@ class Neutral:
 
 
 def as_it_ended(text: str) -> str:
-    """What is to be seen at the end of text that goes back to the begin of lines, as progress bars do.
+    """The text that a terminal shows at the end, where lines are rewritten as progress bars do.
 
     >>> as_it_ended("0 %\\r50 %\\rdone\\nnext")
     'done\\nnext'
@@ -246,7 +246,7 @@ def tidy(notebook: Any, neutral: Neutral) -> None:
 
 
 def place() -> dict[str, Any]:
-    """What notebooks run on here, without the machine's name."""
+    """Hardware and versions that notebooks run on, without the machine's name."""
     found: dict[str, Any] = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
     # In a process of its own: this one would hold memory of the GPU otherwise.
     asked = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"

@@ -1,4 +1,4 @@
-"""How fast a model on a GPU is compressed: ``compress_`` of a Llama of some size, whose weights are made on the GPU.
+"""Speed of compressing a model on a GPU: ``compress_`` of a Llama of some size, whose weights are made on the GPU.
 
     python pyext/benches/compress.py [--model 8b|1b|tiny] [--coder rans] [--residency device] [--repeats 1] [--parts]
 

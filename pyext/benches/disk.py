@@ -1,5 +1,5 @@
-"""How near reading compressed weights from disk comes to what the disk gives: `residency="disk"` against a plain reader
-of the same bytes, in the same run, both with a cold page cache.
+"""Throughput of reading compressed weights from disk: `residency="disk"` against a plain reader of the same bytes, in
+the same run, both with a cold page cache.
 
     python pyext/benches/disk.py target/disk.wcodec --make 8GB --device cuda
 

@@ -330,7 +330,7 @@ import os, pathlib, resource, sys, numpy as np, wcodec
 data = {"w": np.ones((64, 256), np.float32)}
 # The threads that encoding shares are there; a user that may have no more of them.
 wcodec.compress_to_bytes(data)
-# What is imported at first use, while its files can be read.
+# Names that are imported at first use, while their files can be read.
 save, decompress = wcodec.save_file, wcodec.decompress
 os.setgid(65534); os.setuid(65534)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))

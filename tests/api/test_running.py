@@ -244,7 +244,7 @@ def test_more_threads_than_there_can_be_are_refused(tmp_path: Path) -> None:
 _NO_THREADS = """
 import resource, sys, numpy as np, wcodec
 data = {"w": np.ones((64, 256), np.float32)}
-# What is imported at first use, while its files can be read.
+# Names that are imported at first use, while their files can be read.
 encode, InputError = wcodec.compress_to_bytes, wcodec.InputError
 # A user that may have no more threads than those that are there.
 import os; os.setgid(65534); os.setuid(65534)

@@ -264,7 +264,7 @@ import json, resource, sys, torch, transformers, wcodec
 folder, device, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 limits = settings.pop("limits", None)
 if limits:
-    # What torch loads and compiles when it generates is there before.
+    # A small model first: torch loads and compiles for generation before the limits hold.
     small = transformers.LlamaConfig(
         vocab_size=1000, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4
     )
