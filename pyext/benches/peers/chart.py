@@ -15,7 +15,7 @@ from matplotlib.text import Annotation, Text
 from .catalogue import PEERS
 from .report import BF16, Json, order, value
 
-# One meaning for each colour, as in docs/chart.py; on white, which a dark page shows as well.
+# One meaning for each colour; on white, which a dark page shows as well.
 OURS, OTHERS, LINES = "#1f6feb", "#57606a", "#d0d7de"
 # Positions of a name beside its point, the best first: offsets in points, and the side of the text at the point.
 PLACES = (
