@@ -60,7 +60,7 @@ assert replaced.bytes_after < replaced.bytes_before / 3.9
 # A file format that gives every value the same number of bits wastes space where some values are more frequent than
 # others. An **entropy coder** gives a value that occurs with probability *p* about $-\log_2 p$ bits: frequent values
 # get short codes, rare ones long codes. The average, $H = -\sum p \log_2 p$ bits, is the **entropy** of the values.
-# Where each value is coded by itself, with the same probabilities, no lossless code needs fewer bits on average. (This
+# No lossless code that codes each value by itself, with the same probabilities, needs fewer bits on average. (This
 # is the *order-0* entropy: a value is not predicted from the ones before it.)
 #
 # wcodec does two things with a weight matrix:
@@ -121,9 +121,10 @@ assert np.abs(symbols.astype(int)).max() <= 127
 # nothing else were stored: the distance to the tick is the cost of scales, tables and chunk offsets. (A **chunk** is a
 # piece of a tensor that is decoded independently; its offset says where it begins.)
 #
-# A ratio of 2 would be plain int8. The rows of this small model are short (192 or 512 weights), and in a short row the
+# A ratio of 2 would be plain int8. The rows of this small model are short (192 or 512 weights). In a short row the
 # largest weight is not much larger than the others, so its symbols use the whole range and hardly compress. Long rows
-# with a few large weights, as in large models, compress better: see docs/measurements.md for a model of TinyLlama's shapes.
+# with a few large weights, as in large models, compress better: see docs/measurements.md for a model of TinyLlama's
+# shapes.
 
 # %%
 ax = container.plot.ratio()

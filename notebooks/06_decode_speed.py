@@ -83,9 +83,9 @@ plt.show()
 # %% [markdown]
 # This notebook measures both, in one run:
 #
-# - coders `rans`, `huffman`, `zstd` and `raw` beside plain zstd and a copy of memory, on the CPU;
-# - what instruction sets and threads change, and what a speed means for a token;
-# - on a GPU: the same containers decoded there, in CUDA graphs, beside the device's own copies and nvCOMP.
+# - Coders `rans`, `huffman`, `zstd` and `raw` beside plain zstd and a copy of memory, on the CPU.
+# - The effect of instruction sets and threads, and of a speed on a token.
+# - On a GPU: the same containers decoded there, in CUDA graphs, beside the device's own copies and nvCOMP.
 #
 # It takes about 20 seconds on two CPU cores. Speeds are those of the machine that runs it and of what else runs on
 # it: compare rows with each other. Sizes are the same everywhere.
@@ -164,7 +164,7 @@ assert over["rans, pair"] == min(over.values())
 # each, then again, so that a busy moment of the machine hits all of them. We show medians, and the middle half of the
 # calls as spread.
 #
-# What a call includes: the decoding, one thread, a check of the result's hash (wcodec only), allocation of the
+# A call includes the decoding, one thread, a check of the result's hash (wcodec only), allocation of the
 # result, and Python's call. `raw` decodes nothing, so its row is what all that costs; it bounds the others.
 # `np.copyto` copies 8 MiB between arrays that exist already. `make bench` measures the coders alone, in Rust, without
 # allocation and hash.
@@ -214,8 +214,8 @@ for name, seconds in timings.items():
     )
 
 # %% [markdown]
-# The same as a picture: further to the left is smaller, and the left edge is the entropy; further up is faster. Bars are
-# the middle half of the calls, hollow points have the layout `byte`. `raw`, which removes nothing, is the broken line: no
+# In the picture, further to the left is smaller, and the left edge is the entropy; further up is faster. Bars are the
+# middle half of the calls, hollow points have the layout `byte`. `raw`, which removes nothing, is the broken line: no
 # coder can be faster in a call like this.
 
 
@@ -268,8 +268,8 @@ plt.show()
 #
 # ## Threads
 #
-# Chunks are decoded independently, so cores share them. What does not scale is the rest of the call: allocation, and
-# the hash over the whole result. A machine whose cores are busy shows less.
+# Chunks are decoded independently, so cores share them. The rest of the call does not scale: allocation, and the hash
+# over the whole result. A machine whose cores are busy shows less.
 
 # %%
 COUNTS = [1, 2, 4, 8, 16]
@@ -362,7 +362,7 @@ for found in quantized.values():
 # ## On a GPU
 #
 # `GpuDecoder` keeps containers compressed in the GPU's memory and decodes them there, to int8 or, in the same pass,
-# times the scales to bf16. How to measure that:
+# times the scales to bf16. These points matter for measuring it:
 #
 # - **Many copies.** A GPU's cache holds tens of megabytes. 32 matrices, 256 MiB decoded, exceed it, as a model's
 #   layers do.

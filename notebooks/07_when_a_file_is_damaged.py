@@ -116,8 +116,9 @@ assert caught.tensor == victim.name and caught.file == str(bad_file)
 assert caught.offset == segment.offset
 
 # %% [markdown]
-# What needs all tensors refuses the file: there is no half-loaded result. (`wcodec.load_model` does not decode layers
-# when it loads them. There the same error comes at the latest when the damaged layer is called for the first time.)
+# Functions that need all tensors refuse the file: there is no half-loaded result. (`wcodec.load_model` does not decode
+# layers when it loads them. There the same error comes at the latest when the damaged layer is called for the first
+# time.)
 
 # %%
 try:
@@ -278,9 +279,9 @@ assert sorted(Path(folder.name).iterdir()) == before
 # %% [markdown]
 # ## In a script
 #
-# `wcodec verify` exits with 0 if everything is in order, with 1 if there is damage (or a difference from `--against`),
-# and with 2 if the command could not do its work, for example because there is no such file. `--json` prints the
-# details.
+# `wcodec verify` exits with 0 if everything is in order, and with 1 if there is damage (or a difference from
+# `--against`). It exits with 2 if the command could not do its work, for example because there is no such file.
+# `--json` prints the details.
 
 # %%
 bad_file.write_bytes(damaged(place))
@@ -328,9 +329,9 @@ assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items
 # ## On a GPU
 #
 # `GpuDecoder` compares the hashes of segments before it sends them to the GPU, so the damage above is refused there in
-# the same way. What happens to bytes that change later, in the GPU's memory? Kernels do not hash what they decode, but
-# each chunk has to end in a valid state. The kernels check that, and `check()` raises if one did not. Here
-# `check=False` leaves out the first comparison, to let damage through to the kernels.
+# the same way. Bytes may also change later, in the GPU's memory. Kernels do not hash decoded data, but each chunk has
+# to end in a valid state. The kernels check that, and `check()` raises if one did not. Here `check=False` leaves out
+# the first comparison, to let damage through to the kernels.
 #
 # The ends of streams are a weaker test than a hash: they do not see the raw sign and low bits, and a changed symbol may
 # end in a valid state. Damage in one tensor never reaches another one.

@@ -50,12 +50,12 @@ ax = report.plot.kl()
 # %% [markdown]
 # `frontier` quantizes all linear layers of the model in several ways, decodes what it encoded, and measures
 # `KL(original || quantized)` on text that the model was not trained on: how far the predictions have moved, in nats per
-# token ([notebook 5](05_quality.ipynb) explains it). After the figures, this notebook shows
+# token ([notebook 5](05_quality.ipynb) explains it). After the figures, this notebook shows these:
 #
-# - what one matrix looks like at 4, 3 and 2 bits, and how far that is from the bound of information theory;
-# - which matrices suffer, and how a calibration foresees it;
-# - what calibration adds at the same bits;
-# - a budget in bytes: the package chooses where bits go.
+# - One matrix at 4, 3 and 2 bits, and its distance from the bound of information theory.
+# - The matrices that suffer, and how a calibration foresees it.
+# - The gain by calibration at the same bits.
+# - A budget in bytes: the package chooses where bits go.
 #
 # It takes less than a minute on a CPU. On a GPU the models run there.
 
@@ -110,9 +110,10 @@ for bits, ax in zip((4, 3, 2), axes, strict=True):
 
 # %% [markdown]
 # How good is that? For normally distributed weights no code of *b* bits per weight can have an error below $2^{-b}$ of
-# their size (root mean square): 6.02 dB for each bit. Rounding and an entropy coder stay 1.53 dB away from that at best.
-# The **trellis** has levels twice as fine, of which each symbol allows every other one, and takes the best path through
-# a row: 0.9 dB better. What is stored beside symbols costs the rest: scales are 16 bits a row, and rows are short here.
+# their size (root mean square): 6.02 dB for each bit. Rounding and an entropy coder stay 1.53 dB away from that at
+# best. The **trellis** has levels twice as fine, of which each symbol allows every other one, and takes the best path
+# through a row: 0.9 dB better. The bytes beside symbols cost the rest: scales are 16 bits a row, and rows are short
+# here.
 
 # %%
 print("bits   error: plain  trellis   bound      dB from the bound: plain  trellis")
@@ -135,8 +136,8 @@ for bits in (4, 3, 2):
 # %% [markdown]
 # ## Which matrices suffer
 #
-# The same error does not matter equally everywhere. We quantize the model to 3 bits, and then put one decoded matrix at
-# a time into the original: what is measured is the damage of this matrix alone.
+# An error does not matter equally everywhere. We quantize the model to 3 bits, and then put one decoded matrix at a
+# time into the original: so the loss of this matrix alone is measured.
 #
 # `collect_statistics` foresees it, from some text that the model writes by itself, here 2,048 tokens. It finds for each
 # matrix the **Fisher information**: how strongly predictions depend on its weights. Half of it, times the squared error,
@@ -241,7 +242,7 @@ worth = math.log(kl["weights alone"] / kl["steps and error feedback"]) / per_bit
 print(f"calibration is worth {worth:.2f} bits of 3 here")
 
 # %% [markdown]
-# Where the bits went: the last of these files, each matrix, beside the 3 bits of all.
+# The bits went here: the last of these files, each matrix, beside the 3 bits of all.
 
 # %%
 ax = written.plot.heatmap("bits")

@@ -109,7 +109,8 @@ assert len(seen) > 20 and judged[-1][1] < judged[0][1] - 0.1
 # %% [markdown]
 # ## Another model with the same weights
 #
-# The same with ordinary layers, which hold what the compressed ones decode to. Both compute in float32 here.
+# The second model has ordinary layers, which hold the decoded weights of the compressed ones. Both compute in float32
+# here.
 
 # %%
 compressed, dequantized = load(), load()
@@ -146,9 +147,9 @@ assert judged[-1][1] < judged[0][1] - 0.1
 # %% [markdown]
 # ## What autograd keeps
 #
-# For the backward pass, a graph keeps tensors that the gradients are computed from. Of an ordinary frozen layer that is
-# its weight, which is there anyway. A compressed layer's weight is not: it would have to be stored for each layer, and
-# is decoded again instead.
+# For the backward pass, a graph keeps tensors that the gradients are computed from. For an ordinary frozen layer that
+# is its weight, which is there anyway. A compressed layer has no such weight: it would have to be stored for each
+# layer, and is decoded again instead.
 
 # %%
 
@@ -218,4 +219,4 @@ assert loss_on(merged, unseen) < judged[0][1] - 0.1
 # - Weights are decoded in the backward pass again, and autograd keeps none of them.
 # - The adapter is a small file of its own, and can be merged.
 #
-# What else trains, what does not, and what memory it takes: [fine-tuning](../docs/fine-tuning.md).
+# [Fine-tuning](../docs/fine-tuning.md) lists what else trains, what does not, and the memory that it takes.
