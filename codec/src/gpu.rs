@@ -76,8 +76,11 @@ pub use norm::{Norm, NormKind, NormVectors, Norms};
 pub use options::GpuOptions;
 pub use residency::Residency;
 pub use stream::{Event, Stream};
-pub use task::{Activation, Around, Factor, FactorPart, RowIds, Target, Vectors};
+pub use task::{Activation, Epilogue, Factor, FactorPart, RowIds, Target, Vectors};
 pub use timing::TimedDecoder;
+
+/// An [`Epilogue`] by its former name.
+pub type Around = Epilogue;
 
 /// A [`Batch`] of a [`HostDecoder`].
 pub type HostBatch = Batch;

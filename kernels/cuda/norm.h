@@ -1,7 +1,7 @@
-// A norm of whole vectors by a kernel of its own, for what products cannot do around them (around.h): norms behind products, whose results are
+// A norm of whole vectors by a kernel of its own, for what an epilogue of products cannot do (product_epilogue.h): norms behind products, whose results are
 // added to a residual, and LayerNorms, which take the mean off before they multiply.
 #pragma once
-#include "around.h"
+#include "product_epilogue.h"
 
 // The sum of what all threads of the block have, in the same order for every launch. All of them call it.
 DEVICE float block_sum(float v) {

@@ -7,11 +7,11 @@
 // in shared memory; when all are done, these sums are added up in the order of the columns, multiplied by the rows' scales, and written. So
 // the order of all sums is that of the file, whatever is launched. A chunk that is damaged makes its rows NaN.
 //
-// What else a launch does in a block of a model, in front of the products and behind them, is in around.h.
+// The epilogue of a launch, as in a block of a model, is in product_epilogue.h.
 //
 // Weights do not depend on the launch before this one: where few are decoded, they are before the vectors are waited for.
 #pragma once
-#include "around.h"
+#include "product_epilogue.h"
 #include "emit.h"
 #include "quad.h"
 #include "single.h"
@@ -254,11 +254,11 @@ struct Multiplier<1, BF16, EARLY> {
   typedef MultiplyOne<BF16, EARLY> Type;
 };
 
-// What there is of what is in around.h.
-#define AROUND_NORM 1u
-#define AROUND_RESIDUAL 2u
-#define AROUND_SCALED 4u
-#define AROUND_PART 8u
+// The steps of this launch's epilogue (product_epilogue.h).
+#define EPILOGUE_NORM 1u
+#define EPILOGUE_RESIDUAL 2u
+#define EPILOGUE_SCALED 4u
+#define EPILOGUE_PART 8u
 
 // One of a block's results: number `at` of them, rows of a strip before vectors before strips.
 template <bool BF16>
@@ -271,7 +271,7 @@ struct Result {
   u32 from, tiles;  // where the first chunk's part lies, and how many there are
   float by;         // the row's scale
   u64 to;           // where it is to be written
-  u32 around;       // AROUND_*
+  u32 epilogue;       // EPILOGUE_*
 
   DEVICE_MEMBER Result() : scale(0), bias(0), gain(0), residual(0), place(~0u) {}
   DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : Result() {
@@ -294,19 +294,19 @@ struct Result {
     tiles = t.tiles;
     by = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
     to = batch.y + (u64)place * 2;
-    around = (batch.squared ? AROUND_NORM : 0) | (batch.residual ? AROUND_RESIDUAL : 0) | (batch.scaled ? AROUND_SCALED : 0) |
-             (f.part != PART_RESULT ? AROUND_PART : 0);
+    epilogue = (batch.squared ? EPILOGUE_NORM : 0) | (batch.residual ? EPILOGUE_RESIDUAL : 0) | (batch.scaled ? EPILOGUE_SCALED : 0) |
+             (f.part != PART_RESULT ? EPILOGUE_PART : 0);
   }
   // Leaves that in shared memory, where it takes no register meanwhile, and finds it again.
   DEVICE_MEMBER void leave(u32 known) const {
-    sts128(known, {from, tiles << 4 | around, f32_bits(by), place});
+    sts128(known, {from, tiles << 4 | epilogue, f32_bits(by), place});
     sts64(known + 16, {(u32)to, (u32)(to >> 32)});
   }
   static DEVICE_MEMBER Result left(u32 known) {
     const Vec4 a = lds128(known);
     const Vec2 b = lds64(known + 16);
     Result r;
-    r.from = a.x, r.tiles = a.y >> 4, r.around = a.y & 15, r.by = bits_f32(a.z), r.place = a.w;
+    r.from = a.x, r.tiles = a.y >> 4, r.epilogue = a.y & 15, r.by = bits_f32(a.z), r.place = a.w;
     r.to = (u64)b.y << 32 | b.x;
     return r;
   }
@@ -316,8 +316,8 @@ struct Result {
   DEVICE_MEMBER void ask(const FactorsBatch& batch, const Factor& f, u32 vector) {
     if (!there()) return;
     const u32 in_vector = place - f.before * batch.vectors - vector * f.stride;
-    if (around & AROUND_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
-    if (around & AROUND_SCALED) gain = load16((const u8*)batch.gain + (u64)in_vector * 2);
+    if (epilogue & EPILOGUE_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
+    if (epilogue & EPILOGUE_SCALED) gain = load16((const u8*)batch.gain + (u64)in_vector * 2);
     if (f.bias) bias = load16((const u8*)f.bias + (u64)(in_vector - f.place) * 2);
   }
 
@@ -326,14 +326,14 @@ struct Result {
     float sum = 0;
 #pragma unroll 8
     for (u32 k = 0; k < tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
-    const float all = around & AROUND_NORM ? mul_rn(by, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : by;
+    const float all = epilogue & EPILOGUE_NORM ? mul_rn(by, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : by;
     return add_rn(mul_rn(sum, all), H::to_f32(bias));
   }
   DEVICE_MEMBER void write(const FactorsBatch& batch, float v) const {
-    if (around & AROUND_RESIDUAL) v = fma_rn(v, bits_f32(batch.residual_scale), H::to_f32(residual));
+    if (epilogue & EPILOGUE_RESIDUAL) v = fma_rn(v, bits_f32(batch.residual_scale), H::to_f32(residual));
     const u32 y = H::of(v);
     stg16((u8*)to, y);
-    if (around & AROUND_SCALED) {
+    if (epilogue & EPILOGUE_SCALED) {
       const float by = fma_rn(H::to_f32(gain), bits_f32(batch.gain_scale), bits_f32(batch.gain_offset));
       stg16((u8*)batch.scaled + (u64)place * 2, H::of(mul_rn(H::to_f32(y), by)));
     }
@@ -438,7 +438,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     if (at != thread_index()) result = asked(at);
     if (!result.there()) continue;
     const float v = result.sum(batch, t, at, each);
-    if (result.around & AROUND_PART) stg32(Stash(batch, f).own + result.place, f32_bits(v));
+    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, f).own + result.place, f32_bits(v));
     else result.write(batch, activated(batch.activation, v));
   }
   if (f.part == PART_RESULT) return;

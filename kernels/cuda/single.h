@@ -17,7 +17,7 @@
 // A warp computes the digits of a tile by itself: between two launches there is nothing else to do, and waiting for
 // other warps would take longer.
 #pragma once
-#include "around.h"
+#include "product_epilogue.h"
 #include "tile.h"
 #include "walk.h"
 

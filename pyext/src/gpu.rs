@@ -1,8 +1,8 @@
 //! Decoding on GPUs, into memory that the caller has.
 
-mod around;
 mod batch;
 mod decoder;
+mod epilogue;
 mod fetch;
 mod graph;
 mod info;
@@ -18,9 +18,9 @@ use pyo3::prelude::*;
 use wcodec::gpu::{Device, Factor, FactorPart, GpuOptions, Stream, Target};
 use wcodec::{Cancel, Dtype, Result};
 
-pub use around::Around;
 pub use batch::DecodeBatch;
 pub use decoder::TensorDecoder;
+pub use epilogue::Epilogue;
 pub use fetch::{Fetchers, OnDevice};
 pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};

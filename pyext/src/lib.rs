@@ -35,7 +35,7 @@ mod _native {
     #[pymodule_export]
     use crate::gguf::Gguf;
     #[pymodule_export]
-    use crate::gpu::{Around, DecodeBatch, DeviceMemory, DeviceSizes, GpuNorms, RowLookup, TensorDecoder};
+    use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, Epilogue, GpuNorms, RowLookup, TensorDecoder};
     #[pymodule_export]
     use crate::gpu::{
         gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,

@@ -457,7 +457,7 @@ def test_layers(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> No
             decoder.decode_layer(wcodec.compress_to_bytes(other)[0])
 
 
-AROUND = {
+EPILOGUE = {
     "squared": 16,
     "epsilon": 0.5,
     "norm_factor": 2.0,
@@ -473,23 +473,23 @@ AROUND = {
 }
 
 
-def test_work_around_products_goes_by_names() -> None:
+def test_epilogues_go_by_names() -> None:
     """Each field has a name of its own, by default it asks for nothing, and no other names are taken."""
     ones = {"norm_factor": 1.0, "gain_scale": 1.0, "residual_scale": 1.0}
-    plain = {name: 0 for name in AROUND} | ones | {"epsilon": 0.0, "gain_offset": 0.0, "activation": None}
+    plain = {name: 0 for name in EPILOGUE} | ones | {"epsilon": 0.0, "gain_offset": 0.0, "activation": None}
 
     def text(fields: dict[str, Any]) -> str:
         # An activation is a variant of Rust's, if it is there.
         shown = {name: f"Some({value.title()})" if isinstance(value, str) else value for name, value in fields.items()}
-        return "Around { " + ", ".join(f"{name}: {value}" for name, value in shown.items()) + " }"
+        return "Epilogue { " + ", ".join(f"{name}: {value}" for name, value in shown.items()) + " }"
 
-    assert repr(_native.Around()) == text(plain)
-    assert repr(_native.Around(**AROUND)) == text(AROUND)
-    for name, value in AROUND.items():
-        assert repr(_native.Around(**{name: value})) == text(plain | {name: value})
+    assert repr(_native.Epilogue()) == text(plain)
+    assert repr(_native.Epilogue(**EPILOGUE)) == text(EPILOGUE)
+    for name, value in EPILOGUE.items():
+        assert repr(_native.Epilogue(**{name: value})) == text(plain | {name: value})
     with pytest.raises(TypeError):
-        _native.Around(16)
+        _native.Epilogue(16)
     with pytest.raises(TypeError):
-        _native.Around(normed=16)
+        _native.Epilogue(normed=16)
     with pytest.raises(wcodec.InputError, match="no kernel has the activation 'swish'.*gelu_tanh"):
-        _native.Around(activation="swish")
+        _native.Epilogue(activation="swish")

@@ -10,8 +10,8 @@ use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductItem, Produ
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::task::{
-    Activation, Around, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches, symbols_batch,
-    symbols_item,
+    Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches,
+    symbols_batch, symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -177,8 +177,8 @@ impl Launcher {
         if vectors.count == 0 {
             return Ok(());
         }
-        let around = vectors.around;
-        let Around { squared, residual, scaled, stash, arrivals, .. } = around;
+        let epilogue = vectors.epilogue;
+        let Epilogue { squared, residual, scaled, stash, arrivals, .. } = epilogue;
         let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
             return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
@@ -189,7 +189,7 @@ impl Launcher {
             let (x_stride, later) = (vectors.x_stride as u64, later(launch));
             if later > 0 && (squared | residual | scaled | stash) != 0 {
                 return Err(Error::input("matrices of other vectors each, with more to be done than to multiply")
-                    .advice("leave `around` as it is by default"));
+                    .advice("leave `epilogue` as it is by default"));
             }
             // Kernels count bytes from the first vector in 32 bits.
             if x_stride.saturating_mul(2 * (vectors.count as u64 + u64::from(later))) > u32::MAX.into() {
@@ -205,17 +205,17 @@ impl Launcher {
                         && (vectors.count == 1 && later == 0 || x_stride.is_multiple_of(8)),
                 ),
                 squared,
-                epsilon: around.epsilon.to_bits(),
-                norm_factor: around.norm_factor.to_bits(),
+                epsilon: epilogue.epsilon.to_bits(),
+                norm_factor: epilogue.norm_factor.to_bits(),
                 share: (1.0 / launch.params.items[0].tiles.cols as f32).to_bits(),
                 residual,
                 scaled,
-                gain: around.gain,
-                gain_scale: around.gain_scale.to_bits(),
+                gain: epilogue.gain,
+                gain_scale: epilogue.gain_scale.to_bits(),
                 // Kernels add it behind that product, which is exact.
-                gain_offset: (around.gain_offset * around.gain_scale).to_bits(),
-                residual_scale: around.residual_scale.to_bits(),
-                activation: around.activation.unwrap_or(usual(gated(launch))) as u32,
+                gain_offset: (epilogue.gain_offset * epilogue.gain_scale).to_bits(),
+                residual_scale: epilogue.residual_scale.to_bits(),
+                activation: epilogue.activation.unwrap_or(usual(gated(launch))) as u32,
                 stash,
                 arrivals,
                 ..*launch.params

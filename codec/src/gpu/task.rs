@@ -67,8 +67,8 @@ pub struct Vectors {
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
     /// Gates and their values give results together.
     pub y: u64,
-    /// Other work of the launch, as in blocks of models.
-    pub around: Around,
+    /// The launch's epilogue, as in blocks of models.
+    pub epilogue: Epilogue,
 }
 
 /// A function of numbers that neural networks apply to the results of a layer. The variants are the kernels' `ACTIVATION_*`.
@@ -124,10 +124,11 @@ impl Activation {
     }
 }
 
-/// Steps of a launch of products in front of them and behind them. All addresses are the device's; 0 is for a step that
-/// is not to be done.
+/// The epilogue of a launch of products: what it does with them before it writes results. An RMSNorm in front of the
+/// products is part of it, since results can be divided by the root afterwards. All addresses are the device's; 0 is for
+/// a step that is not to be done.
 #[derive(Clone, Copy, Debug)]
-pub struct Around {
+pub struct Epilogue {
     /// Address of vectors that lie as those to multiply with do: each result is multiplied by `norm_factor / sqrt(mean(squares) + epsilon)`, of
     /// the squares of its vector here. With these as `h` and `h * gain` as what to multiply with, that is an RMSNorm in front.
     pub squared: u64,
@@ -144,7 +145,7 @@ pub struct Around {
     pub gain: u64,
     /// By what results are multiplied besides; a power of two rounds nothing.
     pub gain_scale: f32,
-    /// Is added to `gain` before: gains of some norms are stored without the 1 that they are around.
+    /// Is added to `gain` before: gains of some norms are stored without the 1 that they lie around.
     pub gain_offset: f32,
     /// By what results are multiplied before the residual is added.
     pub residual_scale: f32,
@@ -158,7 +159,7 @@ pub struct Around {
     pub arrivals: u64,
 }
 
-impl Default for Around {
+impl Default for Epilogue {
     fn default() -> Self {
         Self {
             squared: 0,

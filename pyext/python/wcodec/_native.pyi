@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Around",
+    "Epilogue",
     "Comparison",
     "Container",
     "DecodeBatch",
@@ -240,12 +240,12 @@ class TensorDecoder:
 class DecodeBatch:
     def launch(self, stream: int) -> None: ...
     def multiply(self, x: int, stride: int, count: int, y: int, stream: int) -> None: ...
-    def multiply_around(self, x: int, stride: int, count: int, y: int, stream: int, around: Around) -> None: ...
+    def multiply_with_epilogue(self, x: int, stride: int, count: int, y: int, stream: int, epilogue: Epilogue) -> None: ...
     def prefetch(self) -> None: ...
     def slots(self) -> int: ...
 
 @final
-class Around:
+class Epilogue:
     def __new__(
         cls,
         *,
@@ -261,7 +261,7 @@ class Around:
         activation: str | None = None,
         stash: int = 0,
         arrivals: int = 0,
-    ) -> Around: ...
+    ) -> Epilogue: ...
 
 @final
 class RowLookup:

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use wcodec::gpu::{Batch, Vectors};
 use wcodec::{Cancel, Result};
 
-use super::around::Around;
+use super::epilogue::Epilogue;
 use super::{crate_stream, named};
 use crate::progress::{detached, run};
 
@@ -58,12 +58,12 @@ impl DecodeBatch {
         self.products(py, &Vectors { x, x_stride: stride, count, y, ..Vectors::default() }, stream)
     }
 
-    /// As `multiply`, with the work before and after the products that `around` describes.
+    /// As `multiply`, with an epilogue.
     #[expect(
         clippy::too_many_arguments,
         reason = "one call for each launch of a model: only what differs from the plain one is an object"
     )]
-    fn multiply_around(
+    fn multiply_with_epilogue(
         &self,
         py: Python<'_>,
         x: u64,
@@ -71,9 +71,9 @@ impl DecodeBatch {
         count: usize,
         y: u64,
         stream: usize,
-        around: &Around,
+        epilogue: &Epilogue,
     ) -> PyResult<()> {
-        self.products(py, &Vectors { x, x_stride: stride, count, y, around: around.inner() }, stream)
+        self.products(py, &Vectors { x, x_stride: stride, count, y, epilogue: epilogue.inner() }, stream)
     }
 
     /// Begins to copy the bytes to the GPU; does nothing where they are there.

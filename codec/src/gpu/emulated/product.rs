@@ -6,7 +6,7 @@ use super::*;
 use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, unfused};
 use half::{bf16, f16};
 
-mod around;
+mod epilogue;
 mod random;
 
 /// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.

@@ -85,7 +85,7 @@ class Launch:
         ]
         native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)
         self._multiply = native.multiply
-        self._multiply_around = native.multiply_around
+        self._multiply_around = native.multiply_with_epilogue
         self._native = native
         self._chain = first.chain
         # The place among streamed weights: launches say when they were used, so that the next ones are fetched.
@@ -140,7 +140,7 @@ class Launch:
             stash, arrivals = room.data_ptr(), words.data_ptr()
         else:
             self._keep(stream, gains)
-        around = _native.Around(
+        around = _native.Epilogue(
             squared=0 if norm is None else h.data_ptr(),
             epsilon=0.0 if norm is None else norm.epsilon,
             norm_factor=1.0 if norm is None else 1 / norm.scale,
@@ -170,10 +170,10 @@ class Launch:
         self._keep(stream, () if norm is None else (norm.gain,))
         scaled = None
         if norm is None:
-            around = _native.Around(residual=residual.data_ptr(), residual_scale=multiplier)
+            around = _native.Epilogue(residual=residual.data_ptr(), residual_scale=multiplier)
         else:
             scaled = torch.empty_like(residual)
-            around = _native.Around(
+            around = _native.Epilogue(
                 residual=residual.data_ptr(),
                 residual_scale=multiplier,
                 scaled=scaled.data_ptr(),

@@ -1,11 +1,11 @@
-//! The work of launches around their products: an RMSNorm in front; gates, a residual and gains behind.
+//! Epilogues of launches of products: an RMSNorm, gates, a residual and gains.
 
 use super::*;
 use crate::gpu::Activation;
 
-/// The work of a launch besides the products.
+/// The steps of an epilogue.
 #[derive(Clone, Copy, Debug, Default)]
-struct What {
+struct Steps {
     norm: bool,
     gated: bool,
     residual: bool,
@@ -58,16 +58,16 @@ fn u16s(bytes: &[u8]) -> Vec<u16> {
 }
 
 /// Results, and those that are scaled.
-fn multiply_around(
+fn multiply_with_epilogue(
     tensors: &mut [Loaded],
     inputs: &Inputs,
     bias: Option<&Buffer>,
-    what: What,
+    steps: Steps,
     room: &mut Room,
     limits: Limits,
     seed: u64,
 ) -> (Vec<u16>, Vec<u16>, BTreeSet<String>) {
-    let part = |i: usize| if what.gated { [abi::PART_GATE, abi::PART_VALUE][i % 2] } else { abi::PART_RESULT };
+    let part = |i: usize| if steps.gated { [abi::PART_GATE, abi::PART_VALUE][i % 2] } else { abi::PART_RESULT };
     let (items, rows) = items(tensors, inputs.kind, bias, &|s| 0..s, &part);
     let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
     out.fill(POISON);
@@ -83,31 +83,31 @@ fn multiply_around(
         arrivals.address(),
     ];
     let set = |params: &mut abi::FactorsBatch| {
-        params.activation = what.activation as u32;
-        if what.norm {
+        params.activation = steps.activation as u32;
+        if steps.norm {
             params.squared = places[0];
             params.epsilon = EPSILON.to_bits();
             params.norm_factor = FACTOR.to_bits();
             params.share = (1.0 / cols as f32).to_bits();
         }
-        if what.residual {
+        if steps.residual {
             params.residual = places[1];
             params.residual_scale = RESIDUAL_SCALE.to_bits();
         }
-        if what.scaled {
+        if steps.scaled {
             params.gain = places[2];
             params.scaled = places[3];
             params.gain_scale = GAIN_SCALE.to_bits();
             params.gain_offset = (GAIN_OFFSET * GAIN_SCALE).to_bits();
         }
-        if what.gated {
+        if steps.gated {
             params.stash = places[4];
             params.arrivals = places[5];
         }
     };
     let mut more = vec![
         Memory::read::<u8>(&squared.memory),
-        // Another launch may have written them: loads of what never changes would be mistakes.
+        // Another launch may have written them: loads of steps never changes would be mistakes.
         Memory::write::<u8>(residual),
         Memory::write::<u8>(gain),
         Memory::write::<u8>(scaled),
@@ -153,11 +153,11 @@ fn exact(
     inputs: &Inputs,
     room: &Room,
     bias: &Buffer,
-    what: What,
+    steps: Steps,
     (vector, row): (usize, usize),
     (rows, cols): (usize, usize),
 ) -> f64 {
-    let norm = if what.norm {
+    let norm = if steps.norm {
         let squares: f64 = (0..cols).map(|c| room.squared.get(vector, c).powi(2)).sum();
         f64::from(FACTOR) / (squares / cols as f64 + f64::from(EPSILON)).sqrt()
     } else {
@@ -167,11 +167,11 @@ fn exact(
         let sum: f64 = (0..cols).map(|c| w[row * cols + c] * inputs.get(vector, c)).sum();
         sum * norm + number(inputs.kind, &bias[2 * row..])
     };
-    let mut result = activated(what.activation, product(&weights[0]));
-    if what.gated {
+    let mut result = activated(steps.activation, product(&weights[0]));
+    if steps.gated {
         result *= product(&weights[1]);
     }
-    if what.residual {
+    if steps.residual {
         result *= f64::from(RESIDUAL_SCALE);
         result += number(inputs.kind, &room.residual[2 * (vector * rows + row)..]);
     }
@@ -192,18 +192,18 @@ fn rate(bits: f64, huffman: bool) -> EncodeOptions {
 fn norms_gates_residuals_and_gains() {
     let mut rng = StdRng::seed_from_u64(82);
     let all = [
-        What { norm: true, ..What::default() },
-        What { residual: true, scaled: true, ..What::default() },
-        What { norm: true, gated: true, activation: Activation::Silu, ..What::default() },
-        What { norm: true, gated: true, residual: true, scaled: true, activation: Activation::Silu },
-        What { norm: true, gated: true, activation: Activation::GeluTanh, ..What::default() },
-        What { gated: true, activation: Activation::Gelu, ..What::default() },
-        What { norm: true, activation: Activation::ReluSquared, ..What::default() },
-        What { activation: Activation::Relu, residual: true, ..What::default() },
-        What { gated: true, residual: true, ..What::default() },
+        Steps { norm: true, ..Steps::default() },
+        Steps { residual: true, scaled: true, ..Steps::default() },
+        Steps { norm: true, gated: true, activation: Activation::Silu, ..Steps::default() },
+        Steps { norm: true, gated: true, residual: true, scaled: true, activation: Activation::Silu },
+        Steps { norm: true, gated: true, activation: Activation::GeluTanh, ..Steps::default() },
+        Steps { gated: true, activation: Activation::Gelu, ..Steps::default() },
+        Steps { norm: true, activation: Activation::ReluSquared, ..Steps::default() },
+        Steps { activation: Activation::Relu, residual: true, ..Steps::default() },
+        Steps { gated: true, residual: true, ..Steps::default() },
     ];
     let mut kernels = BTreeSet::new();
-    for (i, what) in all.into_iter().enumerate() {
+    for (i, steps) in all.into_iter().enumerate() {
         for (j, options) in all_options().into_iter().enumerate().skip(i % 3).step_by(3) {
             // The last strip is not whole, and neither are the last columns.
             let (rows, cols) = [(150, 300), (64, 640)][j % 2];
@@ -211,7 +211,7 @@ fn norms_gates_residuals_and_gains() {
             let container = Container::from_bytes(encode(&source, &options)).unwrap();
             let mut tensors = Vec::new();
             let mut weights = Vec::new();
-            for name in ["w0", "w1"].into_iter().take(1 + usize::from(what.gated)) {
+            for name in ["w0", "w1"].into_iter().take(1 + usize::from(steps.gated)) {
                 let Some(t) = Loaded::new(&container.bytes_of(name, &oracle()).unwrap()) else { continue };
                 if unfused(&t.plan).is_none() {
                     let bytes = container.read_as(name, Dtype::F32, &oracle()).unwrap();
@@ -220,19 +220,19 @@ fn norms_gates_residuals_and_gains() {
                     tensors.push(t);
                 }
             }
-            if tensors.len() < 1 + usize::from(what.gated) {
+            if tensors.len() < 1 + usize::from(steps.gated) {
                 continue;
             }
             let kind = [OutputKind::F16, OutputKind::BF16][(i + j / 3) % 2];
             // Squares get smaller inputs, so that nothing is beyond the largest f16.
-            let size = if what.activation == Activation::ReluSquared { 0.05 } else { 0.5 };
+            let size = if steps.activation == Activation::ReluSquared { 0.05 } else { 0.5 };
             let count = [1, 16, 3][j % 3];
             let inputs = Inputs::new(&mut rng, kind, count, cols, size);
             let bias = random(&mut rng, kind, rows);
             let mut room = Room::new(&mut rng, &inputs, rows, cols);
             let limits = [LARGE, SMALL, ROOMY][j % 3];
             let run = |tensors: &mut [Loaded], room: &mut Room, limits, seed| {
-                multiply_around(tensors, &inputs, Some(&bias), what, room, limits, seed)
+                multiply_with_epilogue(tensors, &inputs, Some(&bias), steps, room, limits, seed)
             };
             let (y, scaled, used) = run(&mut tensors, &mut room, limits, 2 * j as u64);
             // Results depend neither on the order of blocks nor on the device's limits.
@@ -243,15 +243,15 @@ fn norms_gates_residuals_and_gains() {
             for vector in 0..count {
                 for row in 0..rows {
                     let at = vector * rows + row;
-                    let want = exact(&weights, &inputs, &room, &bias, what, (vector, row), (rows, cols));
+                    let want = exact(&weights, &inputs, &room, &bias, steps, (vector, row), (rows, cols));
                     let got = number(kind, &y[at].to_le_bytes());
                     let last = if kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
                     let far = (got - want).abs();
                     assert!(
                         far <= want.abs() * last * 1.01 + 2e-3 * (1.0 + want.abs()) / 16.0,
-                        "{used:?} {what:?} {options:?}: ({vector}, {row}): {got}, not {want}"
+                        "{used:?} {steps:?} {options:?}: ({vector}, {row}): {got}, not {want}"
                     );
-                    if what.scaled {
+                    if steps.scaled {
                         let gain = number(kind, &room.gain[2 * row..]);
                         let by = (gain as f32).mul_add(GAIN_SCALE, GAIN_OFFSET * GAIN_SCALE);
                         let want = bits(kind, got as f32 * by);
@@ -265,7 +265,7 @@ fn norms_gates_residuals_and_gains() {
     assert!(kernels.len() > 20, "{kernels:?}");
 }
 
-/// A damaged chunk makes what its row gives NaN, and nothing else.
+/// A damaged chunk makes steps its row gives NaN, and nothing else.
 #[test]
 fn damaged_gates_are_seen_in_their_rows() {
     let mut rng = StdRng::seed_from_u64(83);
@@ -282,9 +282,9 @@ fn damaged_gates_are_seen_in_their_rows() {
         let inputs = Inputs::new(&mut rng, OutputKind::BF16, 2, 640, 0.5);
         let mut room = Room::new(&mut rng, &inputs, 96, 640);
         let activation = Activation::ALL[turn % Activation::ALL.len()];
-        let what = What { norm: true, gated: true, activation, ..What::default() };
+        let steps = Steps { norm: true, gated: true, activation, ..Steps::default() };
         let limits = [SMALL, LARGE][turn / 4];
-        let (y, _, used) = multiply_around(&mut tensors, &inputs, None, what, &mut room, limits, turn as u64);
+        let (y, _, used) = multiply_with_epilogue(&mut tensors, &inputs, None, steps, &mut room, limits, turn as u64);
         let status = tensors[hit].status[0];
         assert_eq!(tensors[1 - hit].status, [abi::STATUS_GOOD]);
         if status == abi::STATUS_GOOD {

@@ -1,22 +1,22 @@
-//! The work of a launch of products besides the products.
+//! The epilogue of a launch of products.
 
 use pyo3::prelude::*;
 
 use crate::errors::to_py;
 
-/// The work that a launch of products does before and after them: addresses of the device, 0 for work that is not wanted, and factors.
+/// What a launch of products does with them before it writes results: addresses of the device, 0 for a step that is not wanted, and factors.
 #[pyclass(frozen, module = "wcodec._native")]
-pub struct Around(wcodec::gpu::Around);
+pub struct Epilogue(wcodec::gpu::Epilogue);
 
-impl Around {
+impl Epilogue {
     /// The crate's description.
-    pub fn inner(&self) -> wcodec::gpu::Around {
+    pub fn inner(&self) -> wcodec::gpu::Epilogue {
         self.0
     }
 }
 
 #[pymethods]
-impl Around {
+impl Epilogue {
     #[new]
     #[pyo3(signature = (*, squared = 0, epsilon = 0.0, norm_factor = 1.0, residual = 0, residual_scale = 1.0, scaled = 0, gain = 0,
         gain_scale = 1.0, gain_offset = 0.0, activation = None, stash = 0, arrivals = 0))]
@@ -38,7 +38,7 @@ impl Around {
     ) -> PyResult<Self> {
         let known = |name| wcodec::gpu::Activation::from_name(name).map_err(|e| to_py(py, &e));
         let activation = activation.map(known).transpose()?;
-        Ok(Self(wcodec::gpu::Around {
+        Ok(Self(wcodec::gpu::Epilogue {
             squared,
             epsilon,
             norm_factor,

@@ -1,11 +1,12 @@
-// The work of a launch of products around them, in blocks of models: an RMSNorm of the vectors in front; and behind the products a residual, or
-// an activation of gates, times values.
+// The epilogue of a launch of products, as in blocks of models: the RMSNorm of the vectors, a residual, or the activation
+// of a gate projection times an up projection.
 //
-// Of an RMSNorm, y_i = x_i g_i / sqrt(mean(x^2) + epsilon), the products take x_i g_i, which the launch before has rounded and written besides
-// x_i, and results are divided by the root: nobody waits for the mean before the end.
+// An RMSNorm is y_i = x_i g_i / sqrt(mean(x^2) + epsilon). The products take x_i g_i, which the preceding launch has
+// rounded and written besides x_i, and the epilogue divides results by the root, so that no block waits for the mean.
 //
-// Gates and values are results of different blocks of threads, perhaps of different launches. Each leaves its own of a strip in memory, and
-// says so; who comes second writes what both give. Nobody waits, and what is written does not depend on who it was.
+// Gate and up projections are results of different blocks of threads, perhaps of different launches. Each block stores
+// its results of a strip and increments the strip's arrival counter. The second of the two to arrive writes
+// activation(gate) * up, so no block waits, and the result does not depend on the order of arrival.
 #pragma once
 #include "emit.h"
 
