@@ -2,7 +2,7 @@
 // or to elements some of whose bits are the symbols.
 #include "join.h"
 #include "quad.h"
-#include "sinks.h"
+#include "chunk_epilogue.h"
 #include "split.h"
 #include "tile.h"
 #include "walk.h"

@@ -1,17 +1,17 @@
 // Elements that are joined: from a coded symbol and its uncoded bytes (layout `split`), or from bits of several planes.
 // FORMAT.md sections 2 and 3, scheme `lossless`.
 //
-// These are the sinks of split.h. They are sinks as sinks.h describes them, but get a block in two halves: for half h a
-// lane holds 16 elements of row g + 8 h, four symbols per word (symbols.h), and for each of these words as many words
-// of uncoded bytes ("rests") as elements have such bytes: `rests[r][j]` for word j and byte r, the most significant
-// first.
+// These are the epilogues of split.h. They are epilogues as chunk_epilogue.h describes them, but get a block in two
+// halves: for half h a lane holds 16 elements of row g + 8 h, four symbols per word (symbols.h), and for each of these
+// words as many words of uncoded bytes ("rests") as elements have such bytes: `rests[r][j]` for word j and byte r, the
+// most significant first.
 //
-//   whole(half, symbols, rests)      takes the next half of a block, all of whose elements are in the matrix. The sink may change the
+//   whole(half, symbols, rests)      takes the next half of a block, all of whose elements are in the matrix. The epilogue may change the
 //                                    symbols. The rests are those of the elements that the lane has after `exchange` (emit.h)
 //   any(half, symbols, rests, rest)  takes the next half of any block; each symbol has `rest` uncoded bytes
 //   next()                           called after both halves were passed to `any`
 //
-// A sink for elements of any kind has neither `whole` nor the members that go with it.
+// An epilogue for elements of any kind has neither `whole` nor the members that go with it.
 #pragma once
 #include "chunk.h"
 #include "emit.h"

@@ -1,5 +1,5 @@
-// A norm of whole vectors by a kernel of its own, for what an epilogue of products cannot do (product_epilogue.h): norms behind products, whose results are
-// added to a residual, and LayerNorms, which take the mean off before they multiply.
+// A norm of whole vectors by a kernel of its own, for what an epilogue of products (product_epilogue.h) cannot do: norms
+// of products, whose results are added to a residual, and LayerNorms, which subtract the mean before they multiply.
 #pragma once
 #include "product_epilogue.h"
 

@@ -12,18 +12,18 @@ struct PlainTile {
   DEVICE_MEMBER void expect(const Tiles&, const Chunk&, u32) {}
   DEVICE_MEMBER void forget() {}
 
-  template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane, const Chunk&, bool) {
+  template <class Epilogue>
+  DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane, const Chunk&, bool) {
     const Body body = body_of(a, buffer);
     if (body.end - body.begin != c.blocks * 1024) return false;
-    Sink sink(state, t, c, lane);
-    sink.begin_whole(0);
+    Epilogue epilogue(state, t, c, lane);
+    epilogue.begin_whole(0);
     u32 at = body.begin + lane * 16;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++, at += 1024) {
       const Vec4 upper = lds128(at), lower = lds128(at + 512);
       Block b = {{upper.x, upper.y, upper.z, upper.w, lower.x, lower.y, lower.z, lower.w}};
-      sink.whole(b);
+      epilogue.whole(b);
     }
     state.end(t, c, lane, true);
     return true;

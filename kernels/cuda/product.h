@@ -244,7 +244,7 @@ struct Multiply {
   static DEVICE_MEMBER u32 pair(u32 more, u32 signs) { return Half<BF16>::add(more, Half<BF16>::LESS) ^ (signs & 0x80008000u); }
 };
 
-// What multiplies with N vectors at most.
+// The chunk epilogue that multiplies with N vectors at most.
 template <u32 N, bool BF16, bool EARLY>
 struct Multiplier {
   typedef Multiply<N, BF16, EARLY> Type;
@@ -371,8 +371,8 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     atomic_min((u32*)t.status, t.chunk_begin);
     return;
   }
-  typedef typename Multiplier<N, BF16, EARLY>::Type Sink;
-  const bool spread = Sink::COPIES && Tile::COPIES && batch.copies != 0;
+  typedef typename Multiplier<N, BF16, EARLY>::Type Epilogue;
+  const bool spread = Epilogue::COPIES && Tile::COPIES && batch.copies != 0;
   // What everything else waits for is asked for first.
   const u32 held = first + warp < last ? load_arrival(t, first + warp, thread_index() % LANES) : 0;
   SpreadTable table;
@@ -388,13 +388,13 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     result.ask(batch, f, at % each / TILE_ROWS);
     return result;
   };
-  typename Sink::State state = Sink::State::make(batch, f, first, warp, w.lane);
+  typename Epilogue::State state = Epilogue::State::make(batch, f, first, warp, w.lane);
   const bool own = thread_index() < results;
   Result<BF16> result;
   Squares<BF16> squares;
   u32 table_parity = 0;
   if constexpr (ONE) {
-    OnlyChunk<Tile, Sink> only(state, t, w, first + warp, first + warp < last, held);
+    OnlyChunk<Tile, Epilogue> only(state, t, w, first + warp, first + warp < last, held);
     // While that is on its way.
     if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
     if (only.there) state.leave(t, only.place, w.lane);
@@ -423,7 +423,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     // What the thread needs behind the last chunk is on its way from now on.
     if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
     bool unused = true;
-    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
+    walk_plane<Tile, Epilogue>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
     state.finish();
     if (own) {
       result.settle(batch, f, thread_index(), each);

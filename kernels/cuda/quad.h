@@ -183,10 +183,10 @@ struct QuadTile {
 
   DEVICE_MEMBER void forget() { ahead.next = nullptr; }
 
-  template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
+  template <class Epilogue>
+  DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
                             const Chunk& following, bool more) {
-    constexpr bool LEAVES = Sink::CORRECTS && !TRELLIS;
+    constexpr bool LEAVES = Epilogue::CORRECTS && !TRELLIS;
     Body body = body_of(a, buffer);
     bool taken = false;
     if constexpr (LEAVES) taken = state.takes_patches();
@@ -197,28 +197,28 @@ struct QuadTile {
     const bool raw = length == raw_length;
     if (length > raw_length) return false;
     u32 copies = 0;
-    if constexpr (Sink::COPIES) copies = state.batch.copies;
-    QuadCoder<Sink::COPIES, Sink::BESIDE> d;
+    if constexpr (Epilogue::COPIES) copies = state.batch.copies;
+    QuadCoder<Epilogue::COPIES, Epilogue::BESIDE> d;
     if (!raw && !d.begin(t, body, lane, copies)) return false;
-    Sink sink(state, t, c, lane);
+    Epilogue epilogue(state, t, c, lane);
     if constexpr (LEAVES) {
-      // The sink applies the patches, so the blocks do not.
+      // The epilogue applies the patches, so the blocks do not.
       if (taken) state.changes = patches, patches.next = patches.end;
     }
     const bool left = LEAVES && patches.next < patches.end;
-    const bool whole = !raw && !left && sink.takes_whole() && lies_inside(t, c);
+    const bool whole = !raw && !left && epilogue.takes_whole() && lies_inside(t, c);
     if (!whole) {
       forget();
-      any_blocks(t, c, d, body, raw, patches, lane, sink);
+      any_blocks(t, c, d, body, raw, patches, lane, epilogue);
     } else {
-      if (t.shift == 0) blocks<0>(t, c, d, patches, copied, lane, following, more, sink);
-      else if (t.shift == 1) blocks<1>(t, c, d, patches, copied, lane, following, more, sink);
-      else if (t.shift == 2) blocks<2>(t, c, d, patches, copied, lane, following, more, sink);
-      else if (t.shift == 3) blocks<3>(t, c, d, patches, copied, lane, following, more, sink);
-      else blocks<4>(t, c, d, patches, copied, lane, following, more, sink);
+      if (t.shift == 0) blocks<0>(t, c, d, patches, copied, lane, following, more, epilogue);
+      else if (t.shift == 1) blocks<1>(t, c, d, patches, copied, lane, following, more, epilogue);
+      else if (t.shift == 2) blocks<2>(t, c, d, patches, copied, lane, following, more, epilogue);
+      else if (t.shift == 3) blocks<3>(t, c, d, patches, copied, lane, following, more, epilogue);
+      else blocks<4>(t, c, d, patches, copied, lane, following, more, epilogue);
     }
     bool good = raw || d.ended_well();
-    if (Sink::CHECKS) good = good && ballot(patches.wrong) == 0;
+    if (Epilogue::CHECKS) good = good && ballot(patches.wrong) == 0;
     if constexpr (LEAVES) {
       if (taken) good = state.change(t, c, lane) && good;
     }
@@ -228,15 +228,15 @@ struct QuadTile {
 
  private:
   // The blocks of a coded chunk inside the matrix. Side words that were copied are at `copied`.
-  template <u32 SHIFT, class Decoder, class Sink>
+  template <u32 SHIFT, class Decoder, class Epilogue>
   DEVICE_MEMBER void blocks(const Tiles& t, const Chunk& c, Decoder& d, Patches& patches, u32 copied, u32 lane, const Chunk& following,
-                            bool more, Sink sink) {
+                            bool more, Epilogue epilogue) {
     constexpr u32 WORDS = SHIFT + 1;
-    constexpr bool RAISED = Sink::RAISED && !TRELLIS;
-    sink.begin_whole(RAISED ? 4 - SHIFT : 0);
+    constexpr bool RAISED = Epilogue::RAISED && !TRELLIS;
+    epilogue.begin_whole(RAISED ? 4 - SHIFT : 0);
     const u8* next = nullptr;
     const u8* then = nullptr;
-    if constexpr (!Sink::BESIDE) {
+    if constexpr (!Epilogue::BESIDE) {
       if (!ahead.next) ahead.template begin<WORDS>(side(t, c), lane);
       next = ahead.next;
       ahead.next = nullptr;
@@ -244,7 +244,7 @@ struct QuadTile {
         then = side(t, following);
         // One line per lane: memory latency exceeds the distance at which words are loaded ahead. Kernels that only
         // decode are bound by memory anyway.
-        if (Sink::COPIES) {
+        if (Epilogue::COPIES) {
 #pragma unroll 1
           for (u32 i = lane; i < following.blocks * WORDS; i += LANES) prefetch(then + i * 128);
         }
@@ -254,10 +254,10 @@ struct QuadTile {
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
       u32 side[WORDS];
-      if constexpr (Sink::BESIDE) {
+      if constexpr (Epilogue::BESIDE) {
         read_side<WORDS>(side, lane, SideCopied{copied});
         copied += WORDS * 128;
-        // The sink may store blocks over these words.
+        // The epilogue may store blocks over these words.
         syncwarp();
       } else {
 #pragma unroll
@@ -265,7 +265,7 @@ struct QuadTile {
         if (k + 1 < c.blocks) read_side<WORDS>(ahead.w, lane, SideOfPlane{next});
         next += WORDS * 128;
       }
-      if constexpr (Sink::OPERANDS && !TRELLIS) {
+      if constexpr (Epilogue::OPERANDS && !TRELLIS) {
         // Patches need the whole block.
         if (!has_patches(patches, k)) {
           u32 e[8];
@@ -274,9 +274,9 @@ struct QuadTile {
 #pragma unroll
           for (u32 j = 0; j < 8; j++) {
             const u32 signs = quad_signs<SHIFT>(side, j);
-            sink.operands(j, {quad_v<SHIFT>(e[j], side, j), prmt(signs, 0, SIGNS_FIRST), prmt(signs, 0, SIGNS_SECOND)});
+            epilogue.operands(j, {quad_v<SHIFT>(e[j], side, j), prmt(signs, 0, SIGNS_FIRST), prmt(signs, 0, SIGNS_SECOND)});
           }
-          sink.next();
+          epilogue.next();
           continue;
         }
       }
@@ -291,18 +291,18 @@ struct QuadTile {
           b.q[word] = RAISED ? merge_quad_raised<SHIFT>(e[i], side, word) : merge_quad<SHIFT>(e[i], side, word);
         }
       }
-      if constexpr (!(Sink::CORRECTS && !TRELLIS)) apply_patches<Sink::CHECKS>(patches, b, k, lane);
+      if constexpr (!(Epilogue::CORRECTS && !TRELLIS)) apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       if (TRELLIS) unfilter_trellis(b, lane, carry);
-      sink.whole(b);
+      epilogue.whole(b);
     }
-    if constexpr (!Sink::BESIDE) {
+    if constexpr (!Epilogue::BESIDE) {
       if (more) ahead.template begin<WORDS>(then, lane);
     }
   }
 
   // The blocks of any chunk.
-  template <class Decoder, class Sink>
-  DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, bool raw, Patches& patches, u32 lane, Sink sink) {
+  template <class Decoder, class Epilogue>
+  DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, bool raw, Patches& patches, u32 lane, Epilogue epilogue) {
     const u8* from = side(t, c);
     u32 carry = 0;
 #pragma unroll 1
@@ -331,9 +331,9 @@ struct QuadTile {
           b.q[word] = merge_quad_any(e[i], own, t.shift, word);
         }
       }
-      apply_patches<Sink::CHECKS>(patches, b, k, lane);
+      apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       if (TRELLIS) unfilter_trellis(b, lane, carry);
-      sink.any(b);
+      epilogue.any(b);
     }
   }
 };

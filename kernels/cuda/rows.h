@@ -5,7 +5,7 @@
 // decoded for each.
 #pragma once
 #include "join.h"
-#include "sinks.h"
+#include "chunk_epilogue.h"
 #include "walk.h"
 
 // The index of no row.
@@ -132,8 +132,8 @@ struct StoreRow {
 };
 
 // The whole launch.
-template <class Tile, class Sink>
-DEVICE void walk_rows(const RowsBatch& batch, typename Sink::State state) {
+template <class Tile, class Epilogue>
+DEVICE void walk_rows(const RowsBatch& batch, typename Epilogue::State state) {
   const Tiles& t = batch.tiles;
   if (!table_fits()) {
     // As in `walk`.
@@ -151,5 +151,5 @@ DEVICE void walk_rows(const RowsBatch& batch, typename Sink::State state) {
   const u32 held = first < last ? load_arrival(t, at(first), w.lane) : 0;
   u32 table_parity = 0;
   bool waited = true;
-  walk_plane<Tile, Sink>(state, batch, t, w, first, grid_blocks() * warps, last, held, TABLE_COPIED, table_parity, waited, at);
+  walk_plane<Tile, Epilogue>(state, batch, t, w, first, grid_blocks() * warps, last, held, TABLE_COPIED, table_parity, waited, at);
 }

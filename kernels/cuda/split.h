@@ -1,5 +1,5 @@
 // From a chunk's streams and its uncoded bytes ("rests") to elements: layouts `split` and `byte` of scheme `lossless`.
-// As tile.h, but a sink gets symbols and rests (join.h).
+// As tile.h, but an epilogue gets symbols and rests (join.h).
 #pragma once
 #include "join.h"
 #include "tile.h"
@@ -119,8 +119,8 @@ struct SplitTile {
 
   DEVICE_MEMBER void forget() { ahead.valid = false; }
 
-  template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane,
+  template <class Epilogue>
+  DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane,
                             const Chunk& following, bool more) {
     const u32 rest = REST != ANY_REST ? REST : t.layout == 2 ? t.shift / 8 : 0;
     const Body body = body_of(a, buffer);
@@ -130,15 +130,15 @@ struct SplitTile {
     if (length > raw_length) return false;
     Coder<CODER, BITS> d;
     if (!raw && !d.begin(t, body, lane)) return false;
-    Sink sink(state, t, c, lane);
+    Epilogue epilogue(state, t, c, lane);
     bool whole = false;
     if constexpr (REST != ANY_REST) {
-      whole = !raw && sink.takes_whole() && lies_inside(t, c);
-      if (whole) whole_blocks(t, c, d, body, lane, following, more, sink);
+      whole = !raw && epilogue.takes_whole() && lies_inside(t, c);
+      if (whole) whole_blocks(t, c, d, body, lane, following, more, epilogue);
     }
     if (!whole) {
       forget();
-      any_blocks(t, c, d, body, raw, rest, lane, sink);
+      any_blocks(t, c, d, body, raw, rest, lane, epilogue);
     }
     const bool good = raw || d.ended_well();
     state.end(t, c, lane, good);
@@ -147,10 +147,10 @@ struct SplitTile {
 
  private:
   // The blocks of a coded chunk inside the matrix.
-  template <class Sink>
+  template <class Epilogue>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
-                                  bool more, Sink sink) {
-    sink.begin_whole(0);
+                                  bool more, Epilogue epilogue) {
+    epilogue.begin_whole(0);
     if (!ahead.valid) ahead.begin(t, c, lane);
     ahead.valid = more;
     // After this chunk: the next one of the warp or, if there is none, this one again.
@@ -165,16 +165,16 @@ struct SplitTile {
 #pragma unroll
         for (u32 j = 0; j < 4; j++) q[j] = bytes4(d);
         if (CODER == RANS && half == 1 && k == 1) ahead.put_tails(d.tail(body), lane);
-        sink.whole(half, q, ahead.of(half));
+        epilogue.whole(half, q, ahead.of(half));
         ahead.after(half, lane, then_p, then_blocks);
       }
     }
   }
 
   // The blocks of any chunk.
-  template <class Sink>
+  template <class Epilogue>
   DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, bool raw, u32 rest, u32 lane,
-                                Sink sink) {
+                                Epilogue epilogue) {
     const u8* side = side_at<CODER>(t, c, 8 * rest) + lane * 4;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
@@ -214,9 +214,9 @@ struct SplitTile {
             if (r + 1 == rest) rests[r][3] = tail;
           }
         }
-        sink.any(half, q, rests, rest);
+        epilogue.any(half, q, rests, rest);
       }
-      sink.next();
+      epilogue.next();
       side += rest * 1024;
     }
   }

@@ -1,4 +1,5 @@
-// From a chunk's streams to blocks of weights in registers, which a sink takes one after the other (sinks.h).
+// From a chunk's streams to blocks of weights in registers, which an epilogue takes one after the other
+// (chunk_epilogue.h).
 //
 // No input is trusted: streams cannot leave their buffer, and a chunk that does not end correctly is not valid.
 #pragma once
@@ -237,7 +238,7 @@ struct Ahead<true, CODER> {
 template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };
-  // Small tables may be stored in copies, for sinks that request them: there is no space for copies of larger ones.
+  // Small tables may be stored in copies, for epilogues that request them: there is no space for copies of larger ones.
   // Side words may be copied if they are few.
   enum : bool { COPIES = CODER == HUFFMAN && LOW, SMALL = false };
   enum : u32 { BITS = PATCHES ? 0 : 12 };
@@ -267,15 +268,15 @@ struct Tile {
 
   DEVICE_MEMBER void forget() { ahead.valid = false; }
 
-  template <class Sink>
-  DEVICE_MEMBER bool decode(typename Sink::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
+  template <class Epilogue>
+  DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
                             const Chunk& following, bool more) {
-    constexpr bool IN_COPIES = Sink::COPIES && COPIES;
+    constexpr bool IN_COPIES = Epilogue::COPIES && COPIES;
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
     bool taken = false;
-    // A sink that can take patches rarely leaves some.
-    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) taken = state.takes_patches();
+    // An epilogue that can take patches rarely leaves some.
+    if constexpr (Epilogue::CORRECTS && MODE == MODE_LOW) taken = state.takes_patches();
     Patches patches = {0, 0, t.changes != 0, false};
     if (PATCHES && pair && (LOW || t.shift < 3)) {
       if (!find_patches(body, patches, t.changes != 0)) return false;
@@ -283,36 +284,36 @@ struct Tile {
     }
     const u32 length = body.end - body.begin, raw_length = raw_body_bytes<CODER>(c.blocks, pair);
     const bool raw = length == raw_length;
-    typedef Coder<CODER, BITS, IN_COPIES, Sink::BESIDE> Decoder;
+    typedef Coder<CODER, BITS, IN_COPIES, Epilogue::BESIDE> Decoder;
     if (length > raw_length) return false;
     u32 copies = 0;
     if constexpr (IN_COPIES) copies = state.batch.copies;
     Decoder d;
     if (!raw && !d.begin(t, body, lane, copies)) return false;
-    Sink sink(state, t, c, lane);
-    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
-      // The sink applies the patches, so the blocks do not.
+    Epilogue epilogue(state, t, c, lane);
+    if constexpr (Epilogue::CORRECTS && MODE == MODE_LOW) {
+      // The epilogue applies the patches, so the blocks do not.
       if (taken) state.changes = patches, patches.next = patches.end;
     }
-    const bool left = Sink::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
-    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && sink.takes_whole() &&
+    const bool left = Epilogue::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
+    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && epilogue.takes_whole() &&
                        lies_inside(t, c);
     if (!whole) {
       forget();
-      any_blocks(t, c, d, body, raw, patches, lane, sink);
+      any_blocks(t, c, d, body, raw, patches, lane, epilogue);
     } else if constexpr (LOW) {
       bool three = false;
       if constexpr (IN_COPIES) {
         three = d.bits.get() <= 8;
-        if (three) low_shifts<true>(t, c, d, body, patches, copied, lane, following, more, sink);
+        if (three) low_shifts<true>(t, c, d, body, patches, copied, lane, following, more, epilogue);
       }
-      if (!three) low_shifts<false>(t, c, d, body, patches, copied, lane, following, more, sink);
+      if (!three) low_shifts<false>(t, c, d, body, patches, copied, lane, following, more, epilogue);
     } else {
-      whole_blocks(t, c, d, body, lane, following, more, sink);
+      whole_blocks(t, c, d, body, lane, following, more, epilogue);
     }
     bool good = raw || d.ended_well();
-    if (PATCHES && Sink::CHECKS) good = good && ballot(patches.wrong) == 0;
-    if constexpr (Sink::CORRECTS && MODE == MODE_LOW) {
+    if (PATCHES && Epilogue::CHECKS) good = good && ballot(patches.wrong) == 0;
+    if constexpr (Epilogue::CORRECTS && MODE == MODE_LOW) {
       if (taken) good = state.change(t, c, lane) && good;
     }
     state.end(t, c, lane, good);
@@ -321,10 +322,10 @@ struct Tile {
 
  private:
   // The blocks of a coded chunk inside the matrix with an even number of blocks: layout `pair`, shift 3.
-  template <class Decoder, class Sink>
+  template <class Decoder, class Epilogue>
   DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
-                                  bool more, Sink sink) {
-    sink.begin_whole(0);
+                                  bool more, Epilogue epilogue) {
+    epilogue.begin_whole(0);
     if (!ahead.valid) ahead.begin(side_at<CODER>(t, c, 4), c, lane);
     // The words of a block are replaced by those of the block after the next.
     auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
@@ -337,16 +338,16 @@ struct Tile {
         pairs8<CODER>(d, h0, h1, 3);
         u32 word = w.w[j];
         if (CODER == RANS && j == 3 && last) word = d.tail(body);
-        if constexpr (Sink::OPERANDS) {
-          sink.operands(2 * j, split_shift3(h0, word));
-          sink.operands(2 * j + 1, split_shift3(h1, fshl(word, word, 4)));
+        if constexpr (Epilogue::OPERANDS) {
+          epilogue.operands(2 * j, split_shift3(h0, word));
+          epilogue.operands(2 * j + 1, split_shift3(h1, fshl(word, word, 4)));
         } else {
           b.q[2 * j] = merge_shift3(h0, word);
           b.q[2 * j + 1] = merge_shift3(h1, fshl(word, word, 4));
         }
       }
-      if constexpr (Sink::OPERANDS) sink.next();
-      else sink.whole(b);
+      if constexpr (Epilogue::OPERANDS) epilogue.next();
+      else epilogue.whole(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
     // After this chunk: the next one of the warp or, if there is none, words that were loaded already.
@@ -365,22 +366,22 @@ struct Tile {
     }
   }
 
-  template <bool THREE, class Decoder, class Sink>
+  template <bool THREE, class Decoder, class Epilogue>
   DEVICE_MEMBER void low_shifts(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 copied, u32 lane,
-                                const Chunk& following, bool more, Sink sink) {
-    if (t.shift == 0) low_blocks<0, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
-    else if (t.shift == 1) low_blocks<1, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
-    else low_blocks<2, THREE>(t, c, d, body, patches, copied, lane, following, more, sink);
+                                const Chunk& following, bool more, Epilogue epilogue) {
+    if (t.shift == 0) low_blocks<0, THREE>(t, c, d, body, patches, copied, lane, following, more, epilogue);
+    else if (t.shift == 1) low_blocks<1, THREE>(t, c, d, body, patches, copied, lane, following, more, epilogue);
+    else low_blocks<2, THREE>(t, c, d, body, patches, copied, lane, following, more, epilogue);
   }
 
   // The blocks of a coded chunk inside the matrix: layout `pair`, shifts 0 to 2. THREE: its table has at most eight
   // bits. Side words that were copied are at `copied`.
-  template <u32 SHIFT, bool THREE, class Decoder, class Sink>
+  template <u32 SHIFT, bool THREE, class Decoder, class Epilogue>
   DEVICE_MEMBER void low_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, Patches& patches, u32 copied, u32 lane,
-                                const Chunk& following, bool more, Sink sink) {
-    constexpr bool BESIDE = Sink::BESIDE && COPIES;
+                                const Chunk& following, bool more, Epilogue epilogue) {
+    constexpr bool BESIDE = Epilogue::BESIDE && COPIES;
     constexpr u32 WORDS = SHIFT + 1;
-    sink.begin_whole(0);
+    epilogue.begin_whole(0);
     const u8* then_p = nullptr;
     const u32 then_blocks = following.blocks;
     if constexpr (!BESIDE) {
@@ -390,7 +391,7 @@ struct Tile {
       if (more) then_p = side_at<CODER>(t, following, WORDS) + lane * 4;
       // One line per lane: memory latency exceeds the distance at which words are loaded ahead. Kernels that only
       // decode are bound by memory anyway.
-      if (Sink::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
+      if (Epilogue::COPIES && more && lane < then_blocks * WORDS - (CODER == RANS)) prefetch(then_p + lane * 124);
     }
     u32 carry = 0;
     copied += lane * 4;
@@ -401,7 +402,7 @@ struct Tile {
 #pragma unroll
         for (u32 j = 0; j < WORDS; j++) side[j] = lds32(copied + j * 128);
         copied += WORDS * 128;
-        // The sink may store blocks over these words.
+        // The epilogue may store blocks over these words.
         syncwarp();
       } else {
 #pragma unroll
@@ -413,17 +414,17 @@ struct Tile {
         if (more || ahead.blocks != 0) ahead.template next<WORDS>();
       }
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
-      if constexpr (Sink::OPERANDS && MODE == MODE_LOW) {
+      if constexpr (Epilogue::OPERANDS && MODE == MODE_LOW) {
         // The tail follows all symbols, and patches need the whole block.
         if (!with_tail && !has_patches(patches, k)) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
             u32 h0, h1;
             pairs8<CODER>(d, h0, h1, SHIFT);
-            sink.operands(2 * j, split_low<CODER, SHIFT>(h0, side, 2 * j));
-            sink.operands(2 * j + 1, split_low<CODER, SHIFT>(h1, side, 2 * j + 1));
+            epilogue.operands(2 * j, split_low<CODER, SHIFT>(h0, side, 2 * j));
+            epilogue.operands(2 * j + 1, split_low<CODER, SHIFT>(h1, side, 2 * j + 1));
           }
-          sink.next();
+          epilogue.next();
           continue;
         }
       }
@@ -437,16 +438,16 @@ struct Tile {
       if (with_tail) side[SHIFT] = d.tail(body);
 #pragma unroll
       for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
-      if constexpr (!(Sink::CORRECTS && MODE == MODE_LOW)) apply_patches<Sink::CHECKS>(patches, b, k, lane);
+      if constexpr (!(Epilogue::CORRECTS && MODE == MODE_LOW)) apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
-      sink.whole(b);
+      epilogue.whole(b);
     }
   }
 
   // The blocks of any chunk.
-  template <class Decoder, class Sink>
+  template <class Decoder, class Epilogue>
   DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, bool raw, Patches& patches, u32 lane,
-                                Sink sink) {
+                                Epilogue epilogue) {
     const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
     const u32 words = side_words<MODE>(t);
     const u32 shift = MODE == MODE_PAIR ? 3 : t.shift;
@@ -488,7 +489,7 @@ struct Tile {
         }
 #pragma unroll
         for (u32 j = 0; j < 8; j++) b.q[j] = merge_any(b.q[j], side_now, shift, j);
-        if (PATCHES) apply_patches<Sink::CHECKS>(patches, b, k, lane);
+        if (PATCHES) apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       }
       if (MODE == MODE_GENERAL) {
         if (t.filter == FILTER_LEFT) unfilter_left(b, lane, carry);
@@ -496,7 +497,7 @@ struct Tile {
         if (t.filter == FILTER_TRELLIS) unfilter_trellis(b, lane, carry);
       }
       if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
-      sink.any(b);
+      epilogue.any(b);
     }
   }
 };

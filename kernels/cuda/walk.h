@@ -5,19 +5,19 @@
 // turn. Each warp copies its next chunk into shared memory while it decodes the current one. Blocks change the table
 // where their share crosses from one plane into another.
 //
-// Tile (tile.h) decodes a chunk, and Sink (sinks.h) uses its weights; the walk only connects the two. A Tile is the
+// Tile (tile.h) decodes a chunk, and Epilogue (chunk_epilogue.h) uses its weights; the walk only connects the two. A Tile is the
 // state of a warp from one chunk of a plane to the next:
 //
 //   void expect<ALL>(t, c, lane)
 //                             called for the warp's first chunk of a plane, while its bytes are in flight; ALL: its other data will be
 //                             needed soon
-//   bool decode<Sink>(state, t, c, a, buffer, lane, following, more)
+//   bool decode<Epilogue>(state, t, c, a, buffer, lane, following, more)
 //                             decodes a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`.
 //                             Returns whether it was valid: the walk records invalid ones in the plane's status
 //   enum : bool { SMALL = ... }
-//                             whether chunks are small copies, for sinks whose tables may be stored in copies
+//                             whether chunks are small copies, for epilogues whose tables may be stored in copies
 //   enum : bool { COPIES = ... }
-//                             whether its table may be stored in copies, if the sink allows it, and side words beside those of a
+//                             whether its table may be stored in copies, if the epilogue allows it, and side words beside those of a
 //                             warp's only chunk
 //   void forget()             called after a chunk that was not valid, or not even decoded
 //
@@ -142,7 +142,7 @@ DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
 }
 
 // The default mapping of a walk's count: to the chunks of a plane, in their order there. Others (rows.h) map the count
-// to a chunk of the plane; the sink's state then has
+// to a chunk of the plane; the epilogue's state then has
 //
 //   take(t, number)             called before each chunk
 struct InPlane {
@@ -152,10 +152,10 @@ struct InPlane {
 
 // Processes every `step`th chunk of those that `at` counts, from `chunk` to `last`; `held` is the result of
 // `load_arrival` for the first, if there is one. Only barriers and buffers of the batch are used.
-template <class Tile, class Sink, class Batch, class Count = InPlane>
-DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
+template <class Tile, class Epilogue, class Batch, class Count = InPlane>
+DEVICE void walk_plane(typename Epilogue::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
                        u32 held, u32 table, u32& table_parity, bool& waited, const Count& at = Count()) {
-  constexpr bool SPREADS = Sink::COPIES && Tile::COPIES, SMALL = Sink::COPIES && Tile::SMALL;
+  constexpr bool SPREADS = Epilogue::COPIES && Tile::COPIES, SMALL = Epilogue::COPIES && Tile::SMALL;
   const bool two = batch.buffers_per_warp == 2;
   // From a warp's chunk to its next one. Kernels with few registers recompute a chunk's position.
   const u32 strips = SMALL ? divide(step, t.by_tiles) : 0, tiles = step - strips * t.tiles;
@@ -175,7 +175,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     if (chunk + step < last) next = load_arrival(t, at(chunk + step), w.lane);
     c = chunk_at(t, at(chunk));
     // ALL, if there is nothing to wait for before the chunk is decoded.
-    tile.template expect<!Sink::WAITS && (SMALL || !Sink::PREPARES)>(t, c, w.lane);
+    tile.template expect<!Epilogue::WAITS && (SMALL || !Epilogue::PREPARES)>(t, c, w.lane);
   }
   if constexpr (SPREADS && !SMALL) {
     if (table == TABLE_SPREAD) {
@@ -183,7 +183,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
       spread.finish(t, batch.copies);
     }
   }
-  if constexpr (Sink::PREPARES) state.prepare(t, w.lane);
+  if constexpr (Epilogue::PREPARES) state.prepare(t, w.lane);
   if constexpr (SMALL) {
     if (table == TABLE_SPREAD) spread.finish(t, batch.copies);
   }
@@ -191,7 +191,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
   if constexpr (SPREADS) {
     if (table == TABLE_SPREAD) syncthreads();
   }
-  if (Sink::WAITS && !waited) {
+  if (Epilogue::WAITS && !waited) {
     overlap_wait();
     // Not earlier: the kernel after the next one would start too, and take the place of the next one's blocks.
     overlap_start();
@@ -218,7 +218,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
     }
     const u32 buffer = w.buffer + which * batch.buffer_bytes;
     if constexpr (Count::PICKS) state.take(t, chunk);
-    const bool good = sound && tile.template decode<Sink>(state, t, c, now, buffer, 0, w.lane, following, more);
+    const bool good = sound && tile.template decode<Epilogue>(state, t, c, now, buffer, 0, w.lane, following, more);
     if (!good) {
       tile.forget();
       state.lost(t, c, w.lane);
@@ -238,7 +238,7 @@ DEVICE void walk_plane(typename Sink::State& state, const Batch& batch, const Ti
 }
 
 // A warp's only chunk, in steps between which the warp does other work.
-template <class Tile, class Sink>
+template <class Tile, class Epilogue>
 struct OnlyChunk {
   u32 chunk;
   u32 side;  // address of its side words in shared memory, if they are copied
@@ -248,12 +248,12 @@ struct OnlyChunk {
   Tile tile;
 
   // Starts its copy; `held` is the result of `load_arrival`, if the chunk exists.
-  DEVICE_MEMBER OnlyChunk(const typename Sink::State& state, const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held)
+  DEVICE_MEMBER OnlyChunk(const typename Epilogue::State& state, const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held)
       : chunk(chunk), side(0), there(there), arrival{0, 0} {
     if (!there) return;
     arrival = arrival_of(held);
     place = chunk_at(t, chunk);
-    if constexpr (Sink::BESIDE && Tile::COPIES) {
+    if constexpr (Epilogue::BESIDE && Tile::COPIES) {
       const u32 bytes = Tile::side_bytes(t, place);
       side = state.side_room(t, bytes);
       sound = start_beside(t, arrival, w.buffer, side, Tile::side(t, place), bytes, w.barrier, w.lane);
@@ -262,18 +262,18 @@ struct OnlyChunk {
       tile.template expect<true>(t, place, w.lane);
     }
   }
-  DEVICE_MEMBER void decode(typename Sink::State& state, const Tiles& t, const Warp& w) {
+  DEVICE_MEMBER void decode(typename Epilogue::State& state, const Tiles& t, const Warp& w) {
     if (!there) return;
     warp_copy_wait(w.barrier, 0, 0);
-    if (sound && tile.template decode<Sink>(state, t, place, arrival, w.buffer, side, w.lane, place, false)) return;
+    if (sound && tile.template decode<Epilogue>(state, t, place, arrival, w.buffer, side, w.lane, place, false)) return;
     state.lost(t, place, w.lane);
     if (w.lane == 0) atomic_min((u32*)t.status, chunk);
   }
 };
 
 // The whole launch.
-template <class Tile, class Sink>
-DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
+template <class Tile, class Epilogue>
+DEVICE void walk(const TilesBatch& batch, typename Epilogue::State state) {
   if (!table_fits()) {
     // The host does not launch on such devices. Chunks that are not decoded must not pass for valid ones.
     for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
@@ -316,6 +316,6 @@ DEVICE void walk(const TilesBatch& batch, typename Sink::State state) {
       table = t.table;
     }
     const u32 held = first + warp < last ? load_arrival(t, first + warp, w.lane) : 0;
-    walk_plane<Tile, Sink>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
+    walk_plane<Tile, Epilogue>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
   }
 }

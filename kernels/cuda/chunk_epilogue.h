@@ -1,14 +1,14 @@
-// Sinks (epilogues): the use of decoded weights.
+// Epilogues of chunks: the use of decoded weights. (product_epilogue.h has the epilogue of a launch of products.)
 //
-// A warp makes a sink for each chunk, and passes it the chunk's blocks from left to right; all lanes call its members
-// together. `Block` (symbols.h) defines the weights of a block that a lane holds. A sink is a type with
+// A warp makes an epilogue for each chunk, and passes it the chunk's blocks from left to right; all lanes call its members
+// together. `Block` (symbols.h) defines the weights of a block that a lane holds. An epilogue is a type with
 //
 //   State                         a thread's state beyond a chunk, such as sums. The kernel makes it
 //     end(t, c, lane, good)       called after the last block of a chunk; `good`: whether the chunk was valid. Not called for one
 //                                 that was abandoned before its first block
 //     lost(t, c, lane)            called after a chunk that was not valid, or was abandoned
 //   enum : bool { WAITS = ... }   whether the walk waits for the preceding launch (`overlap_wait`) and lets the next one begin
-//                                 (`overlap_start`) before the first chunk. If not, the sink, or the caller of the walk, does both
+//                                 (`overlap_start`) before the first chunk. If not, the epilogue, or the caller of the walk, does both
 //                                 before it accesses memory that other launches may write, or may still read
 //   enum : bool { PREPARES = ... }
 //                                 whether all warps of the block call `state.prepare(t, lane)` before the first chunk, and then
@@ -27,16 +27,16 @@
 //                                 the symbols
 //   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.side_room(t, bytes)`, if
 //                                 they are few
-//   Sink(State&, const Tiles&, const Chunk&, u32 lane)
+//   Epilogue(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 called before the first block. The chunk's position is in the plane; its bytes may be damaged
 //   bool takes_whole() const      whether `whole` can be used; the same for all lanes
 //   enum : bool { RAISED = ... }  whether it takes whole blocks with scaled elements
 //   void begin_whole(raised)      all blocks of this chunk will be whole, with elements multiplied by 2^raised: 0, unless RAISED
-//   void whole(Block&)            takes the next block, all of whose weights are in the matrix. The sink may change the registers
+//   void whole(Block&)            takes the next block, all of whose weights are in the matrix. The epilogue may change the registers
 //   void any(const Block&)        takes the next block, whose rows and columns may partly or entirely lie beyond the matrix's edge
 //
-// The blocks of a chunk all go to `whole`, or all to `any`; a sink that does not distinguish them lets one call the
-// other. Sinks are passed by value: with a reference the compiler used more registers in some of the kernels.
+// The blocks of a chunk all go to `whole`, or all to `any`; an epilogue that does not distinguish them lets one call the
+// other. Epilogues are passed by value: with a reference the compiler used more registers in some of the kernels.
 #pragma once
 #include "chunk.h"
 #include "emit.h"
