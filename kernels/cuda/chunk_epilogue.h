@@ -7,12 +7,12 @@
 //     end(t, c, lane, good)       called after the last block of a chunk; `good`: whether the chunk was valid. Not called for one
 //                                 that was abandoned before its first block
 //     lost(t, c, lane)            called after a chunk that was not valid, or was abandoned
-//   enum : bool { WAITS = ... }   whether the walk waits for the preceding launch (`overlap_wait`) and lets the next one begin
-//                                 (`overlap_start`) before the first chunk. If not, the epilogue, or the caller of the walk, does both
+//   enum : bool { WAITS = ... }   whether the main loop waits for the preceding launch (`overlap_wait`) and lets the next one begin
+//                                 (`overlap_start`) before the first chunk. If not, the epilogue, or the caller of the main loop, does both
 //                                 before it accesses memory that other launches may write, or may still read
 //   enum : bool { PREPARES = ... }
 //                                 whether all warps of the block call `state.prepare(t, lane)` before the first chunk, and then
-//                                 find the data that all of them stored in shared memory; only for walks with a new table
+//                                 find the data that all of them stored in shared memory; only for main loops with a new table
 //   enum : bool { OPERANDS = ... }
 //                                 whether it takes elements with separate signs (`Signed`), if a tile has whole blocks of them; it
 //                                 then has, in place of `whole`,

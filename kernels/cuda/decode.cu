@@ -5,13 +5,13 @@
 #include "chunk_epilogue.h"
 #include "split.h"
 #include "tile.h"
-#include "walk.h"
+#include "mainloop.h"
 
 // A kernel's bounds are the threads of its largest block, and the number of such blocks per multiprocessor. Here both
 // amount to 64 registers per thread: two blocks of 512 threads, or one of 1,024, fill a multiprocessor (`SHAPES` of the
 // host).
 #define DECODE(name, threads, blocks, mode, scales, out) \
-  KERNEL(name, threads, blocks, TilesBatch) { walk<Tile<WCODEC_CODER, mode>, Store<out, scales>>(params, {}); }
+  KERNEL(name, threads, blocks, TilesBatch) { mainloop<Tile<WCODEC_CODER, mode>, Store<out, scales>>(params, {}); }
 
 #if WCODEC_CODER == RANS
 #define NAME(mode, out) wcodec_rans_##mode##_##out
@@ -33,7 +33,7 @@ ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL, SCALES_ANY)
 // Layout `quad`, which only coder `huffman` supports.
 #if WCODEC_CODER == HUFFMAN
 #define QUADS(name, trellis, scales, out) \
-  KERNEL(name, 1024, 1, TilesBatch) { walk<QuadTile<trellis>, Store<out, scales>>(params, {}); }
+  KERNEL(name, 1024, 1, TilesBatch) { mainloop<QuadTile<trellis>, Store<out, scales>>(params, {}); }
 #define ALL_QUADS(mode, trellis)                                  \
   QUADS(NAME(mode, int8), trellis, SCALES_INT8, OUT_INT8)         \
   QUADS(NAME(mode, f16), trellis, SCALES_ANY, OUT_F16)            \
@@ -45,14 +45,14 @@ ALL_QUADS(quadtrellis, true)
 
 // Joined elements of the common kinds.
 #define JOIN(name, out) \
-  KERNEL(name, 1024, 1, TilesBatch) { walk<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
+  KERNEL(name, 1024, 1, TilesBatch) { mainloop<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
 JOIN(NAME(split, f16), OUT_F16)
 JOIN(NAME(split, bf16), OUT_BF16)
 JOIN(NAME(split, f32), OUT_F32)
 
 // All other joined elements.
 #define JOIN_ANY(name) \
-  KERNEL(name, 1024, 1, FieldsBatch) { walk<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
+  KERNEL(name, 1024, 1, FieldsBatch) { mainloop<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
 #if WCODEC_CODER == RANS
 JOIN_ANY(wcodec_rans_fields)
 #else

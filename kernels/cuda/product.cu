@@ -9,13 +9,13 @@
 // With 64 registers per thread, two blocks of 512 threads or one of 1,024 fill a multiprocessor. For one vector,
 // kernels named `early` begin beside those of the preceding launch; for several they take more registers, and so do
 // those for many vectors. Kernels that iterate over chunks of quads, whose lanes have two streams, need fewer warps,
-// and so have more registers, too: at most `walking` threads (`QUAD_WARPS` of the host).
+// and so have more registers, too: at most `threads_of_loop` threads (`QUAD_WARPS` of the host).
 #define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
   KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<TILE, n, bf16, early>(params); }
-#define TIMES(mode, kind, TILE, BF16, walking)                    \
-  PRODUCT(NAME(mode, kind, 1), walking, 1, TILE, 1, BF16, false)  \
+#define TIMES(mode, kind, TILE, BF16, threads_of_loop)                    \
+  PRODUCT(NAME(mode, kind, 1), threads_of_loop, 1, TILE, 1, BF16, false)  \
   PRODUCT(NAME(mode, kind, 1_early), 1024, 1, TILE, 1, BF16, true) \
-  PRODUCT(NAME(mode, kind, 8), walking, 1, TILE, 8, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 8), threads_of_loop, 1, TILE, 8, BF16, false)  \
   PRODUCT(NAME(mode, kind, 8_early), 512, 1, TILE, 8, BF16, true) \
   PRODUCT(NAME(mode, kind, 16), 512, 1, TILE, 16, BF16, false)
 

@@ -16,7 +16,7 @@
 #include "quad.h"
 #include "single.h"
 #include "tile.h"
-#include "walk.h"
+#include "mainloop.h"
 
 // Bytes of a line of constant memory.
 #define PARAMS_LINE 64u
@@ -423,7 +423,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     // What the thread needs behind the last chunk is on its way from now on.
     if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
     bool unused = true;
-    walk_plane<Tile, Epilogue>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
+    mainloop_of_plane<Tile, Epilogue>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
     state.finish();
     if (own) {
       result.settle(batch, f, thread_index(), each);

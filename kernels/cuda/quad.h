@@ -156,7 +156,7 @@ struct QuadCoder {
   u32 slack;
 };
 
-// Decodes tiles. walk.h describes the interface of tiles.
+// Decodes tiles. mainloop.h describes the interface of tiles.
 template <bool TRELLIS>
 struct QuadTile {
   enum : bool { COPIES = true, SMALL = true };

@@ -1,12 +1,12 @@
 // Lookup (gather) of rows of a matrix by indices in device memory, as for embeddings: the chunks of each row's strip
 // are decoded, and the row's elements are written. The host need not know the indices.
 //
-// The walk counts chunks by the position of the index, and for each index by tile. A strip with several of the rows is
+// The main loop counts chunks by the position of the index, and for each index by tile. A strip with several of the rows is
 // decoded for each.
 #pragma once
 #include "join.h"
 #include "chunk_epilogue.h"
-#include "walk.h"
+#include "mainloop.h"
 
 // The index of no row.
 #define NO_ROW 0xFFFFFFFFu
@@ -133,10 +133,10 @@ struct StoreRow {
 
 // The whole launch.
 template <class Tile, class Epilogue>
-DEVICE void walk_rows(const RowsBatch& batch, typename Epilogue::State state) {
+DEVICE void gather_rows(const RowsBatch& batch, typename Epilogue::State state) {
   const Tiles& t = batch.tiles;
   if (!table_fits()) {
-    // As in `walk`.
+    // As in `mainloop`.
     atomic_min((u32*)t.status, 0);
     return;
   }
@@ -151,5 +151,5 @@ DEVICE void walk_rows(const RowsBatch& batch, typename Epilogue::State state) {
   const u32 held = first < last ? load_arrival(t, at(first), w.lane) : 0;
   u32 table_parity = 0;
   bool waited = true;
-  walk_plane<Tile, Epilogue>(state, batch, t, w, first, grid_blocks() * warps, last, held, TABLE_COPIED, table_parity, waited, at);
+  mainloop_of_plane<Tile, Epilogue>(state, batch, t, w, first, grid_blocks() * warps, last, held, TABLE_COPIED, table_parity, waited, at);
 }

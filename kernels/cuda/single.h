@@ -19,7 +19,7 @@
 #pragma once
 #include "product_epilogue.h"
 #include "tile.h"
-#include "walk.h"
+#include "mainloop.h"
 
 #define DIGITS 4u
 // Shared memory of the digits of a block's columns: 64 bytes for each digit, in the order of the columns.

@@ -105,7 +105,7 @@ struct RestAhead<CODER, ANY_REST> {
   bool valid = false;
 };
 
-// Decodes tiles of a coder whose elements have REST uncoded bytes. walk.h describes the interface of tiles.
+// Decodes tiles of a coder whose elements have REST uncoded bytes. mainloop.h describes the interface of tiles.
 template <u32 CODER, u32 REST>
 struct SplitTile {
   enum : u32 { BITS = REST == ANY_REST ? 0 : 12, MOST = REST == ANY_REST ? 3 : REST };

@@ -234,7 +234,7 @@ struct Ahead<true, CODER> {
   typedef LowSideAhead<CODER> Type;
 };
 
-// Decodes tiles of a coder. walk.h describes the interface of tiles.
+// Decodes tiles of a coder. mainloop.h describes the interface of tiles.
 template <u32 CODER, u32 MODE>
 struct Tile {
   enum : bool { LOW = MODE == MODE_LOW || MODE == MODE_TRELLIS, PATCHES = MODE == MODE_GENERAL || LOW };

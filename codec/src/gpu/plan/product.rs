@@ -23,7 +23,7 @@ const RESERVED: usize = 1 << 10;
 const SCHEDULERS: usize = 4;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
 const MOST_WARPS: [usize; 2] = [32, 16];
-/// Warps, at most, of kernels for up to 8 vectors that walk over chunks of quads: so many have 80 registers.
+/// Warps, at most, of kernels for up to 8 vectors that iterate over chunks of quads: so many have 80 registers.
 const QUAD_WARPS: usize = 24;
 /// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
 const COPIES: [usize; 5] = [5, 4, 3, 2, 0];

@@ -1,19 +1,19 @@
-// The walk of a launch over the chunks of its planes (tile scheduler and main loop): the assignment of chunks to warps,
-// and the copies of chunks and tables to shared memory.
+// The tile scheduler and main loop of a launch: the assignment of the chunks of its planes to warps, and the copies of
+// chunks and tables to shared memory.
 //
 // A thread block takes a share of the launch's chunks, measured by cost; within it, warps take the chunks of an item in
 // turn. Each warp copies its next chunk into shared memory while it decodes the current one. Blocks change the table
 // where their share crosses from one plane into another.
 //
-// Tile (tile.h) decodes a chunk, and Epilogue (chunk_epilogue.h) uses its weights; the walk only connects the two. A Tile is the
-// state of a warp from one chunk of a plane to the next:
+// Tile (tile.h) decodes a chunk, and Epilogue (chunk_epilogue.h) uses its weights; the main loop only connects the two. A
+// Tile is the state of a warp from one chunk of a plane to the next:
 //
 //   void expect<ALL>(t, c, lane)
 //                             called for the warp's first chunk of a plane, while its bytes are in flight; ALL: its other data will be
 //                             needed soon
 //   bool decode<Epilogue>(state, t, c, a, buffer, lane, following, more)
 //                             decodes a chunk whose bytes have arrived; `following` is the warp's next one, if there are `more`.
-//                             Returns whether it was valid: the walk records invalid ones in the plane's status
+//                             Returns whether it was valid: the main loop records invalid ones in the plane's status
 //   enum : bool { SMALL = ... }
 //                             whether chunks are small copies, for epilogues whose tables may be stored in copies
 //   enum : bool { COPIES = ... }
@@ -21,7 +21,7 @@
 //                             warp's only chunk
 //   void forget()             called after a chunk that was not valid, or not even decoded
 //
-// A walk counts the chunks of a plane in their order there, unless told otherwise (`InPlane`).
+// A main loop counts the chunks of a plane in their order there, unless told otherwise (`InPlane`).
 //
 // Offsets are not trusted: a chunk that does not lie inside its plane, or is larger than a buffer, is not decoded.
 #pragma once
@@ -141,7 +141,7 @@ DEVICE void wait_for_table(const Batch& batch, u32& parity, u32 younger) {
   parity ^= 1;
 }
 
-// The default mapping of a walk's count: to the chunks of a plane, in their order there. Others (rows.h) map the count
+// The default mapping of a main loop's count: to the chunks of a plane, in their order there. Others (rows.h) map the count
 // to a chunk of the plane; the epilogue's state then has
 //
 //   take(t, number)             called before each chunk
@@ -153,7 +153,7 @@ struct InPlane {
 // Processes every `step`th chunk of those that `at` counts, from `chunk` to `last`; `held` is the result of
 // `load_arrival` for the first, if there is one. Only barriers and buffers of the batch are used.
 template <class Tile, class Epilogue, class Batch, class Count = InPlane>
-DEVICE void walk_plane(typename Epilogue::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
+DEVICE void mainloop_of_plane(typename Epilogue::State& state, const Batch& batch, const Tiles& t, Warp& w, u32 chunk, u32 step, u32 last,
                        u32 held, u32 table, u32& table_parity, bool& waited, const Count& at = Count()) {
   constexpr bool SPREADS = Epilogue::COPIES && Tile::COPIES, SMALL = Epilogue::COPIES && Tile::SMALL;
   const bool two = batch.buffers_per_warp == 2;
@@ -273,7 +273,7 @@ struct OnlyChunk {
 
 // The whole launch.
 template <class Tile, class Epilogue>
-DEVICE void walk(const TilesBatch& batch, typename Epilogue::State state) {
+DEVICE void mainloop(const TilesBatch& batch, typename Epilogue::State state) {
   if (!table_fits()) {
     // The host does not launch on such devices. Chunks that are not decoded must not pass for valid ones.
     for (u32 i = 0; i < batch.count; i++) atomic_min((u32*)batch.items[i].status, batch.items[i].chunk_begin);
@@ -316,6 +316,6 @@ DEVICE void walk(const TilesBatch& batch, typename Epilogue::State state) {
       table = t.table;
     }
     const u32 held = first + warp < last ? load_arrival(t, first + warp, w.lane) : 0;
-    walk_plane<Tile, Epilogue>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
+    mainloop_of_plane<Tile, Epilogue>(state, batch, t, w, first + warp, step, last, held, new_table ? TABLE_COPIED : TABLE_READY, table_parity, waited);
   }
 }
