@@ -5,8 +5,8 @@
 // The most items of a launch.
 #define MAX_ITEMS 24
 
-// The most items of a multiplying launch.
-#define MAX_FACTORS 16
+// The most items of a launch of products.
+#define MAX_PRODUCT_ITEMS 16
 
 // Columns whose squares are summed together, in the same order in every kernel.
 #define SQUARES_COLS 256
@@ -17,10 +17,10 @@
 // Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.
 #define KNOWN_BYTES 32
 
-// The use of a factor's results.
+// The use of an item's results.
 #define PART_RESULT 0
 #define PART_GATE 1
-#define PART_VALUE 2
+#define PART_UP 2
 
 // Activations.
 #define ACTIVATION_NONE 0
@@ -148,7 +148,7 @@ struct RowsBatch {
 };
 
 // A matrix, or rows of one, to multiply vectors with.
-struct Factor {
+struct ProductItem {
   Tiles tiles;   // The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
   u64 bias;      // Address of the bias of the first row and of those after it, elements like those of `x`; 0 for none.
   u32 before;    // Results of the items before this one, for each vector.
@@ -161,41 +161,41 @@ struct Factor {
   u32 reserved;  // 0.
 };
 
-// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. For
+// Parameters of the kernels of products: results are the products of all items with each of `vectors` vectors. For
 // an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
-struct FactorsBatch {
-  u32 count;                  // Items.
-  u32 vectors;                // Vectors: 1 to 8, or 16 for the kernels named accordingly.
-  u64 x;                      // Address of the first vector.
-  u64 x_stride;               // Distance from one vector to the next, elements.
-  u64 y;                      // Address of the results.
-  u32 barriers;               // Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
-  u32 buffers;                // Address in shared memory of the first buffer.
-  u32 buffer_bytes;           // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
-  u32 buffers_per_warp;       // 1 or 2.
-  u32 staging;                // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
-  u32 staged;                 // Blocks that fit each warp's staging space: at least those of a chunk.
-  u32 sums;                   // Address in shared memory of the sums of each chunk.
-  u32 vector;                 // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
-  u64 squared;                // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
-  u64 residual;               // Address of the residual that is added to the results, laid out like them; 0 for none.
-  u64 scaled;                 // Address of a second copy of the results, multiplied by `gain`; 0 for none.
-  u64 gain;                   // Address of a factor for each result of a vector, elements like those of `x`.
-  u64 stash;                  // Address of f32 for the results of gates, followed by those of values, each as many as there are results; 0 if there are no gates.
-  u64 arrivals;               // Address of an arrival counter for each strip of gates: the number of its gate and value parts in the stash. Counters are 0 before and after the launches that belong together.
-  u32 epsilon;                // The epsilon added to the mean of the squares: bits of f32.
-  u32 share;                  // The reciprocal of the number of elements in the mean: bits of f32.
-  u32 norm_factor;            // The factor of results before the division: bits of f32.
-  u32 squares;                // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
-  u32 arrived;                // Address in shared memory of a word for each of a block's strips.
-  u32 gain_scale;             // The factor, besides `gain`, of the second copy of the results: bits of f32.
-  u32 gain_offset;            // The offset added to the product of `gain` and `gain_scale`: bits of f32.
-  u32 residual_scale;         // The factor of results before a residual is added: bits of f32.
-  u32 copies;                 // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2.
-  u32 corrections;            // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied.
-  u32 known;                  // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
-  u32 activation;             // ACTIVATION_*: that of the gates, or, without gates, of the results.
-  Factor items[MAX_FACTORS];  // `count` of them.
+struct ProductBatch {
+  u32 count;                             // Items.
+  u32 vectors;                           // Vectors: 1 to 8, or 16 for the kernels named accordingly.
+  u64 x;                                 // Address of the first vector.
+  u64 x_stride;                          // Distance from one vector to the next, elements.
+  u64 y;                                 // Address of the results.
+  u32 barriers;                          // Address in shared memory of the barriers; the decoding table lies before them, at TABLE_AT.
+  u32 buffers;                           // Address in shared memory of the first buffer.
+  u32 buffer_bytes;                      // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
+  u32 buffers_per_warp;                  // 1 or 2.
+  u32 staging;                           // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
+  u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk.
+  u32 sums;                              // Address in shared memory of the sums of each chunk.
+  u32 vector;                            // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
+  u64 squared;                           // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
+  u64 residual;                          // Address of the residual that is added to the results, laid out like them; 0 for none.
+  u64 scaled;                            // Address of a second copy of the results, multiplied by `gain`; 0 for none.
+  u64 gain;                              // Address of a factor for each result of a vector, elements like those of `x`.
+  u64 stash;                             // Address of f32 for the gate projection, followed by the up projection, each as many as there are results; 0 without gates.
+  u64 arrivals;                          // Address of an arrival counter for each strip: the number of its gate and up projections in the stash. Counters are 0 before and after the launches that belong together.
+  u32 epsilon;                           // The epsilon added to the mean of the squares: bits of f32.
+  u32 share;                             // The reciprocal of the number of elements in the mean: bits of f32.
+  u32 norm_factor;                       // The factor of results before the division: bits of f32.
+  u32 squares;                           // Address in shared memory of sums of squares: a word for each vector and SQUARES_COLS columns.
+  u32 arrived;                           // Address in shared memory of a word for each of a block's strips.
+  u32 gain_scale;                        // The factor, besides `gain`, of the second copy of the results: bits of f32.
+  u32 gain_offset;                       // The offset added to the product of `gain` and `gain_scale`: bits of f32.
+  u32 residual_scale;                    // The factor of results before a residual is added: bits of f32.
+  u32 copies;                            // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2.
+  u32 corrections;                       // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied.
+  u32 known;                             // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
+  u32 activation;                        // ACTIVATION_*: that of the gate projection, or, without one, of the results.
+  ProductItem items[MAX_PRODUCT_ITEMS];  // `count` of them.
 };
 
 // Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -384,50 +384,50 @@ LIES_AT(RowsBatch, buffers_per_warp, 32, 4)
 LIES_AT(RowsBatch, reserved, 36, 4)
 LIES_AT(RowsBatch, tiles, 40, 168)
 LIES_AT(RowsBatch, fields, 208, 32)
-static_assert(sizeof(Factor) == 208, "differs from abi.rs");
-LIES_AT(Factor, tiles, 0, 168)
-LIES_AT(Factor, bias, 168, 8)
-LIES_AT(Factor, before, 176, 4)
-LIES_AT(Factor, stride, 180, 4)
-LIES_AT(Factor, place, 184, 4)
-LIES_AT(Factor, strips, 188, 4)
-LIES_AT(Factor, minus, 192, 4)
-LIES_AT(Factor, part, 196, 4)
-LIES_AT(Factor, vector, 200, 4)
-LIES_AT(Factor, reserved, 204, 4)
-static_assert(sizeof(FactorsBatch) == 3488, "differs from abi.rs");
-LIES_AT(FactorsBatch, count, 0, 4)
-LIES_AT(FactorsBatch, vectors, 4, 4)
-LIES_AT(FactorsBatch, x, 8, 8)
-LIES_AT(FactorsBatch, x_stride, 16, 8)
-LIES_AT(FactorsBatch, y, 24, 8)
-LIES_AT(FactorsBatch, barriers, 32, 4)
-LIES_AT(FactorsBatch, buffers, 36, 4)
-LIES_AT(FactorsBatch, buffer_bytes, 40, 4)
-LIES_AT(FactorsBatch, buffers_per_warp, 44, 4)
-LIES_AT(FactorsBatch, staging, 48, 4)
-LIES_AT(FactorsBatch, staged, 52, 4)
-LIES_AT(FactorsBatch, sums, 56, 4)
-LIES_AT(FactorsBatch, vector, 60, 4)
-LIES_AT(FactorsBatch, squared, 64, 8)
-LIES_AT(FactorsBatch, residual, 72, 8)
-LIES_AT(FactorsBatch, scaled, 80, 8)
-LIES_AT(FactorsBatch, gain, 88, 8)
-LIES_AT(FactorsBatch, stash, 96, 8)
-LIES_AT(FactorsBatch, arrivals, 104, 8)
-LIES_AT(FactorsBatch, epsilon, 112, 4)
-LIES_AT(FactorsBatch, share, 116, 4)
-LIES_AT(FactorsBatch, norm_factor, 120, 4)
-LIES_AT(FactorsBatch, squares, 124, 4)
-LIES_AT(FactorsBatch, arrived, 128, 4)
-LIES_AT(FactorsBatch, gain_scale, 132, 4)
-LIES_AT(FactorsBatch, gain_offset, 136, 4)
-LIES_AT(FactorsBatch, residual_scale, 140, 4)
-LIES_AT(FactorsBatch, copies, 144, 4)
-LIES_AT(FactorsBatch, corrections, 148, 4)
-LIES_AT(FactorsBatch, known, 152, 4)
-LIES_AT(FactorsBatch, activation, 156, 4)
-LIES_AT(FactorsBatch, items, 160, 3328)
+static_assert(sizeof(ProductItem) == 208, "differs from abi.rs");
+LIES_AT(ProductItem, tiles, 0, 168)
+LIES_AT(ProductItem, bias, 168, 8)
+LIES_AT(ProductItem, before, 176, 4)
+LIES_AT(ProductItem, stride, 180, 4)
+LIES_AT(ProductItem, place, 184, 4)
+LIES_AT(ProductItem, strips, 188, 4)
+LIES_AT(ProductItem, minus, 192, 4)
+LIES_AT(ProductItem, part, 196, 4)
+LIES_AT(ProductItem, vector, 200, 4)
+LIES_AT(ProductItem, reserved, 204, 4)
+static_assert(sizeof(ProductBatch) == 3488, "differs from abi.rs");
+LIES_AT(ProductBatch, count, 0, 4)
+LIES_AT(ProductBatch, vectors, 4, 4)
+LIES_AT(ProductBatch, x, 8, 8)
+LIES_AT(ProductBatch, x_stride, 16, 8)
+LIES_AT(ProductBatch, y, 24, 8)
+LIES_AT(ProductBatch, barriers, 32, 4)
+LIES_AT(ProductBatch, buffers, 36, 4)
+LIES_AT(ProductBatch, buffer_bytes, 40, 4)
+LIES_AT(ProductBatch, buffers_per_warp, 44, 4)
+LIES_AT(ProductBatch, staging, 48, 4)
+LIES_AT(ProductBatch, staged, 52, 4)
+LIES_AT(ProductBatch, sums, 56, 4)
+LIES_AT(ProductBatch, vector, 60, 4)
+LIES_AT(ProductBatch, squared, 64, 8)
+LIES_AT(ProductBatch, residual, 72, 8)
+LIES_AT(ProductBatch, scaled, 80, 8)
+LIES_AT(ProductBatch, gain, 88, 8)
+LIES_AT(ProductBatch, stash, 96, 8)
+LIES_AT(ProductBatch, arrivals, 104, 8)
+LIES_AT(ProductBatch, epsilon, 112, 4)
+LIES_AT(ProductBatch, share, 116, 4)
+LIES_AT(ProductBatch, norm_factor, 120, 4)
+LIES_AT(ProductBatch, squares, 124, 4)
+LIES_AT(ProductBatch, arrived, 128, 4)
+LIES_AT(ProductBatch, gain_scale, 132, 4)
+LIES_AT(ProductBatch, gain_offset, 136, 4)
+LIES_AT(ProductBatch, residual_scale, 140, 4)
+LIES_AT(ProductBatch, copies, 144, 4)
+LIES_AT(ProductBatch, corrections, 148, 4)
+LIES_AT(ProductBatch, known, 152, 4)
+LIES_AT(ProductBatch, activation, 156, 4)
+LIES_AT(ProductBatch, items, 160, 3328)
 static_assert(sizeof(NormBatch) == 96, "differs from abi.rs");
 LIES_AT(NormBatch, x, 0, 8)
 LIES_AT(NormBatch, residual, 8, 8)

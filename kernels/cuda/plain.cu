@@ -30,9 +30,9 @@ struct PlainTile {
   }
 };
 
-KERNEL(plain_times_f16, 1024, 1, FactorsBatch) { multiply_all<PlainTile, 1, false, false>(params); }
-KERNEL(plain_times_f16_early, 1024, 1, FactorsBatch) { multiply_all<PlainTile, 1, false, true>(params); }
+KERNEL(plain_times_f16, 1024, 1, ProductBatch) { multiply_all<PlainTile, 1, false, false>(params); }
+KERNEL(plain_times_f16_early, 1024, 1, ProductBatch) { multiply_all<PlainTile, 1, false, true>(params); }
 #if MMA_BF16
-KERNEL(plain_times_bf16, 1024, 1, FactorsBatch) { multiply_all<PlainTile, 1, true, false>(params); }
-KERNEL(plain_times_bf16_early, 1024, 1, FactorsBatch) { multiply_all<PlainTile, 1, true, true>(params); }
+KERNEL(plain_times_bf16, 1024, 1, ProductBatch) { multiply_all<PlainTile, 1, true, false>(params); }
+KERNEL(plain_times_bf16_early, 1024, 1, ProductBatch) { multiply_all<PlainTile, 1, true, true>(params); }
 #endif

@@ -11,7 +11,7 @@
 // those for many vectors. Kernels that iterate over chunks of quads, whose lanes have two streams, need fewer warps,
 // and so have more registers, too: at most `threads_of_loop` threads (`QUAD_WARPS` of the host).
 #define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
-  KERNEL(name, threads, blocks, FactorsBatch) { multiply_all<TILE, n, bf16, early>(params); }
+  KERNEL(name, threads, blocks, ProductBatch) { multiply_all<TILE, n, bf16, early>(params); }
 #define TIMES(mode, kind, TILE, BF16, threads_of_loop)                    \
   PRODUCT(NAME(mode, kind, 1), threads_of_loop, 1, TILE, 1, BF16, false)  \
   PRODUCT(NAME(mode, kind, 1_early), 1024, 1, TILE, 1, BF16, true) \

@@ -28,23 +28,23 @@ struct Multiply {
   enum : u32 { SETS = N / 8 };
 
   struct State {
-    const FactorsBatch& batch;
+    const ProductBatch& batch;
     u32 first;    // the block's first chunk
     u32 room;     // of the lane, for the blocks of a chunk
-    u32 minus;    // as in `Factor`
+    u32 minus;    // as in `ProductItem`
     u32 staged;   // blocks that lie there
     u32 col;      // the lane's first one in the block to be multiplied next
     u32 at[SETS];  // bytes from the first vector to the lane's
     bool waited;  // for the vectors
     float sum[SETS][4];
 
-    static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
-      State state = {batch, first, batch.staging + warp * batch.staged * 2048 + lane * 16, f.minus, 0, 0, {}, false, {}};
+    static DEVICE_MEMBER State make(const ProductBatch& batch, const ProductItem& item, u32 first, u32 warp, u32 lane) {
+      State state = {batch, first, batch.staging + warp * batch.staged * 2048 + lane * 16, item.minus, 0, 0, {}, false, {}};
 #pragma unroll
       for (u32 s = 0; s < SETS; s++) {
         // Lanes that have no vector read the last one's, and what they get is not looked at.
         const u32 vector = s * 8 + lane / 4;
-        state.at[s] = (f.vector + (vector < batch.vectors ? vector : batch.vectors - 1)) * batch.x_stride * 2;
+        state.at[s] = (item.vector + (vector < batch.vectors ? vector : batch.vectors - 1)) * batch.x_stride * 2;
       }
       return state;
     }
@@ -274,8 +274,8 @@ struct Result {
   u32 epilogue;       // EPILOGUE_*
 
   DEVICE_MEMBER Result() : scale(0), bias(0), gain(0), residual(0), place(~0u) {}
-  DEVICE_MEMBER Result(const Factor& f, u32 begin_strip, u32 at, u32 each, const FactorsBatch& batch) : Result() {
-    const Tiles& t = f.tiles;
+  DEVICE_MEMBER Result(const ProductItem& item, u32 begin_strip, u32 at, u32 each, const ProductBatch& batch) : Result() {
+    const Tiles& t = item.tiles;
     const u32 strip = begin_strip + at / each, matrix = divide(strip, t.by_strips);
     const u32 in_matrix = (strip - matrix * t.strips) * TILE_ROWS + at % TILE_ROWS;
     if (in_matrix >= t.rows) return;
@@ -283,19 +283,19 @@ struct Result {
     // All rows may have one.
     const u64 own = row * t.output.scales_per_row;
     if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + own * 2) : ldg32((const u8*)t.output.scales + own * 4);
-    place = f.before * batch.vectors + at % each / TILE_ROWS * f.stride + f.place + (u32)(row - t.row_begin);
+    place = item.before * batch.vectors + at % each / TILE_ROWS * item.stride + item.place + (u32)(row - t.row_begin);
   }
   DEVICE_MEMBER bool there() const { return place != ~0u; }
 
   // Finds all that does not depend on other launches.
-  DEVICE_MEMBER void settle(const FactorsBatch& batch, const Factor& f, u32 at, u32 each) {
-    const Tiles& t = f.tiles;
+  DEVICE_MEMBER void settle(const ProductBatch& batch, const ProductItem& item, u32 at, u32 each) {
+    const Tiles& t = item.tiles;
     from = batch.sums + (at / each * t.tiles * each + at % each) * 4;
     tiles = t.tiles;
     by = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
     to = batch.y + (u64)place * 2;
     epilogue = (batch.squared ? EPILOGUE_NORM : 0) | (batch.residual ? EPILOGUE_RESIDUAL : 0) | (batch.scaled ? EPILOGUE_SCALED : 0) |
-             (f.part != PART_RESULT ? EPILOGUE_PART : 0);
+             (item.part != PART_RESULT ? EPILOGUE_PART : 0);
   }
   // Leaves that in shared memory, where it takes no register meanwhile, and finds it again.
   DEVICE_MEMBER void leave(u32 known) const {
@@ -313,23 +313,23 @@ struct Result {
 
   // Asks for what other launches may have written: bias and gain, too, are tensors of a model, which an optimizer may have changed. `vector` is
   // whose result it is.
-  DEVICE_MEMBER void ask(const FactorsBatch& batch, const Factor& f, u32 vector) {
+  DEVICE_MEMBER void ask(const ProductBatch& batch, const ProductItem& item, u32 vector) {
     if (!there()) return;
-    const u32 in_vector = place - f.before * batch.vectors - vector * f.stride;
+    const u32 in_vector = place - item.before * batch.vectors - vector * item.stride;
     if (epilogue & EPILOGUE_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
     if (epilogue & EPILOGUE_SCALED) gain = load16((const u8*)batch.gain + (u64)in_vector * 2);
-    if (f.bias) bias = load16((const u8*)f.bias + (u64)(in_vector - f.place) * 2);
+    if (item.bias) bias = load16((const u8*)item.bias + (u64)(in_vector - item.place) * 2);
   }
 
   // The sum of what all chunks of the strip have left, in the order of the columns.
-  DEVICE_MEMBER float sum(const FactorsBatch& batch, const Tiles& t, u32 at, u32 each) const {
+  DEVICE_MEMBER float sum(const ProductBatch& batch, const Tiles& t, u32 at, u32 each) const {
     float sum = 0;
 #pragma unroll 8
     for (u32 k = 0; k < tiles; k++) sum = add_rn(sum, bits_f32(lds32(from + k * each * 4)));
     const float all = epilogue & EPILOGUE_NORM ? mul_rn(by, norm_factor(batch, t.cols, at % each / TILE_ROWS)) : by;
     return add_rn(mul_rn(sum, all), H::to_f32(bias));
   }
-  DEVICE_MEMBER void write(const FactorsBatch& batch, float v) const {
+  DEVICE_MEMBER void write(const ProductBatch& batch, float v) const {
     if (epilogue & EPILOGUE_RESIDUAL) v = fma_rn(v, bits_f32(batch.residual_scale), H::to_f32(residual));
     const u32 y = H::of(v);
     stg16((u8*)to, y);
@@ -342,14 +342,14 @@ struct Result {
 
 // Parameters come from memory in lines, and those of a launch are new to the multiprocessor: warps ask for a line each, so that they wait once and not
 // line after line.
-DEVICE void expect_params(const FactorsBatch& batch) {
-  const u32 line = thread_index() / LANES, lines = sizeof(FactorsBatch) / PARAMS_LINE;
+DEVICE void expect_params(const ProductBatch& batch) {
+  const u32 line = thread_index() / LANES, lines = sizeof(ProductBatch) / PARAMS_LINE;
   keep(((const u32*)&batch)[(line < lines ? line : lines - 1) * (PARAMS_LINE / 4)]);
 }
 
 // All of the launch.
 template <class Tile, u32 N, bool BF16, bool EARLY>
-DEVICE void multiply_all(const FactorsBatch& batch) {
+DEVICE void multiply_all(const ProductBatch& batch) {
   // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
   overlap_start();
   expect_params(batch);
@@ -357,12 +357,12 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   constexpr bool ONE = N == 1 && EARLY;
   u32 i = 0;
   while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
-  const Factor& f = batch.items[i];
-  const Tiles& t = f.tiles;
+  const ProductItem& item = batch.items[i];
+  const Tiles& t = item.tiles;
   const u32 strips = divide(t.chunk_end - t.chunk_begin, t.by_tiles), block = block_index() - t.block_begin;
   // Blocks of threads that come first have one more, if it does not come out even.
-  const u32 more = strips - f.strips * (t.block_end - t.block_begin);
-  const u32 begin = block * f.strips + (block < more ? block : more), end = begin + f.strips + (block < more);
+  const u32 more = strips - item.strips * (t.block_end - t.block_begin);
+  const u32 begin = block * item.strips + (block < more ? block : more), end = begin + item.strips + (block < more);
   const u32 first = t.chunk_begin + begin * t.tiles, last = t.chunk_begin + end * t.tiles;
   const u32 warp = thread_index() / LANES, threads = block_threads();
   const bool enough = !ONE || last - first <= threads / LANES;
@@ -379,16 +379,16 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   if (ONE && spread) table.begin(t, batch.copies);
   Warp w = make_warp<ONE>(batch);
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  if constexpr (N == 1) expect_vector(vector_of(batch, f), t);
+  if constexpr (N == 1) expect_vector(vector_of(batch, item), t);
   const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   const auto asked = [&](u32 at) {
-    Result<BF16> result(f, begin_strip, at, each, batch);
-    result.settle(batch, f, at, each);
-    result.ask(batch, f, at % each / TILE_ROWS);
+    Result<BF16> result(item, begin_strip, at, each, batch);
+    result.settle(batch, item, at, each);
+    result.ask(batch, item, at % each / TILE_ROWS);
     return result;
   };
-  typename Epilogue::State state = Epilogue::State::make(batch, f, first, warp, w.lane);
+  typename Epilogue::State state = Epilogue::State::make(batch, item, first, warp, w.lane);
   const bool own = thread_index() < results;
   Result<BF16> result;
   Squares<BF16> squares;
@@ -396,7 +396,7 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
   if constexpr (ONE) {
     OnlyChunk<Tile, Epilogue> only(state, t, w, first + warp, first + warp < last, held);
     // While that is on its way.
-    if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
+    if (own) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
     if (only.there) state.leave(t, only.place, w.lane);
     if (spread) {
       table.finish(t, batch.copies);
@@ -407,27 +407,27 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     // Not before: the other warps need not wait for it.
     const u32 known = batch.known + (threads / LANES + thread_index()) * KNOWN_BYTES;
     if (own) {
-      result.settle(batch, f, thread_index(), each);
+      result.settle(batch, item, thread_index(), each);
       result.leave(known);
     }
     only.decode(state, t, w);
     const auto ask = [&] {
       if (own) {
         result = Result<BF16>::left(known);
-        result.ask(batch, f, 0);
+        result.ask(batch, item, 0);
       }
       squares.begin(batch, t.cols, w.lane);
     };
     state.finish(t, w.lane, ask);
   } else {
     // What the thread needs behind the last chunk is on its way from now on.
-    if (own) result = Result<BF16>(f, begin_strip, thread_index(), each, batch);
+    if (own) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
     bool unused = true;
     mainloop_of_plane<Tile, Epilogue>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
     state.finish();
     if (own) {
-      result.settle(batch, f, thread_index(), each);
-      result.ask(batch, f, thread_index() % each / TILE_ROWS);
+      result.settle(batch, item, thread_index(), each);
+      result.ask(batch, item, thread_index() % each / TILE_ROWS);
     }
     squares.begin(batch, t.cols, w.lane);
   }
@@ -438,20 +438,21 @@ DEVICE void multiply_all(const FactorsBatch& batch) {
     if (at != thread_index()) result = asked(at);
     if (!result.there()) continue;
     const float v = result.sum(batch, t, at, each);
-    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, f).own + result.place, f32_bits(v));
+    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
     else result.write(batch, activated(batch.activation, v));
   }
-  if (f.part == PART_RESULT) return;
-  const Stash stash(batch, f);
-  const u32 first_strip = (f.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
+  if (item.part == PART_RESULT) return;
+  const Stash stash(batch, item);
+  const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
   stash.arrive(batch, first_strip, end - begin);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
     if (!lds32(batch.arrived + at / each * 4)) continue;
     result = asked(at);
     if (!result.there()) continue;
-    const float own = bits_f32(load32(stash.own + result.place)), other = bits_f32(load32(stash.other + result.place));
-    const bool gate = f.part == PART_GATE;
-    result.write(batch, mul_rn(activated(batch.activation, gate ? own : other), gate ? other : own));
+    const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
+    const bool is_gate = item.part == PART_GATE;
+    const float gate = is_gate ? mine : other, up = is_gate ? other : mine;
+    result.write(batch, mul_rn(activated(batch.activation, gate), up));
   }
 }

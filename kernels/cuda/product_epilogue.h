@@ -69,12 +69,12 @@ struct Squares {
   float own;  // of the lane's elements of the warp's first segment
 
   // Adds those up, if there are any.
-  DEVICE_MEMBER void begin(const FactorsBatch& batch, u32 cols, u32 lane) {
+  DEVICE_MEMBER void begin(const ProductBatch& batch, u32 cols, u32 lane) {
     const u32 each = segments(cols), i = thread_index() / LANES;
     if (batch.squared && i < each * batch.vectors) own = of_lane(batch, i, each, cols, lane);
   }
 
-  DEVICE_MEMBER void finish(const FactorsBatch& batch, u32 cols, u32 lane) const {
+  DEVICE_MEMBER void finish(const ProductBatch& batch, u32 cols, u32 lane) const {
     const u32 each = segments(cols), warps = block_threads() / LANES;
 #pragma unroll 1
     for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += warps) {
@@ -86,7 +86,7 @@ struct Squares {
   }
 
  private:
-  static DEVICE_MEMBER float of_lane(const FactorsBatch& batch, u32 i, u32 each, u32 cols, u32 lane) {
+  static DEVICE_MEMBER float of_lane(const ProductBatch& batch, u32 i, u32 each, u32 cols, u32 lane) {
     const u32 v = i / each;
     u32 words[4];
     load_words(batch, batch.squared + (u64)v * batch.x_stride * 2, (i - v * each) * SQUARES_COLS + lane * 8, cols, words);
@@ -101,7 +101,7 @@ struct Squares {
 };
 
 // By what the results of a vector are to be multiplied, once all sums of squares are there.
-DEVICE float norm_factor(const FactorsBatch& batch, u32 cols, u32 vector) {
+DEVICE float norm_factor(const ProductBatch& batch, u32 cols, u32 vector) {
   const u32 each = segments(cols);
   float sum = 0;
   for (u32 k = 0; k < each; k++) sum = add_rn(sum, bits_f32(lds32(batch.squares + (vector * each + k) * 4)));
@@ -122,29 +122,29 @@ DEVICE float activated(u32 kind, float v) {
   return div_rn(v, add_rn(1, exp_f32(-at)));
 }
 
-// Of one factor with gates or values: where its results lie in the stash, and the words of its strips.
+// The stash of a gate or up projection, and the arrival counters of its strips.
 struct Stash {
-  float* own;
-  const float* other;
+  float* results;            // of this projection
+  const float* counterpart;  // the results of the other one
   u32* arrivals;
 
-  DEVICE_MEMBER Stash(const FactorsBatch& batch, const Factor& f) {
-    const u64 half = (u64)batch.vectors * f.stride;
+  DEVICE_MEMBER Stash(const ProductBatch& batch, const ProductItem& item) {
+    const u64 half = (u64)batch.vectors * item.stride;
     float* const gates = (float*)batch.stash;
-    own = gates + (f.part == PART_GATE ? 0 : half);
-    other = gates + (f.part == PART_GATE ? half : 0);
+    results = gates + (item.part == PART_GATE ? 0 : half);
+    counterpart = gates + (item.part == PART_GATE ? half : 0);
     arrivals = (u32*)batch.arrivals;
   }
-  // For `strips` strips from `first`, all of whose results are in the stash, finds out of which the others are there too: then shared memory
-  // says 1. All threads of the block call it.
-  DEVICE_MEMBER void arrive(const FactorsBatch& batch, u32 first, u32 strips) const {
+  // Counts the block in for `strips` strips from `first`, all of whose results are in the stash. Shared memory then says
+  // 1 for a strip whose counterpart has arrived, too. All threads of the block call it.
+  DEVICE_MEMBER void arrive(const ProductBatch& batch, u32 first, u32 strips) const {
     syncthreads();
     for (u32 i = thread_index(); i < strips; i += block_threads()) {
-      // What all threads of the block have stored comes before the count, and what they load behind it.
+      // All stores of the block's threads come before the count, and their loads after it.
       fence_device();
       const u32 before = atomic_add(arrivals + first + i, 1);
       fence_device();
-      // For the next time.
+      // Zero again for the next launch.
       if (before) stg32(arrivals + first + i, 0);
       sts32(batch.arrived + i * 4, before);
     }

@@ -68,7 +68,7 @@ DEVICE i32 digits_power(float largest) {
 DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col % BLOCK_COLS; }
 
 // Address of the item's first vector.
-DEVICE u64 vector_of(const FactorsBatch& batch, const Factor& f) { return batch.x + (u64)f.vector * batch.x_stride * 2; }
+DEVICE u64 vector_of(const ProductBatch& batch, const ProductItem& item) { return batch.x + (u64)item.vector * batch.x_stride * 2; }
 
 // Prefetches the vector, before the block requests all of its weights. It may not be written yet: nothing is read.
 DEVICE void expect_vector(u64 x, const Tiles& t) {
@@ -115,7 +115,7 @@ DEVICE u32 largest_of(const u32 (&words)[4], u32 largest) {
 typedef u32 HeldWords[DIGITS_HELD][4];
 
 // Loads those of a tile of `cols` columns from `begin` on, of the vector at `x`.
-DEVICE void load_held(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, u32 lane, HeldWords& words) {
+DEVICE void load_held(const ProductBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, u32 lane, HeldWords& words) {
 #pragma unroll
   for (u32 h = 0; h < DIGITS_HELD; h++) {
     const u32 k = h * DIGITS_COLS + lane * 8;
@@ -129,7 +129,7 @@ DEVICE void load_held(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begi
 // edge are 0. All lanes call it. Returns the factor of sums of products with them: NaN if one of the elements is NaN or
 // infinite.
 template <bool BF16>
-DEVICE Power make_digits(const FactorsBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, const HeldWords& words, u32 to, u32 lane) {
+DEVICE Power make_digits(const ProductBatch& batch, u64 x, const Tiles& t, u32 begin, u32 cols, const HeldWords& words, u32 to, u32 lane) {
   u32 largest = 0, more[4];
 #pragma unroll
   for (u32 h = 0; h < DIGITS_HELD; h++) largest = largest_of(words[h], largest);
@@ -177,7 +177,7 @@ DEVICE void add_halves(const i32 (&sum)[4], u32 lane, i32* both) {
 template <bool BF16, bool EARLY>
 struct MultiplyOne {
   struct State {
-    const FactorsBatch& batch;
+    const ProductBatch& batch;
     u64 x;        // address of the vector
     u32 first;    // the block's first chunk
     u32 digits;   // their address: EARLY: of the warp's tile; otherwise of all tiles
@@ -193,13 +193,13 @@ struct MultiplyOne {
     u32 raised;       // symbols of the chunk are multiplied by two to this power
     Patches changes;
 
-    static DEVICE_MEMBER State make(const FactorsBatch& batch, const Factor& f, u32 first, u32 warp, u32 lane) {
-      const Tiles& t = f.tiles;
+    static DEVICE_MEMBER State make(const ProductBatch& batch, const ProductItem& item, u32 first, u32 warp, u32 lane) {
+      const Tiles& t = item.tiles;
       // A warp that has decoded its only chunk no longer reads its buffer.
       const u32 digits = EARLY ? batch.buffers + warp * batch.buffer_bytes : batch.staging;
       // `minus` is 0 if levels exceed symbols by a half; otherwise 16-bit products (product.h) subtract it.
       const u32 scaled = digits + t.tiles * t.blocks * DIGITS_BLOCK;
-      return {batch, vector_of(batch, f), first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, f.minus == 0, 0, false, 0, 0, {},
+      return {batch, vector_of(batch, item), first, digits, scaled, batch.staging + warp * t.blocks * 1024 + lane * 16, item.minus == 0, 0, false, 0, 0, {},
               batch.corrections + warp * CHANGES_BYTES, 0, {}};
     }
 

@@ -11,8 +11,8 @@ mod header;
 /// are kept short.
 pub const MAX_ITEMS: usize = 24;
 
-/// The most items of a multiplying launch: the linear layers that read the same vectors.
-pub const MAX_FACTORS: usize = 16;
+/// The most items of a launch of products: the linear layers that read the same vectors.
+pub const MAX_PRODUCT_ITEMS: usize = 16;
 
 /// Address in shared memory of the decoding table; launches of the decoding kernels count the space below it as used.
 /// Devices that reserve more than that of a block's shared memory cannot run the kernels.
@@ -31,10 +31,10 @@ pub const KNOWN_BYTES: usize = 32;
 
 /// The item's results are written.
 pub const PART_RESULT: u32 = 0;
-/// They are gates: the results of the matching value item, times the activation of the gates, are written.
+/// They are a gate projection: the activation of it, times the matching up projection, is written.
 pub const PART_GATE: u32 = 1;
-/// They are values that have gates.
-pub const PART_VALUE: u32 = 2;
+/// They are the up projection that belongs to a gate projection.
+pub const PART_UP: u32 = 2;
 
 /// An activation: none.
 pub const ACTIVATION_NONE: u32 = 0;
@@ -314,7 +314,7 @@ structures! {
     }
 
     /// A matrix, or rows of one, to multiply vectors with.
-    pub struct Factor {
+    pub struct ProductItem {
         /// The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and
         /// `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
         pub tiles: Tiles,
@@ -340,9 +340,9 @@ structures! {
         pub reserved: u32,
     }
 
-    /// Parameters of the multiplying kernels: results are the products of all items with each of `vectors` vectors. For
+    /// Parameters of the kernels of products: results are the products of all items with each of `vectors` vectors. For
     /// an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
-    pub struct FactorsBatch {
+    pub struct ProductBatch {
         /// Items.
         pub count: u32,
         /// Vectors: 1 to 8, or 16 for the kernels named accordingly.
@@ -378,11 +378,11 @@ structures! {
         pub scaled: u64,
         /// Address of a factor for each result of a vector, elements like those of `x`.
         pub gain: u64,
-        /// Address of f32 for the results of gates, followed by those of values, each as many as there are results; 0
-        /// if there are no gates.
+        /// Address of f32 for the gate projection, followed by the up projection, each as many as there are results; 0
+        /// without gates.
         pub stash: u64,
-        /// Address of an arrival counter for each strip of gates: the number of its gate and value parts in the stash.
-        /// Counters are 0 before and after the launches that belong together.
+        /// Address of an arrival counter for each strip: the number of its gate and up projections in the stash. Counters
+        /// are 0 before and after the launches that belong together.
         pub arrivals: u64,
         /// The epsilon added to the mean of the squares: bits of f32.
         pub epsilon: u32,
@@ -409,10 +409,10 @@ structures! {
         /// Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each
         /// warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
         pub known: u32,
-        /// ACTIVATION_*: that of the gates, or, without gates, of the results.
+        /// ACTIVATION_*: that of the gate projection, or, without one, of the results.
         pub activation: u32,
         /// `count` of them.
-        pub items: [Factor; MAX_FACTORS],
+        pub items: [ProductItem; MAX_PRODUCT_ITEMS],
     }
 
     /// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -618,4 +618,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch RowsBatch FactorsBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch ProductBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

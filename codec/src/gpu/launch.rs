@@ -195,7 +195,7 @@ impl Launcher {
             if x_stride.saturating_mul(2 * (vectors.count as u64 + u64::from(later))) > u32::MAX.into() {
                 return Err(Error::input(format!("vectors {x_stride} elements apart")).advice("copy them closer"));
             }
-            let params = abi::FactorsBatch {
+            let params = abi::ProductBatch {
                 vectors: vectors.count as u32,
                 x: vectors.x,
                 x_stride,

@@ -181,7 +181,7 @@ impl Tensors {
             let part = match factor.part {
                 FactorPart::Result => abi::PART_RESULT,
                 FactorPart::Gate => abi::PART_GATE,
-                FactorPart::Value => abi::PART_VALUE,
+                FactorPart::Value => abi::PART_UP,
             };
             if factor.vector >= Vectors::MOST {
                 let (vector, most) = (factor.vector, Vectors::MOST);

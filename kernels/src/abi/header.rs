@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::{
     ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
-    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, MAX_FACTORS, MAX_ITEMS, MAX_RUNS,
-    NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_VALUE, SQUARES_COLS, STRUCTURES,
+    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, MAX_PRODUCT_ITEMS, MAX_ITEMS, MAX_RUNS,
+    NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS, STRUCTURES,
     TABLE_AT,
 };
 
@@ -56,7 +56,7 @@ fn header() -> String {
         names.iter().for_each(|(name, value)| writeln!(text, "#define {name} {value}").unwrap());
     };
     define("The most items of a launch.", &[("MAX_ITEMS", MAX_ITEMS)]);
-    define("The most items of a multiplying launch.", &[("MAX_FACTORS", MAX_FACTORS)]);
+    define("The most items of a launch of products.", &[("MAX_PRODUCT_ITEMS", MAX_PRODUCT_ITEMS)]);
     define(
         "Columns whose squares are summed together, in the same order in every kernel.",
         &[("SQUARES_COLS", SQUARES_COLS)],
@@ -69,8 +69,8 @@ fn header() -> String {
         "Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.",
         &[("KNOWN_BYTES", KNOWN_BYTES)],
     );
-    let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_VALUE", PART_VALUE)];
-    define("The use of a factor's results.", &parts.map(|(name, value)| (name, value as usize)));
+    let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_UP", PART_UP)];
+    define("The use of an item's results.", &parts.map(|(name, value)| (name, value as usize)));
     let activations = [
         ("ACTIVATION_NONE", ACTIVATION_NONE),
         ("ACTIVATION_SILU", ACTIVATION_SILU),

@@ -98,7 +98,7 @@ fn run(
     inputs: &Inputs,
     y: &mut Buffer,
     more: Vec<Memory<'_>>,
-    set: impl Fn(&mut abi::FactorsBatch),
+    set: impl Fn(&mut abi::ProductBatch),
     seed: u64,
 ) {
     let mut memory = more;
@@ -264,7 +264,7 @@ fn matrices_of_other_vectors_each() {
         let (launches, _) = launches(&items, 1, limits);
         let mut out = Buffer::new(rows * 2 + 2 * GUARD);
         out.fill(POISON);
-        let own = |params: &mut abi::FactorsBatch| (params.vectors, params.vector) = (1, 0);
+        let own = |params: &mut abi::ProductBatch| (params.vectors, params.vector) = (1, 0);
         let sizes: Vec<usize> = items.iter().map(|j| j.times.stride as usize).collect();
         run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, i as u64);
         let mut at = GUARD;

@@ -145,7 +145,7 @@ impl ProductItem<'_> {
 pub struct ProductLaunch {
     pub module: Module,
     pub kernel: String,
-    pub params: Box<abi::FactorsBatch>,
+    pub params: Box<abi::ProductBatch>,
     pub grid: u32,
     pub threads: u32,
     pub shared: u32,
@@ -367,7 +367,7 @@ fn divided(
 
 /// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
 pub fn product_launches(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
-    items.chunks(abi::MAX_FACTORS).map(|items| product_launch(items, vectors, limits)).collect()
+    items.chunks(abi::MAX_PRODUCT_ITEMS).map(|items| product_launch(items, vectors, limits)).collect()
 }
 
 fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
@@ -387,7 +387,7 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
             .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));
     };
-    let mut params = Box::new(abi::FactorsBatch { count: items.len() as u32, ..Default::default() });
+    let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
     let least = |item: &ProductItem<'_>| item.strips().div_ceil(per_block);
     let strips: usize = items.iter().map(ProductItem::strips).sum();
@@ -401,7 +401,7 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
             return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
         };
         let tiles = abi::Tiles { block_begin, block_end, ..item.tiles.params(0) };
-        *to = abi::Factor {
+        *to = abi::ProductItem {
             tiles,
             bias: item.times.bias,
             before: item.times.before,

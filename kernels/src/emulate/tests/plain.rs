@@ -1,7 +1,7 @@
 //! The kernels of `cuda/plain.cu`, launched as in `pyext/benches/plain.py`.
 
 use super::{Buffer, Launch, Range, value_of_bf16};
-use crate::abi::{Divisor, Factor, FactorsBatch, Output, PART_RESULT, Parameters, STATUS_GOOD, TABLE_AT, Tiles};
+use crate::abi::{Divisor, ProductItem, ProductBatch, Output, PART_RESULT, Parameters, STATUS_GOOD, TABLE_AT, Tiles};
 
 const ROWS: usize = 48;
 const COLS: usize = 512;
@@ -86,7 +86,7 @@ fn products_with_weights_that_are_not_coded() {
         let staging = sums + STRIPS * TILES * 64;
         let known = staging + if early { warps * BLOCKS * 1024 } else { TILES * (BLOCKS * 256 + 32) };
         let shared = known + if early { (warps + STRIPS * 16) * 32 } else { 0 };
-        let mut params = FactorsBatch {
+        let mut params = ProductBatch {
             count: 1,
             vectors: 1,
             x: vector.address(),
@@ -103,7 +103,7 @@ fn products_with_weights_that_are_not_coded() {
             known: known as u32,
             ..Default::default()
         };
-        params.items[0] = Factor {
+        params.items[0] = ProductItem {
             tiles,
             stride: ROWS as u32,
             strips: (STRIPS / grid) as u32,

@@ -67,7 +67,7 @@ fn multiply_with_epilogue(
     limits: Limits,
     seed: u64,
 ) -> (Vec<u16>, Vec<u16>, BTreeSet<String>) {
-    let part = |i: usize| if steps.gated { [abi::PART_GATE, abi::PART_VALUE][i % 2] } else { abi::PART_RESULT };
+    let part = |i: usize| if steps.gated { [abi::PART_GATE, abi::PART_UP][i % 2] } else { abi::PART_RESULT };
     let (items, rows) = items(tensors, inputs.kind, bias, &|s| 0..s, &part);
     let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
     out.fill(POISON);
@@ -82,7 +82,7 @@ fn multiply_with_epilogue(
         stash.address(),
         arrivals.address(),
     ];
-    let set = |params: &mut abi::FactorsBatch| {
+    let set = |params: &mut abi::ProductBatch| {
         params.activation = steps.activation as u32;
         if steps.norm {
             params.squared = places[0];
