@@ -14,8 +14,8 @@
 //                                 whether all warps of the block call `state.prepare(t, lane)` before the first chunk, and then
 //                                 find the data that all of them stored in shared memory; only for main loops with a new table
 //   enum : bool { OPERANDS = ... }
-//                                 whether it takes elements with separate signs (`Signed`), if a tile has whole blocks of them; it
-//                                 then has, in place of `whole`,
+//                                 whether it takes elements with separate signs (`Signed`), if a tile has interior blocks of them; it
+//                                 then has, in place of `interior`,
 //     operands(k, signed)         takes the equivalent of word k of a `Block`, from 0 to 7, and
 //     next()                      called after the last of them
 //   enum : bool { CHECKS = ... }  whether a chunk is invalid if a patch contradicts the symbols
@@ -25,17 +25,17 @@
 //                                 patches, `state.changes` has the patches, and `state.change(t, c, lane)`, called after the last
 //                                 block, applies them and returns whether all of them were sound, apart from their claims about
 //                                 the symbols
-//   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.side_room(t, bytes)`, if
+//   enum : bool { BESIDE = ... }  whether the side words of a warp's only chunk may be copied to `state.space_for_side(t, bytes)`, if
 //                                 they are few
 //   Epilogue(State&, const Tiles&, const Chunk&, u32 lane)
 //                                 called before the first block. The chunk's position is in the plane; its bytes may be damaged
-//   bool takes_whole() const      whether `whole` can be used; the same for all lanes
-//   enum : bool { RAISED = ... }  whether it takes whole blocks with scaled elements
-//   void begin_whole(raised)      all blocks of this chunk will be whole, with elements multiplied by 2^raised: 0, unless RAISED
-//   void whole(Block&)            takes the next block, all of whose weights are in the matrix. The epilogue may change the registers
+//   bool takes_interior() const      whether `interior` can be used; the same for all lanes
+//   enum : bool { RAISED = ... }  whether it takes interior blocks with scaled elements
+//   void begin_interior(raised)      all blocks of this chunk will be interior, with elements multiplied by 2^raised: 0, unless RAISED
+//   void interior(Block&)            takes the next block, all of whose weights are in the matrix. The epilogue may change the registers
 //   void any(const Block&)        takes the next block, whose rows and columns may partly or entirely lie beyond the matrix's edge
 //
-// The blocks of a chunk all go to `whole`, or all to `any`; an epilogue that does not distinguish them lets one call the
+// The blocks of a chunk all go to `interior`, or all to `any`; an epilogue that does not distinguish them lets one call the
 // other. Epilogues are passed by value: with a reference the compiler used more registers in some of the kernels.
 #pragma once
 #include "chunk.h"
@@ -59,8 +59,8 @@ struct Store {
   u32 rows;      // bit 0: row g is in the matrix; bit 1: row g + 8 is
   float s, s8;   // scales of the two rows, at `col`
   u32 base;      // as in `Steps`
-  u32 row8;      // for whole blocks: bytes from row g to row g + 8
-  bool several;  // for whole blocks: whether a row has several scales
+  u32 row8;      // for interior blocks: bytes from row g to row g + 8
+  bool several;  // for interior blocks: whether a row has several scales
 
   DEVICE_MEMBER Store(State&, const Tiles& t, const Chunk& c, u32 lane) : t(t), lane(lane) {
     const u32 matrix = divide(c.strip, t.by_strips);
@@ -77,16 +77,16 @@ struct Store {
     base = steps_base<SCALES>(t.output);
   }
 
-  // Several scales per row, for which whole blocks need registers, are allowed only if the compiler knows their type.
-  DEVICE_MEMBER bool takes_whole() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
+  // Several scales per row, for which interior blocks need registers, are allowed only if the compiler knows their type.
+  DEVICE_MEMBER bool takes_interior() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
 
-  DEVICE_MEMBER void begin_whole(u32) {
+  DEVICE_MEMBER void begin_interior(u32) {
     row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
     several = SCALES == SCALES_INT8 && rescales();
     to = to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
   }
 
-  DEVICE_MEMBER void whole(Block& b) {
+  DEVICE_MEMBER void interior(Block& b) {
     exchange<OUT>(b.q, lane);
     exchange<OUT>(b.q + 4, lane);
     float scales[4] = {s, s, s, s}, scales8[4] = {s8, s8, s8, s8};

@@ -2,7 +2,7 @@
 //
 // A body lies in shared memory. Corrupt bytes may make a decoder run past its end: the host (`TilesPlan::slack`) bounds
 // how far, and sizes the buffers accordingly. The bytes there belong to other chunks and do no harm: a lane that took
-// bits from there is found damaged at the end.
+// bits from there is codes damaged at the end.
 #pragma once
 #include "chunk.h"
 
@@ -73,11 +73,11 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
     }
     const u32 from = next + at / 16 * 2;
     const u32 rest = prmt(lds16_stream(from, body.end), lds16_stream(from + 2, body.end), 0x5410) >> (at % 16);
-    const u32 found = (x & ((1u << held) - 1)) | rest << held;
+    const u32 codes = (x & ((1u << held) - 1)) | rest << held;
     // Fewer than 32 bits are left, and they are zero.
     const u32 left = (body.end - next) * 8 - all;
     x = x >> held == 2 && left < 32 && lds32(body.end - 4) >> 1 >> (31 - left) == 0;
-    return found;
+    return codes;
   }
 
   DEVICE_MEMBER bool ended_well() const { return ballot(x == 0) == 0; }
@@ -87,12 +87,12 @@ struct Coder<RANS, BITS, COPIES, EARLY> {
 // banks, lanes never conflict.
 template <bool COPIES>
 struct TableCopy {
-  u32 up, own;
+  u32 up, copy;
   DEVICE_MEMBER u32 shift() const { return up; }
-  DEVICE_MEMBER u32 place(u32 entry) const { return entry | own; }
+  DEVICE_MEMBER u32 place(u32 entry) const { return entry | copy; }
   DEVICE_MEMBER void set(u32 copies, u32 lane) {
     up = 2 + copies;
-    own = lane * 4 & ((4u << copies) - 4);
+    copy = lane * 4 & ((4u << copies) - 4);
   }
 };
 template <>
@@ -154,13 +154,13 @@ struct Coder<HUFFMAN, BITS, COPIES, EARLY> {
     if (body.end - body.begin < 4) return false;
     const u32 head = lds32(body.begin), wide = head >> 16, words = body.begin + (wide ? 4 + LANES * 2 : 4 + LANES);
     if (words >= body.end) return false;
-    const u32 own = (head & 0xFFFF) + (wide ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane));
-    const u32 sum = sum_up_to(own, lane), all = shfl(sum, LANES - 1) + 2;
+    const u32 bits = (head & 0xFFFF) + (wide ? lds16(body.begin + 4 + lane * 2) : lds8(body.begin + 4 + lane));
+    const u32 sum = sum_up_to(bits, lane), all = shfl(sum, LANES - 1) + 2;
     if (wide > 1 || words + (all + 31) / 32 * 4 != body.end) return false;
-    const u32 start = sum - own + 2 + 32 - copy.shift();
+    const u32 start = sum - bits + 2 + 32 - copy.shift();
     limit = body.end;
     window.begin(words, start, limit);
-    end = window.position + own;
+    end = window.position + bits;
     return (lds32(words) & 3) == 0 && (all % 32 == 0 || lds32(body.end - 4) >> (all % 32) == 0);
   }
 

@@ -6,12 +6,12 @@
 // words as many words of uncoded bytes ("rests") as elements have such bytes: `rests[r][j]` for word j and byte r, the
 // most significant first.
 //
-//   whole(half, symbols, rests)      takes the next half of a block, all of whose elements are in the matrix. The epilogue may change the
+//   interior(half, symbols, rests)   takes the next half of a block, all of whose elements are in the matrix. The epilogue may change the
 //                                    symbols. The rests are those of the elements that the lane has after `exchange` (emit.h)
 //   any(half, symbols, rests, rest)  takes the next half of any block; each symbol has `rest` uncoded bytes
 //   next()                           called after both halves were passed to `any`
 //
-// An epilogue for elements of any kind has neither `whole` nor the members that go with it.
+// An epilogue for elements of any kind has neither `interior` nor the members that go with it.
 #pragma once
 #include "chunk.h"
 #include "emit.h"
@@ -83,19 +83,19 @@ struct StoreJoined {
 
   Cells cells;
   u32 lane;
-  u32 row8;  // for whole blocks: bytes from row g to row g + 8
+  u32 row8;  // for interior blocks: bytes from row g to row g + 8
 
   DEVICE_MEMBER StoreJoined(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : cells(state, t, c, lane, BYTES), lane(lane), row8(0) {}
 
-  DEVICE_MEMBER bool takes_whole() const { return cells.t.vector; }
+  DEVICE_MEMBER bool takes_interior() const { return cells.t.vector; }
 
-  DEVICE_MEMBER void begin_whole(u32) {
+  DEVICE_MEMBER void begin_interior(u32) {
     row8 = 8 * (u32)cells.t.output.row_stride * BYTES;
     cells.to = cells.to - (lane & 3) * (16 * BYTES) + exchanged_place<OUT>(lane);
   }
 
-  DEVICE_MEMBER void whole(u32 half, u32* symbols, const u32 (*rests)[4]) {
+  DEVICE_MEMBER void interior(u32 half, u32* symbols, const u32 (*rests)[4]) {
     exchange<OUT>(symbols, lane);
     u8* const to = cells.to + (half ? row8 : 0);
 #pragma unroll

@@ -242,20 +242,20 @@ template <class Tile, class Epilogue>
 struct OnlyChunk {
   u32 chunk;
   u32 side;  // address of its side words in shared memory, if they are copied
-  bool there, sound;
+  bool exists, sound;
   Arrival arrival;
   Chunk place;
   Tile tile;
 
   // Starts its copy; `held` is the result of `load_arrival`, if the chunk exists.
-  DEVICE_MEMBER OnlyChunk(const typename Epilogue::State& state, const Tiles& t, const Warp& w, u32 chunk, bool there, u32 held)
-      : chunk(chunk), side(0), there(there), arrival{0, 0} {
-    if (!there) return;
+  DEVICE_MEMBER OnlyChunk(const typename Epilogue::State& state, const Tiles& t, const Warp& w, u32 chunk, bool exists, u32 held)
+      : chunk(chunk), side(0), exists(exists), arrival{0, 0} {
+    if (!exists) return;
     arrival = arrival_of(held);
     place = chunk_at(t, chunk);
     if constexpr (Epilogue::BESIDE && Tile::COPIES) {
       const u32 bytes = Tile::side_bytes(t, place);
-      side = state.side_room(t, bytes);
+      side = state.space_for_side(t, bytes);
       sound = start_beside(t, arrival, w.buffer, side, Tile::side(t, place), bytes, w.barrier, w.lane);
     } else {
       sound = start(t, arrival, w.buffer, w.barrier, w.lane);
@@ -263,7 +263,7 @@ struct OnlyChunk {
     }
   }
   DEVICE_MEMBER void decode(typename Epilogue::State& state, const Tiles& t, const Warp& w) {
-    if (!there) return;
+    if (!exists) return;
     warp_copy_wait(w.barrier, 0, 0);
     if (sound && tile.template decode<Epilogue>(state, t, place, arrival, w.buffer, side, w.lane, place, false)) return;
     state.lost(t, place, w.lane);

@@ -17,13 +17,13 @@ struct PlainTile {
     const Body body = body_of(a, buffer);
     if (body.end - body.begin != c.blocks * 1024) return false;
     Epilogue epilogue(state, t, c, lane);
-    epilogue.begin_whole(0);
+    epilogue.begin_interior(0);
     u32 at = body.begin + lane * 16;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++, at += 1024) {
       const Vec4 upper = lds128(at), lower = lds128(at + 512);
       Block b = {{upper.x, upper.y, upper.z, upper.w, lower.x, lower.y, lower.z, lower.w}};
-      epilogue.whole(b);
+      epilogue.interior(b);
     }
     state.end(t, c, lane, true);
     return true;

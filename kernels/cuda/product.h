@@ -30,7 +30,7 @@ struct Multiply {
   struct State {
     const ProductBatch& batch;
     u32 first;    // the block's first chunk
-    u32 room;     // of the lane, for the blocks of a chunk
+    u32 staging;  // the lane's space for the blocks of a chunk
     u32 minus;    // as in `ProductItem`
     u32 staged;   // blocks that lie there
     u32 col;      // the lane's first one in the block to be multiplied next
@@ -69,7 +69,7 @@ struct Multiply {
     // Puts a block's operands where they wait for the end of their chunk.
     DEVICE_MEMBER void stage(const u32 (&w)[16]) {
 #pragma unroll
-      for (u32 j = 0; j < 4; j++) sts128(room + staged * 2048 + j * 512, {w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]});
+      for (u32 j = 0; j < 4; j++) sts128(staging + staged * 2048 + j * 512, {w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]});
       staged++;
     }
 
@@ -79,7 +79,7 @@ struct Multiply {
         u32 w[16];
 #pragma unroll
         for (u32 j = 0; j < 4; j++) {
-          const Vec4 v = lds128(room + k * 2048 + j * 512);
+          const Vec4 v = lds128(staging + k * 2048 + j * 512);
           w[4 * j] = v.x;
           w[4 * j + 1] = v.y;
           w[4 * j + 2] = v.z;
@@ -133,7 +133,7 @@ struct Multiply {
     }
 
    private:
-    // Where the chunk's sums go: of vector v and row r.
+    // The place of the chunk's sum of vector v and row r.
     DEVICE_MEMBER u32 place(const Chunk& c, u32 v, u32 r) const {
       return batch.sums + (((c.index - first) * batch.vectors + v) * TILE_ROWS + r) * 4;
     }
@@ -156,8 +156,8 @@ struct Multiply {
       const u32 begin = col - lane % 4 * 16;
       const bool begins = begin == c.tile * t.blocks * BLOCK_COLS;
       const auto add = [&](u32 s, u32 j, u32 v, u32 r) {
-        const bool there = row + r < t.rows && begin < t.cols;
-        const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row + r, begin) : 0;
+        const bool inside = row + r < t.rows && begin < t.cols;
+        const float scale = inside ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row + r, begin) : 0;
         const u32 to = place(c, v, r);
         const float before = begins ? 0 : bits_f32(lds32(to));
         sts32(to, f32_bits(add_rn(before, mul_rn(sum[s][j], scale))));
@@ -193,10 +193,10 @@ struct Multiply {
       for (u32 j = 0; j < 4; j++) state.sum[s][j] = 0;
     }
   }
-  DEVICE_MEMBER bool takes_whole() const { return state.batch.vector && !several(t); }
-  DEVICE_MEMBER void begin_whole(u32) {}
+  DEVICE_MEMBER bool takes_interior() const { return state.batch.vector && !several(t); }
+  DEVICE_MEMBER void begin_interior(u32) {}
 
-  DEVICE_MEMBER void whole(Block& b) {
+  DEVICE_MEMBER void interior(Block& b) {
 #pragma unroll
     for (u32 k = 0; k < 8; k++) operands(k, split_merged(b.q[k]));
     next();
@@ -267,11 +267,11 @@ struct Result {
   // As they lie in memory: who has only asked for them does not wait.
   u32 scale, bias, gain, residual;
   u32 place;  // among all results, elements; ~0 for a row beyond the matrix's edge
-  // What `settle` finds.
-  u32 from, tiles;  // where the first chunk's part lies, and how many there are
+  // Set by `settle`.
+  u32 from, tiles;  // address of the first chunk's sum, and the number of chunks
   float by;         // the row's scale
-  u64 to;           // where it is to be written
-  u32 epilogue;       // EPILOGUE_*
+  u64 to;           // address of the result
+  u32 epilogue;     // EPILOGUE_*
 
   DEVICE_MEMBER Result() : scale(0), bias(0), gain(0), residual(0), place(~0u) {}
   DEVICE_MEMBER Result(const ProductItem& item, u32 begin_strip, u32 at, u32 each, const ProductBatch& batch) : Result() {
@@ -281,11 +281,11 @@ struct Result {
     if (in_matrix >= t.rows) return;
     const u64 row = (u64)matrix * t.rows + in_matrix;
     // All rows may have one.
-    const u64 own = row * t.output.scales_per_row;
-    if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + own * 2) : ldg32((const u8*)t.output.scales + own * 4);
+    const u64 number = row * t.output.scales_per_row;
+    if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + number * 2) : ldg32((const u8*)t.output.scales + number * 4);
     place = item.before * batch.vectors + at % each / TILE_ROWS * item.stride + item.place + (u32)(row - t.row_begin);
   }
-  DEVICE_MEMBER bool there() const { return place != ~0u; }
+  DEVICE_MEMBER bool exists() const { return place != ~0u; }
 
   // Finds all that does not depend on other launches.
   DEVICE_MEMBER void settle(const ProductBatch& batch, const ProductItem& item, u32 at, u32 each) {
@@ -295,7 +295,7 @@ struct Result {
     by = several(t) ? 1 : bits_f32(t.output.scale_bytes == 2 ? scale << 16 : scale);
     to = batch.y + (u64)place * 2;
     epilogue = (batch.squared ? EPILOGUE_NORM : 0) | (batch.residual ? EPILOGUE_RESIDUAL : 0) | (batch.scaled ? EPILOGUE_SCALED : 0) |
-             (item.part != PART_RESULT ? EPILOGUE_PART : 0);
+               (item.part != PART_RESULT ? EPILOGUE_PART : 0);
   }
   // Leaves that in shared memory, where it takes no register meanwhile, and finds it again.
   DEVICE_MEMBER void leave(u32 known) const {
@@ -314,7 +314,7 @@ struct Result {
   // Asks for what other launches may have written: bias and gain, too, are tensors of a model, which an optimizer may have changed. `vector` is
   // whose result it is.
   DEVICE_MEMBER void ask(const ProductBatch& batch, const ProductItem& item, u32 vector) {
-    if (!there()) return;
+    if (!exists()) return;
     const u32 in_vector = place - item.before * batch.vectors - vector * item.stride;
     if (epilogue & EPILOGUE_RESIDUAL) residual = load16((const u8*)batch.residual + (u64)place * 2);
     if (epilogue & EPILOGUE_SCALED) gain = load16((const u8*)batch.gain + (u64)in_vector * 2);
@@ -373,7 +373,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
   }
   typedef typename Multiplier<N, BF16, EARLY>::Type Epilogue;
   const bool spread = Epilogue::COPIES && Tile::COPIES && batch.copies != 0;
-  // What everything else waits for is asked for first.
+  // Everything else waits for the first chunk: it is requested first.
   const u32 held = first + warp < last ? load_arrival(t, first + warp, thread_index() % LANES) : 0;
   SpreadTable table;
   if (ONE && spread) table.begin(t, batch.copies);
@@ -389,30 +389,30 @@ DEVICE void multiply_all(const ProductBatch& batch) {
     return result;
   };
   typename Epilogue::State state = Epilogue::State::make(batch, item, first, warp, w.lane);
-  const bool own = thread_index() < results;
+  const bool has_result = thread_index() < results;
   Result<BF16> result;
   Squares<BF16> squares;
   u32 table_parity = 0;
   if constexpr (ONE) {
     OnlyChunk<Tile, Epilogue> only(state, t, w, first + warp, first + warp < last, held);
     // While that is on its way.
-    if (own) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
-    if (only.there) state.leave(t, only.place, w.lane);
+    if (has_result) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
+    if (only.exists) state.leave(t, only.place, w.lane);
     if (spread) {
       table.finish(t, batch.copies);
       syncthreads();
     } else {
-      wait_for_table(batch, table_parity, only.there);
+      wait_for_table(batch, table_parity, only.exists);
     }
     // Not before: the other warps need not wait for it.
     const u32 known = batch.known + (threads / LANES + thread_index()) * KNOWN_BYTES;
-    if (own) {
+    if (has_result) {
       result.settle(batch, item, thread_index(), each);
       result.leave(known);
     }
     only.decode(state, t, w);
     const auto ask = [&] {
-      if (own) {
+      if (has_result) {
         result = Result<BF16>::left(known);
         result.ask(batch, item, 0);
       }
@@ -420,12 +420,12 @@ DEVICE void multiply_all(const ProductBatch& batch) {
     };
     state.finish(t, w.lane, ask);
   } else {
-    // What the thread needs behind the last chunk is on its way from now on.
-    if (own) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
+    // Requests the data that the thread needs after its last chunk.
+    if (has_result) result = Result<BF16>(item, begin_strip, thread_index(), each, batch);
     bool unused = true;
     mainloop_of_plane<Tile, Epilogue>(state, batch, t, w, first + warp, threads / LANES, last, held, spread ? TABLE_SPREAD : TABLE_COPIED, table_parity, unused);
     state.finish();
-    if (own) {
+    if (has_result) {
       result.settle(batch, item, thread_index(), each);
       result.ask(batch, item, thread_index() % each / TILE_ROWS);
     }
@@ -436,7 +436,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {
     if (at != thread_index()) result = asked(at);
-    if (!result.there()) continue;
+    if (!result.exists()) continue;
     const float v = result.sum(batch, t, at, each);
     if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
     else result.write(batch, activated(batch.activation, v));
@@ -449,7 +449,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
   for (u32 at = thread_index(); at < results; at += threads) {
     if (!lds32(batch.arrived + at / each * 4)) continue;
     result = asked(at);
-    if (!result.there()) continue;
+    if (!result.exists()) continue;
     const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
     const bool is_gate = item.part == PART_GATE;
     const float gate = is_gate ? mine : other, up = is_gate ? other : mine;

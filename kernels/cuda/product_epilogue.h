@@ -24,7 +24,7 @@ struct Half {
     if constexpr (BF16) mma_bf16(c, a, b);
     else mma_f16(c, a, b);
   }
-  // Of an infinite number, without its sign; larger for what is no number.
+  // The bits of an infinite number without its sign; those of a NaN are larger.
   enum : u32 { INFINITE = BF16 ? 0x7F80u : 0x7C00u };
 
   static DEVICE_MEMBER u32 of(float v) { return (BF16 ? pack_bf16(v, 0) : pack_f16(v, 0)) & 0xFFFF; }
@@ -66,19 +66,19 @@ DEVICE void load_words(const Batch& batch, u64 from, u32 col, u32 cols, u32 (&wo
 // up, and then lanes, in the same order for every launch.
 template <bool BF16>
 struct Squares {
-  float own;  // of the lane's elements of the warp's first segment
+  float first_sum;  // of the lane's elements of the warp's first segment
 
   // Adds those up, if there are any.
   DEVICE_MEMBER void begin(const ProductBatch& batch, u32 cols, u32 lane) {
     const u32 each = segments(cols), i = thread_index() / LANES;
-    if (batch.squared && i < each * batch.vectors) own = of_lane(batch, i, each, cols, lane);
+    if (batch.squared && i < each * batch.vectors) first_sum = of_lane(batch, i, each, cols, lane);
   }
 
   DEVICE_MEMBER void finish(const ProductBatch& batch, u32 cols, u32 lane) const {
     const u32 each = segments(cols), warps = block_threads() / LANES;
 #pragma unroll 1
     for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += warps) {
-      float sum = i < warps ? own : of_lane(batch, i, each, cols, lane);
+      float sum = i < warps ? first_sum : of_lane(batch, i, each, cols, lane);
 #pragma unroll
       for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
       if (lane == 0) sts32(batch.squares + i * 4, f32_bits(sum));
@@ -100,7 +100,7 @@ struct Squares {
   }
 };
 
-// By what the results of a vector are to be multiplied, once all sums of squares are there.
+// The factor of a vector's results, once all sums of squares are available.
 DEVICE float norm_factor(const ProductBatch& batch, u32 cols, u32 vector) {
   const u32 each = segments(cols);
   float sum = 0;

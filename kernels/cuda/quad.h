@@ -122,14 +122,14 @@ struct QuadCoder {
     if (words >= body.end) return false;
     const u32 head = lds32(body.begin), more = lds8(body.begin + 4 + lane), unit = head >> 16, least = head & 0xFFFF;
     if (unit > MOST_UNIT) return false;
-    const u32 own = least + ((more & 15) << unit), other = least + (more >> 4 << unit);
-    const u32 sum = sum_up_to(own + other, lane), all = shfl(sum, LANES - 1) + 2;
+    const u32 first_bits = least + ((more & 15) << unit), second_bits = least + (more >> 4 << unit);
+    const u32 sum = sum_up_to(first_bits + second_bits, lane), all = shfl(sum, LANES - 1) + 2;
     if (words + (all + 31) / 32 * 4 != body.end) return false;
     limit = body.end;
-    const u32 start = sum - own - other + 2 + 32 - copy.shift();
+    const u32 start = sum - first_bits - second_bits + 2 + 32 - copy.shift();
     first.begin(words, start, limit);
-    second.begin(words, start + own, limit);
-    ends = (first.position + own) | (second.position + other) << 16;
+    second.begin(words, start + first_bits, limit);
+    ends = (first.position + first_bits) | (second.position + second_bits) << 16;
     // Codes end within the last unit.
     slack = (1u << unit) - 1;
     return (lds32(words) & 3) == 0 && lds32(body.end - 4) >> ((all - 1) % 32) >> 1 == 0;
@@ -206,8 +206,8 @@ struct QuadTile {
       if (taken) state.changes = patches, patches.next = patches.end;
     }
     const bool left = LEAVES && patches.next < patches.end;
-    const bool whole = !raw && !left && epilogue.takes_whole() && lies_inside(t, c);
-    if (!whole) {
+    const bool interior = !raw && !left && epilogue.takes_interior() && lies_inside(t, c);
+    if (!interior) {
       forget();
       any_blocks(t, c, d, body, raw, patches, lane, epilogue);
     } else {
@@ -233,7 +233,7 @@ struct QuadTile {
                             bool more, Epilogue epilogue) {
     constexpr u32 WORDS = SHIFT + 1;
     constexpr bool RAISED = Epilogue::RAISED && !TRELLIS;
-    epilogue.begin_whole(RAISED ? 4 - SHIFT : 0);
+    epilogue.begin_interior(RAISED ? 4 - SHIFT : 0);
     const u8* next = nullptr;
     const u8* then = nullptr;
     if constexpr (!Epilogue::BESIDE) {
@@ -266,7 +266,7 @@ struct QuadTile {
         next += WORDS * 128;
       }
       if constexpr (Epilogue::OPERANDS && !TRELLIS) {
-        // Patches need the whole block.
+        // Patches need all of the block.
         if (!has_patches(patches, k)) {
           u32 e[8];
           d.two(e[0], e[1], e[4], e[5]);
@@ -293,7 +293,7 @@ struct QuadTile {
       }
       if constexpr (!(Epilogue::CORRECTS && !TRELLIS)) apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       if (TRELLIS) unfilter_trellis(b, lane, carry);
-      epilogue.whole(b);
+      epilogue.interior(b);
     }
     if constexpr (!Epilogue::BESIDE) {
       if (more) ahead.template begin<WORDS>(then, lane);
@@ -307,12 +307,12 @@ struct QuadTile {
     u32 carry = 0;
 #pragma unroll 1
     for (u32 k = 0; k < c.blocks; k++) {
-      u32 own[MOST_QUAD_SIDE] = {0, 0, 0, 0, 0};
-      if (t.shift == 0) read_side<1>(own, lane, SideOfPlane{from});
-      else if (t.shift == 1) read_side<2>(own, lane, SideOfPlane{from});
-      else if (t.shift == 2) read_side<3>(own, lane, SideOfPlane{from});
-      else if (t.shift == 3) read_side<4>(own, lane, SideOfPlane{from});
-      else read_side<5>(own, lane, SideOfPlane{from});
+      u32 side_words[MOST_QUAD_SIDE] = {0, 0, 0, 0, 0};
+      if (t.shift == 0) read_side<1>(side_words, lane, SideOfPlane{from});
+      else if (t.shift == 1) read_side<2>(side_words, lane, SideOfPlane{from});
+      else if (t.shift == 2) read_side<3>(side_words, lane, SideOfPlane{from});
+      else if (t.shift == 3) read_side<4>(side_words, lane, SideOfPlane{from});
+      else read_side<5>(side_words, lane, SideOfPlane{from});
       from += (t.shift + 1u) * 128;
       Block b;
 #pragma unroll
@@ -328,7 +328,7 @@ struct QuadTile {
 #pragma unroll
         for (u32 i = 0; i < 4; i++) {
           const u32 word = j + i % 2 + i / 2 * 4;
-          b.q[word] = merge_quad_any(e[i], own, t.shift, word);
+          b.q[word] = merge_quad_any(e[i], side_words, t.shift, word);
         }
       }
       apply_patches<Epilogue::CHECKS>(patches, b, k, lane);

@@ -70,17 +70,17 @@ struct RowCells {
   const Tiles& t;
   u8* to;   // the lane's first column, in the next block
   u32 col;  // that column
-  u32 own;  // the half of a block that has the row among the lane's; 2 if neither has
+  u32 half_of_row;  // the half of a block that has the row among the lane's; 2 if neither has
 
   DEVICE_MEMBER RowCells(const RowState& state, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
-    own = state.row != NO_ROW && state.row % 8 == lane / 4 ? state.row / 8 % 2 : 2;
+    half_of_row = state.row != NO_ROW && state.row % 8 == lane / 4 ? state.row / 8 % 2 : 2;
     to = state.out + (u64)col * bytes;
   }
 
   DEVICE_MEMBER u8* half(u32, u32) const { return to; }
   DEVICE_MEMBER u32 count(u32 half) const {
-    if (half != own || col >= t.cols) return 0;
+    if (half != half_of_row || col >= t.cols) return 0;
     return t.cols - col < 16 ? t.cols - col : 16;
   }
 
@@ -114,18 +114,18 @@ struct StoreRow {
   DEVICE_MEMBER StoreRow(State& state, const Tiles& t, const Chunk& c, u32 lane)
       : state(state), cells(state, t, c, lane, element_bytes(state.batch.kind)) {}
 
-  // A row is one of the sixteen that are decoded: the faster path for whole blocks would double the code.
-  DEVICE_MEMBER bool takes_whole() const { return false; }
-  DEVICE_MEMBER void begin_whole(u32) {}
-  DEVICE_MEMBER void whole(const Block&) {}
+  // A row is one of the sixteen that are decoded: the faster path for interior blocks would double the code.
+  DEVICE_MEMBER bool takes_interior() const { return false; }
+  DEVICE_MEMBER void begin_interior(u32) {}
+  DEVICE_MEMBER void interior(const Block&) {}
 
   DEVICE_MEMBER void any(const Block& b) {
     const u32 kind = state.batch.kind;
-    if (cells.own < 2 && cells.col < cells.t.cols) {
+    if (cells.half_of_row < 2 && cells.col < cells.t.cols) {
       const Output& o = cells.t.output;
       const Steps s = {steps_base<SCALES_ANY>(o), scale_at<SCALES_ANY>(o, state.row, cells.col)};
       const Vec4 lower = {b.q[0], b.q[1], b.q[2], b.q[3]}, upper = {b.q[4], b.q[5], b.q[6], b.q[7]};
-      put_row(cells.to, cells.own ? upper : lower, s, kind, cells.count(cells.own), cells.t.vector);
+      put_row(cells.to, cells.half_of_row ? upper : lower, s, kind, cells.count(cells.half_of_row), cells.t.vector);
     }
     cells.next(element_bytes(kind));
   }

@@ -75,10 +75,10 @@ KERNEL(digits, 1024, 1, SelfTest) {
   const u32 thread = block_index() * block_threads() + thread_index();
   const u32* const in = (const u32*)params.input + (u64)thread * 2;
   const float x = bits_f32(ldg32(in)), factor = bits_f32(ldg32(in + 1));
-  const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
-  const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
+  const float upper = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
+  const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - upper);
   u32* const out = (u32*)params.output + (u64)thread * 3;
-  stg32(out + 0, f32_bits(whole));
+  stg32(out + 0, f32_bits(upper));
   stg32(out + 1, f32_bits(rest));
   stg32(out + 2, f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE))));
 }
@@ -213,13 +213,13 @@ DEVICE void put_stream(const SelfTest& params) {
 // before.
 KERNEL(takes, 1024, 1, SelfTest) {
   const u32 t = thread_index(), lane = t % LANES;
-  const u32* const own = (const u32*)params.input + params.n + t * 5;
+  const u32* const of_thread = (const u32*)params.input + params.n + t * 5;
   put_stream(params);
-  const u32 below = (1u << lane) - 1, end = ldg32(own);
+  const u32 below = (1u << lane) - 1, end = ldg32(of_thread);
   // Warps begin at 16-bit words in either half.
   u32 x = 0, next = TABLE_AT + t / LANES * 66;
   for (u32 i = 0; i < 8; i++) {
-    if (i % 2 == 0) x = ldg32(own + 1 + i / 2);
+    if (i % 2 == 0) x = ldg32(of_thread + 1 + i / 2);
     take_words(x, next, below, end);
     stg32((u32*)params.output + t * 16 + 2 * i, x);
     stg32((u32*)params.output + t * 16 + 2 * i + 1, next);
@@ -230,13 +230,13 @@ KERNEL(takes, 1024, 1, SelfTest) {
 // of each thread.
 KERNEL(windows, 1024, 1, SelfTest) {
   const u32 t = thread_index(), end = TABLE_AT + params.n * 4;
-  const u32* const own = (const u32*)params.input + params.n + t * 6;
+  const u32* const of_thread = (const u32*)params.input + params.n + t * 6;
   put_stream(params);
   u32 next = TABLE_AT + t * 8;
   u32 lo = lds32_stream(next, end), hi = lds32_stream(next + 4, end), after = lds32_stream(next + 8, end);
   next += 12;
   for (u32 i = 0; i < 6; i++) {
-    next_word(ldg32(own + i), lo, hi, after, next, end);
+    next_word(ldg32(of_thread + i), lo, hi, after, next, end);
     u32* const out = (u32*)params.output + t * 24 + 4 * i;
     stg32(out + 0, lo);
     stg32(out + 1, hi);

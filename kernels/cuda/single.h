@@ -1,6 +1,9 @@
 // Products with one vector, in integer arithmetic.
 //
-// This is error-free splitting, as in the Ozaki scheme (K. Ozaki et al., Numerical Algorithms 59(1), 2012). Tensor
+// This is error-free int8 splitting: the Ozaki scheme (K. Ozaki, T. Ogita, S. Oishi and S. Rump, "Error-free
+// transformations of matrix multiplication by using fast routines of matrix multiplication and its applications",
+// Numerical Algorithms 59(1), 2012), on integer tensor cores (H. Ootomo, K. Ozaki and R. Yokota, "DGEMM on integer
+// matrix multiplication unit", International Journal of High Performance Computing Applications 38(4), 2024). Tensor
 // cores multiply i8 symbols with i8 digits of the vector's elements. The elements of a tile's columns are rounded to
 // multiples of 2^-28 of a power of two above the largest of them, and written as four digits: three in base 256, and
 // one of 128ths. The sums are exact; for each chunk they are combined into one f32. If levels lie halfway between
@@ -28,7 +31,7 @@
 // 2^power as two factors, for a power between -252 and 254.
 struct Power {
   float first, second;
-  DEVICE_MEMBER float times(float v) const { return mul_rn(mul_rn(v, first), second); }
+  DEVICE_MEMBER float scale(float v) const { return mul_rn(mul_rn(v, first), second); }
 };
 DEVICE Power power_of_two(i32 power) {
   const i32 half = power >> 1;
@@ -87,10 +90,10 @@ DEVICE void write_digits(const u32 (&words)[4], i32 power, u32 to) {
 #pragma unroll
     for (u32 j = 0; j < 4; j++) {
       const float x = Half<BF16>::to_f32(words[2 * k + j / 2] >> (j % 2 * 16) & 0xFFFF);
-      const float whole = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
+      const float upper = fma_rn(x, factor, bits_f32(DIGITS_ABOVE));
       // The rounding error: both sums are exact.
-      const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - whole);
-      d[j] = f32_bits(whole);
+      const float rest = fma_rn(x, factor, bits_f32(DIGITS_ABOVE) - upper);
+      d[j] = f32_bits(upper);
       e[j] = f32_bits(fma_rn(rest, 128, bits_f32(DIGIT_ABOVE)));
     }
     const u32 a = prmt(d[0], d[1], 0x5140), b = prmt(d[2], d[3], 0x5140);
@@ -182,10 +185,10 @@ struct MultiplyOne {
     u32 first;    // the block's first chunk
     u32 digits;   // their address: EARLY: of the warp's tile; otherwise of all tiles
     u32 scaled;   // not EARLY: SCALED_BYTES of each tile, after them
-    u32 room;     // the lane's space for the symbols of a chunk's blocks
+    u32 staging;     // the lane's space for the symbols of a chunk's blocks
     bool half;    // levels exceed symbols by a half
     u32 staged;   // blocks stored there
-    bool gone;    // the chunk stored there is not valid
+    bool invalid; // the chunk stored there is not valid
     u32 at;       // the lane's digits of the next block to multiply
     u32 col;      // that block's first column, if rows may have several scales
     i32 sum[4];
@@ -233,7 +236,7 @@ struct MultiplyOne {
       const bool vector = batch.vector && begin + cols <= t.cols;
       sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(c),
                        (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
-      sts128(known() + 16, {digits, room, begin, 0});
+      sts128(known() + 16, {digits, staging, begin, 0});
     }
 
     // Called after the only chunk. All warps of the block call it; `ask` requests other data that other launches have
@@ -243,10 +246,10 @@ struct MultiplyOne {
       if constexpr (EARLY) {
         const Vec4 left = lds128(known());
         const Vec4 more = lds128(known() + 16);
-        const u32 to_digits = more.x, from_room = more.y + lane * 16, begin = more.z;
+        const u32 to_digits = more.x, staged_at = more.y + lane * 16, begin = more.z;
         const u64 from = (u64)left.y << 32 | left.x;
         const u32 is = left.w, cols = is / KNOWN_COLS;
-        const bool there = staged != 0 || gone;
+        const bool has_chunk = staged != 0 || invalid;
         // All lanes have decoded: digits replace the chunk.
         syncwarp();
         overlap_wait();
@@ -256,13 +259,13 @@ struct MultiplyOne {
           for (u32 h = 0; h < DIGITS_HELD; h++) {
 #pragma unroll
             for (u32 i = 0; i < 4; i++) words[h][i] = 0;
-            if (there && h * DIGITS_COLS + lane * 8 < cols) load_vector(from + h * DIGITS_COLS * 2 + lane * 16, words[h]);
+            if (has_chunk && h * DIGITS_COLS + lane * 8 < cols) load_vector(from + h * DIGITS_COLS * 2 + lane * 16, words[h]);
           }
         } else {
-          load_held(batch, from - (u64)begin * 2, t, begin, there ? cols : 0, lane, words);
+          load_held(batch, from - (u64)begin * 2, t, begin, has_chunk ? cols : 0, lane, words);
         }
         ask();
-        if (!there) return;
+        if (!has_chunk) return;
         const Power back = make_digits<BF16>(batch, from - (u64)begin * 2, t, begin, cols, words, to_digits, lane);
         syncwarp();
         const u32 at = half_digits(to_digits, lane);
@@ -274,7 +277,7 @@ struct MultiplyOne {
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
               const u32 k = j + i;
-              const Vec4 a = lds128(from_room + k * 1024), b = lds128(from_room + k * 1024 + 512);
+              const Vec4 a = lds128(staged_at + k * 1024), b = lds128(staged_at + k * 1024 + 512);
               const Vec2 x = lds64(at + k * DIGITS_BLOCK);
               mma_row(upper, a, x);
               mma_row(lower, b, x);
@@ -287,8 +290,8 @@ struct MultiplyOne {
 #pragma unroll 1
           for (u32 k = 0; k < staged; k++) {
             const Vec2 x = lds64(at + k * DIGITS_BLOCK);
-            mma_row(upper, lds128(from_room + k * 1024), x);
-            mma_row(lower, lds128(from_room + k * 1024 + 512), x);
+            mma_row(upper, lds128(staged_at + k * 1024), x);
+            mma_row(lower, lds128(staged_at + k * 1024 + 512), x);
             if (is & KNOWN_HALF) sum_digits(sums, x);
             if (!(is & KNOWN_SEVERAL)) continue;
             add_halves(upper, lane, sum);
@@ -297,12 +300,12 @@ struct MultiplyOne {
 #pragma unroll
             for (u32 j = 0; j < 4; j++) upper[j] = lower[j] = 0;
           }
-          if (is & KNOWN_SEVERAL && !gone) return;
+          if (is & KNOWN_SEVERAL && !invalid) return;
         }
         add_halves(upper, lane, sum);
         add_halves(lower, lane, sum + 2);
         add_halves(sums, lane, all);
-        const float v = gone ? bits_f32(0x7FFFFFFFu) : level(lane, back, all);
+        const float v = invalid ? bits_f32(0x7FFFFFFFu) : level(lane, back, all);
         if (lane % 4 < 2) sts32(left.z + row_of(lane) * 4, f32_bits(v));
       }
     }
@@ -318,7 +321,7 @@ struct MultiplyOne {
       put(c, lane, level(lane, back(c), sums));
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) {
-      gone = true;
+      invalid = true;
       if (!EARLY) put(c, lane, bits_f32(0x7FFFFFFFu));
     }
 
@@ -342,8 +345,8 @@ struct MultiplyOne {
     DEVICE_MEMBER void rescale(const Tiles& t, const Chunk& c, u32 lane, Power back) {
       const u32 matrix = divide(c.strip, t.by_strips);
       const u32 row = (c.strip - matrix * t.strips) * TILE_ROWS + row_of(lane);
-      const bool there = row < t.rows && col < t.cols, begins = col == c.tile * t.blocks * BLOCK_COLS;
-      const float scale = there ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row, col) : 0;
+      const bool inside = row < t.rows && col < t.cols, begins = col == c.tile * t.blocks * BLOCK_COLS;
+      const float scale = inside ? scale_at<SCALES_ANY>(t.output, (u64)matrix * t.rows + row, col) : 0;
       const float v = level(lane, back, {0, 0});
       const float before = begins || lane % 4 > 1 ? 0 : bits_f32(lds32(place(c, lane)));
       put(c, lane, add_rn(before, mul_rn(v, scale)));
@@ -358,7 +361,7 @@ struct MultiplyOne {
 
     // The address for `bytes` bytes of the only chunk's side words: at the end of the space for its symbols, where each
     // block's words are read before its symbols overwrite them.
-    DEVICE_MEMBER u32 side_room(const Tiles& t, u32 bytes) const {
+    DEVICE_MEMBER u32 space_for_side(const Tiles& t, u32 bytes) const {
       return batch.staging + (thread_index() / LANES + 1) * t.blocks * 1024 - bytes;
     }
 
@@ -395,7 +398,7 @@ struct MultiplyOne {
           bad = true;
           break;
         }
-        const u32 to = room - lane * 16 + (patch >> 10 & 63) * 1024 + (word >> 2) * 512 + (patch >> 5 & 31) * 16;
+        const u32 to = staging - lane * 16 + (patch >> 10 & 63) * 1024 + (word >> 2) * 512 + (patch >> 5 & 31) * 16;
         // Words 1 and 2 of four are swapped.
         sts8(to + (word & 1) * 8 + (word >> 1 & 1) * 4 + (patch & 3), patch >> 16 & 0xFF);
       }
@@ -448,7 +451,7 @@ struct MultiplyOne {
       const float b = fma_rn(f32_of_i32(2 * sum[3] + halves[1]), next, f32_of_i32(2 * sum[2] + halves[0]));
       const float c0 = bits_f32(shfl(f32_bits(a), lane ^ 1)), c1 = bits_f32(shfl(f32_bits(b), lane ^ 1));
       const float all = lane % 2 ? fma_rn(b, 32768, c1) : fma_rn(c0, 32768, a);
-      return back.times(mul_rn(all, bits_f32((127 - raised) << 23)));
+      return back.scale(mul_rn(all, bits_f32((127 - raised) << 23)));
     }
   };
 
@@ -462,9 +465,9 @@ struct MultiplyOne {
   DEVICE_MEMBER MultiplyOne(State& state, const Tiles& t, const Chunk& c, u32 lane) : state(state), t(t), c(c), lane(lane) {
     if (!EARLY) state.begin(t, c, lane);
   }
-  DEVICE_MEMBER bool takes_whole() const { return !several(t); }
-  DEVICE_MEMBER void begin_whole(u32 raised) { state.raised = raised; }
-  DEVICE_MEMBER void whole(Block& b) { take(b); }
+  DEVICE_MEMBER bool takes_interior() const { return !several(t); }
+  DEVICE_MEMBER void begin_interior(u32 raised) { state.raised = raised; }
+  DEVICE_MEMBER void interior(Block& b) { take(b); }
   DEVICE_MEMBER void any(const Block& b) {
     take(b);
     if (several(t) && !EARLY) state.rescale(t, c, lane, state.back(c));
@@ -473,7 +476,7 @@ struct MultiplyOne {
  private:
   DEVICE_MEMBER void take(const Block& b) {
     if constexpr (EARLY) {
-      const u32 to = state.room + state.staged * 1024;
+      const u32 to = state.staging + state.staged * 1024;
       // In the order of tensor cores: of a row's words the first two become the operand's upper rows, the others its
       // lower ones.
       sts128(to, {b.q[0], b.q[2], b.q[1], b.q[3]});

@@ -131,12 +131,12 @@ struct SplitTile {
     Coder<CODER, BITS> d;
     if (!raw && !d.begin(t, body, lane)) return false;
     Epilogue epilogue(state, t, c, lane);
-    bool whole = false;
+    bool interior = false;
     if constexpr (REST != ANY_REST) {
-      whole = !raw && epilogue.takes_whole() && lies_inside(t, c);
-      if (whole) whole_blocks(t, c, d, body, lane, following, more, epilogue);
+      interior = !raw && epilogue.takes_interior() && lies_inside(t, c);
+      if (interior) interior_blocks(t, c, d, body, lane, following, more, epilogue);
     }
-    if (!whole) {
+    if (!interior) {
       forget();
       any_blocks(t, c, d, body, raw, rest, lane, epilogue);
     }
@@ -148,9 +148,9 @@ struct SplitTile {
  private:
   // The blocks of a coded chunk inside the matrix.
   template <class Epilogue>
-  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
+  DEVICE_MEMBER void interior_blocks(const Tiles& t, const Chunk& c, Coder<CODER, BITS>& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Epilogue epilogue) {
-    epilogue.begin_whole(0);
+    epilogue.begin_interior(0);
     if (!ahead.valid) ahead.begin(t, c, lane);
     ahead.valid = more;
     // After this chunk: the next one of the warp or, if there is none, this one again.
@@ -165,7 +165,7 @@ struct SplitTile {
 #pragma unroll
         for (u32 j = 0; j < 4; j++) q[j] = bytes4(d);
         if (CODER == RANS && half == 1 && k == 1) ahead.put_tails(d.tail(body), lane);
-        epilogue.whole(half, q, ahead.of(half));
+        epilogue.interior(half, q, ahead.of(half));
         ahead.after(half, lane, then_p, then_blocks);
       }
     }
@@ -188,8 +188,8 @@ struct SplitTile {
         for (u32 r = 0; r < MOST; r++) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
-            const bool there = r < rest && !(with_tail && r + 1 == rest && j == 3);
-            rests[r][j] = there ? ldg32(side + (r * 8 + half * 4 + j) * 128) : 0;
+            const bool stored = r < rest && !(with_tail && r + 1 == rest && j == 3);
+            rests[r][j] = stored ? ldg32(side + (r * 8 + half * 4 + j) * 128) : 0;
           }
         }
         u32 tail = 0;

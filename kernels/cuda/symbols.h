@@ -28,12 +28,12 @@ DEVICE u32 merge_shift3(u32 high, u32 side) { return unfold((high & 0x78787878u)
 // block.
 template <u32 CODER, u32 SHIFT>
 DEVICE u32 merge_low(u32 high, const u32* side, u32 k) {
-  const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
+  const u32 upper = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
   // Signs are shifted to the top bits of bytes, so none crosses bytes, as low bits do.
   const u32 low = SHIFT == 0 ? 0 : side[SHIFT == 1 ? k / 4 : 1 + k / 4];
   const u32 turned = fshl(low, low, 2 * (k % 4)), signs = SHIFT == 1 ? turned : side[0] << k;
   // v, or ~v where the sign is 1.
-  return (own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u))) ^ prmt(signs, signs, 0xBA98);
+  return (upper | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u))) ^ prmt(signs, signs, 0xBA98);
 }
 
 // Four elements with separate signs: each v (FORMAT.md section 3) as a byte, and signs at bits 15 and 31 among other
@@ -54,10 +54,10 @@ DEVICE Signed split_shift3(u32 high, u32 side) {
 // Shifts 0 to 2: as `merge_low`, with separate signs.
 template <u32 CODER, u32 SHIFT>
 DEVICE Signed split_low(u32 high, const u32* side, u32 k) {
-  const u32 own = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
+  const u32 upper = CODER == HUFFMAN ? high : high & (0x0F0F0F0Fu << SHIFT);
   const u32 low = SHIFT == 0 ? 0 : side[SHIFT == 1 ? k / 4 : 1 + k / 4];
   const u32 turned = fshl(low, low, 2 * (k % 4));
-  const u32 v = own | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u));
+  const u32 v = upper | (turned & (SHIFT == 0 ? 0 : SHIFT == 1 ? 0x01010101u : 0x03030303u));
   if (SHIFT == 1) return {v, prmt(turned, 0, SIGNS_FIRST), prmt(turned, 0, SIGNS_SECOND)};
   // Permuted once for all words of the block, and then only shifted.
   return {v, prmt(side[0], 0, SIGNS_FIRST) << k, prmt(side[0], 0, SIGNS_SECOND) << k};
@@ -118,14 +118,14 @@ DEVICE void unfilter_left(Block& b, u32 lane, u32& carry) {
   // Sums over the lanes of a row, both rows at once.
   u32 sum = prmt(b.q[3], b.q[7], 0x7733) & 0x00FF00FFu;
   const u32 t = lane & 3;
-  const u32 own = sum;
+  const u32 of_lane = sum;
   u32 other = shfl_up(sum, 1);
   if (t >= 1) sum = add_bytes(sum, other);
   other = shfl_up(sum, 2);
   if (t >= 2) sum = add_bytes(sum, other);
   sum = add_bytes(sum, carry);
   // Before this lane: the sum up to it without its own.
-  const u32 before = add_bytes(sum, add_bytes(~own & 0x00FF00FFu, 0x00010001u)) & 0x00FF00FFu;
+  const u32 before = add_bytes(sum, add_bytes(~of_lane & 0x00FF00FFu, 0x00010001u)) & 0x00FF00FFu;
   carry = shfl(sum, lane | 3);
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
@@ -153,9 +153,9 @@ DEVICE void unfilter_up(Block& b, u32 lane) {
 // of the blocks before: for the even columns of row g, for the odd ones, and the same for row g + 8.
 DEVICE void unfilter_trellis(Block& b, u32 lane, u32& carry) {
   const u32 g = b.q[0] ^ b.q[1] ^ b.q[2] ^ b.q[3], g8 = b.q[4] ^ b.q[5] ^ b.q[6] ^ b.q[7];
-  const u32 own = prmt(g, g8, 0x5410) ^ prmt(g, g8, 0x7632);
+  const u32 parities = prmt(g, g8, 0x5410) ^ prmt(g, g8, 0x7632);
   // The parities of the preceding lanes among the row's four.
-  const u32 first = shfl(own, lane ^ 1), two = own ^ first, second = shfl(two, lane ^ 2);
+  const u32 first = shfl(parities, lane ^ 1), two = parities ^ first, second = shfl(two, lane ^ 2);
   const u32 before = (carry ^ (lane & 1 ? first : 0) ^ (lane & 2 ? second : 0)) & 0x01010101u;
   carry ^= two ^ second;
 #pragma unroll

@@ -296,9 +296,9 @@ struct Tile {
       if (taken) state.changes = patches, patches.next = patches.end;
     }
     const bool left = Epilogue::CORRECTS && MODE == MODE_LOW && patches.next < patches.end;
-    const bool whole = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && epilogue.takes_whole() &&
+    const bool interior = (LOW || (MODE == MODE_PAIR && c.blocks % 2 == 0)) && !raw && !left && epilogue.takes_interior() &&
                        lies_inside(t, c);
-    if (!whole) {
+    if (!interior) {
       forget();
       any_blocks(t, c, d, body, raw, patches, lane, epilogue);
     } else if constexpr (LOW) {
@@ -309,7 +309,7 @@ struct Tile {
       }
       if (!three) low_shifts<false>(t, c, d, body, patches, copied, lane, following, more, epilogue);
     } else {
-      whole_blocks(t, c, d, body, lane, following, more, epilogue);
+      interior_blocks(t, c, d, body, lane, following, more, epilogue);
     }
     bool good = raw || d.ended_well();
     if (PATCHES && Epilogue::CHECKS) good = good && ballot(patches.wrong) == 0;
@@ -323,9 +323,9 @@ struct Tile {
  private:
   // The blocks of a coded chunk inside the matrix with an even number of blocks: layout `pair`, shift 3.
   template <class Decoder, class Epilogue>
-  DEVICE_MEMBER void whole_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
+  DEVICE_MEMBER void interior_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, u32 lane, const Chunk& following,
                                   bool more, Epilogue epilogue) {
-    epilogue.begin_whole(0);
+    epilogue.begin_interior(0);
     if (!ahead.valid) ahead.begin(side_at<CODER>(t, c, 4), c, lane);
     // The words of a block are replaced by those of the block after the next.
     auto block = [&](Side& side, u32 place, bool last_ahead, bool last) {
@@ -347,7 +347,7 @@ struct Tile {
         }
       }
       if constexpr (Epilogue::OPERANDS) epilogue.next();
-      else epilogue.whole(b);
+      else epilogue.interior(b);
     };
     ahead.valid = more && following.blocks % 2 == 0;
     // After this chunk: the next one of the warp or, if there is none, words that were loaded already.
@@ -381,7 +381,7 @@ struct Tile {
                                 const Chunk& following, bool more, Epilogue epilogue) {
     constexpr bool BESIDE = Epilogue::BESIDE && COPIES;
     constexpr u32 WORDS = SHIFT + 1;
-    epilogue.begin_whole(0);
+    epilogue.begin_interior(0);
     const u8* then_p = nullptr;
     const u32 then_blocks = following.blocks;
     if constexpr (!BESIDE) {
@@ -415,7 +415,7 @@ struct Tile {
       }
       const bool with_tail = CODER == RANS && k + 1 == c.blocks;
       if constexpr (Epilogue::OPERANDS && MODE == MODE_LOW) {
-        // The tail follows all symbols, and patches need the whole block.
+        // The tail follows all symbols, and patches need all of the block.
         if (!with_tail && !has_patches(patches, k)) {
 #pragma unroll
           for (u32 j = 0; j < 4; j++) {
@@ -440,7 +440,7 @@ struct Tile {
       for (u32 j = 0; j < 8; j++) b.q[j] = merge_low<CODER, SHIFT>(b.q[j], side, j);
       if constexpr (!(Epilogue::CORRECTS && MODE == MODE_LOW)) apply_patches<Epilogue::CHECKS>(patches, b, k, lane);
       if (MODE == MODE_TRELLIS) unfilter_trellis(b, lane, carry);
-      epilogue.whole(b);
+      epilogue.interior(b);
     }
   }
 
