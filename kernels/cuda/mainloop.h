@@ -8,7 +8,7 @@
 // Tile (tile.h) decodes a chunk, and Epilogue (chunk_epilogue.h) uses its weights; the main loop only connects the two. A
 // Tile is the state of a warp from one chunk of a plane to the next:
 //
-//   void expect<ALL>(t, c, lane)
+//   void prefetch_side<ALL>(t, c, lane)
 //                             called for the warp's first chunk of a plane, while its bytes are in flight; ALL: its other data will be
 //                             needed soon
 //   bool decode<Epilogue>(state, t, c, a, buffer, lane, following, more)
@@ -175,7 +175,7 @@ DEVICE void mainloop_of_plane(typename Epilogue::State& state, const Batch& batc
     if (chunk + step < last) next = load_arrival(t, at(chunk + step), w.lane);
     c = chunk_at(t, at(chunk));
     // ALL, if there is nothing to wait for before the chunk is decoded.
-    tile.template expect<!Epilogue::WAITS && (SMALL || !Epilogue::PREPARES)>(t, c, w.lane);
+    tile.template prefetch_side<!Epilogue::WAITS && (SMALL || !Epilogue::PREPARES)>(t, c, w.lane);
   }
   if constexpr (SPREADS && !SMALL) {
     if (table == TABLE_SPREAD) {
@@ -259,7 +259,7 @@ struct OnlyChunk {
       sound = start_beside(t, arrival, w.buffer, side, Tile::side(t, place), bytes, w.barrier, w.lane);
     } else {
       sound = start(t, arrival, w.buffer, w.barrier, w.lane);
-      tile.template expect<true>(t, place, w.lane);
+      tile.template prefetch_side<true>(t, place, w.lane);
     }
   }
   DEVICE_MEMBER void decode(typename Epilogue::State& state, const Tiles& t, const Warp& w) {

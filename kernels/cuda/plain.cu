@@ -9,7 +9,7 @@ struct PlainTile {
   enum : bool { COPIES = false, SMALL = false };
 
   template <bool>
-  DEVICE_MEMBER void expect(const Tiles&, const Chunk&, u32) {}
+  DEVICE_MEMBER void prefetch_side(const Tiles&, const Chunk&, u32) {}
   DEVICE_MEMBER void forget() {}
 
   template <class Epilogue>

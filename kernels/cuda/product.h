@@ -342,7 +342,7 @@ struct Result {
 
 // Parameters come from memory in lines, and those of a launch are new to the multiprocessor: warps ask for a line each, so that they wait once and not
 // line after line.
-DEVICE void expect_params(const ProductBatch& batch) {
+DEVICE void prefetch_params(const ProductBatch& batch) {
   const u32 line = thread_index() / LANES, lines = sizeof(ProductBatch) / PARAMS_LINE;
   keep(((const u32*)&batch)[(line < lines ? line : lines - 1) * (PARAMS_LINE / 4)]);
 }
@@ -352,7 +352,7 @@ template <class Tile, u32 N, bool BF16, bool EARLY>
 DEVICE void multiply_all(const ProductBatch& batch) {
   // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
   overlap_start();
-  expect_params(batch);
+  prefetch_params(batch);
   // A chunk for each warp.
   constexpr bool ONE = N == 1 && EARLY;
   u32 i = 0;
@@ -379,7 +379,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
   if (ONE && spread) table.begin(t, batch.copies);
   Warp w = make_warp<ONE>(batch);
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
-  if constexpr (N == 1) expect_vector(vector_of(batch, item), t);
+  if constexpr (N == 1) prefetch_vector(vector_of(batch, item), t);
   const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   const auto asked = [&](u32 at) {

@@ -163,7 +163,7 @@ struct QuadTile {
   QuadSideAhead ahead;
 
   template <bool ALL>
-  DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
+  DEVICE_MEMBER void prefetch_side(const Tiles& t, const Chunk& c, u32 lane) {
     const u8* const from = side(t, c);
     if constexpr (ALL) {
       // One line per lane: memory latency exceeds the distance at which words are loaded ahead.

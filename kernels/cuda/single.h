@@ -74,7 +74,7 @@ DEVICE u32 digit_place(u32 col) { return col / BLOCK_COLS * DIGITS_BLOCK + col %
 DEVICE u64 vector_of(const ProductBatch& batch, const ProductItem& item) { return batch.x + (u64)item.vector * batch.x_stride * 2; }
 
 // Prefetches the vector, before the block requests all of its weights. It may not be written yet: nothing is read.
-DEVICE void expect_vector(u64 x, const Tiles& t) {
+DEVICE void prefetch_vector(u64 x, const Tiles& t) {
   if (thread_index() < t.cols / 64) prefetch((const u8*)x + thread_index() * 128);
 }
 

@@ -113,7 +113,7 @@ struct SplitTile {
   RestAhead<CODER, REST> ahead;
 
   template <bool>
-  DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
+  DEVICE_MEMBER void prefetch_side(const Tiles& t, const Chunk& c, u32 lane) {
     if constexpr (REST != ANY_REST) ahead.begin(t, c, lane);
   }
 

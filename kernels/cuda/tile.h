@@ -245,7 +245,7 @@ struct Tile {
   typename Ahead<LOW, CODER>::Type ahead;
 
   template <bool ALL>
-  DEVICE_MEMBER void expect(const Tiles& t, const Chunk& c, u32 lane) {
+  DEVICE_MEMBER void prefetch_side(const Tiles& t, const Chunk& c, u32 lane) {
     const u32 words = side_words<MODE>(t);
     const u8* const side = side_at<CODER>(t, c, words);
     if constexpr (ALL) {
