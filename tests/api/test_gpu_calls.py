@@ -78,7 +78,7 @@ class Native:
             self.decode([(name, address, dtype, (begin, end))], stream)
             address += (end - begin) * row
 
-    def no_lookup(self, name: str) -> str | None:
+    def can_look_up(self, name: str) -> str | None:
         return "stored transposed" if name == "turned" else None
 
     def prepare_lookup(self, name: str, dtype: str) -> NativeLookup:

@@ -235,7 +235,7 @@ impl TensorDecoder {
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
-    /// ([`unfused`](Self::unfused)), or vectors are of a dtype that none of the device's does.
+    /// ([`can_fuse`](Self::can_fuse)), or vectors are of a dtype that none of the device's does.
     pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
         let factors = self.0.shared.factors(factors)?;
         self.batch(factors.into_iter().map(|(target, times)| (target, Some(times))).collect())?.prepared()
@@ -256,30 +256,46 @@ impl TensorDecoder {
         Ok(Batch::new(self.0.clone(), resident, groups))
     }
 
-    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
+    /// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
     ///
     /// # Errors
     /// The tensor was not planned.
+    pub fn can_fuse(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.tensors.can_fuse(name)
+    }
+
+    /// [`can_fuse`](Self::can_fuse) by its former name.
+    ///
+    /// # Errors
+    /// Those of [`can_fuse`](Self::can_fuse).
     pub fn unfused(&self, name: &str) -> Result<Option<String>> {
-        self.0.shared.tensors.unfused(name)
+        self.can_fuse(name)
     }
 
     /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory.
     /// The host waits for them only for a tensor in the file, of which it has to know what to read.
     ///
     /// # Errors
-    /// The tensor was not planned, is stored in a way that no kernel does that for ([`no_lookup`](Self::no_lookup)), or cannot be had as the
+    /// The tensor was not planned, is stored in a way that no kernel does that for ([`can_look_up`](Self::can_look_up)), or cannot be had as the
     /// dtype, which is one of floats of 16 or 32 bits.
     pub fn prepare_lookup(&self, name: &str, dtype: Dtype) -> Result<Lookup> {
         Lookup::new(&self.0, name, dtype)
     }
 
-    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
+    /// The reason why no kernel gathers rows of a tensor by indices on the device; none if one does.
     ///
     /// # Errors
     /// The tensor was not planned.
+    pub fn can_look_up(&self, name: &str) -> Result<Option<String>> {
+        self.0.shared.tensors.can_look_up(name)
+    }
+
+    /// [`can_look_up`](Self::can_look_up) by its former name.
+    ///
+    /// # Errors
+    /// Those of [`can_look_up`](Self::can_look_up).
     pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
-        self.0.shared.tensors.no_lookup(name)
+        self.can_look_up(name)
     }
 
     /// Waits for the stream and says whether all that was decoded since the last call was sound.

@@ -129,7 +129,7 @@ impl Launcher {
     pub fn prepare_lookup(&self, items: &[WorkItem<'_>]) -> Result<Lookups> {
         let mut in_tiles = Vec::with_capacity(items.len());
         for item in items {
-            let Method::Tiles(tiles) = item.method else { unreachable!("`no_lookup` was asked") };
+            let Method::Tiles(tiles) = item.method else { unreachable!("`can_look_up` was asked") };
             in_tiles.push(item.in_tiles(tiles));
         }
         // Planes that add to others' bits come behind them.

@@ -14,9 +14,9 @@ use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 pub use self::image::{Image, Places, PlaneImage};
-pub use self::lookup::{LookupLaunch, no_lookup};
+pub use self::lookup::{LookupLaunch, can_look_up};
 pub use self::part::Part;
-pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, unfused};
+pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, can_fuse};
 use self::rooms::Rooms;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Method, Places, TensorPlan, Times, no_lookup, unfused};
+use super::plan::{Method, Places, TensorPlan, Times, can_look_up, can_fuse};
 use super::table::{Form, device_table};
 use super::task::{Factor, FactorPart, Target, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
@@ -169,7 +169,7 @@ impl Tensors {
         let each = factors.iter().map(|factor| {
             let plan = &self.plans[self.find(&factor.name)?];
             let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
-            if let Some(why) = unfused(plan) {
+            if let Some(why) = can_fuse(plan) {
                 let what = format!("no kernel multiplies with it as it is stored: {why}");
                 return refuse(what, "decode it, and multiply with what that gives");
             }
@@ -224,14 +224,14 @@ impl Tensors {
             .advice("prepare them apart"))
     }
 
-    /// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
-    pub fn unfused(&self, name: &str) -> Result<Option<String>> {
-        Ok(unfused(&self.plans[self.find(name)?]))
+    /// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
+    pub fn can_fuse(&self, name: &str) -> Result<Option<String>> {
+        Ok(can_fuse(&self.plans[self.find(name)?]))
     }
 
-    /// Why rows of a tensor cannot be looked up by numbers on the device; nothing if they can.
-    pub fn no_lookup(&self, name: &str) -> Result<Option<String>> {
-        Ok(no_lookup(&self.plans[self.find(name)?]))
+    /// The reason why no kernel gathers rows of a tensor by indices on the device; none if one does.
+    pub fn can_look_up(&self, name: &str) -> Result<Option<String>> {
+        Ok(can_look_up(&self.plans[self.find(name)?]))
     }
 
     /// The work items of looking rows of a tensor up, to be written as `dtype`; its image is at what `images` says of its number.
@@ -244,7 +244,7 @@ impl Tensors {
         dtype: Dtype,
         images: impl Fn(usize) -> Vec<Places>,
     ) -> Result<Vec<WorkItem<'_>>> {
-        if let Some(why) = self.no_lookup(name)? {
+        if let Some(why) = self.can_look_up(name)? {
             return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));

@@ -48,7 +48,7 @@ fn compare(rig: &mut Rig, container: &Container, what: &str) -> usize {
         let options = GpuOptions { ring, ..Default::default() };
         let decoder = TensorDecoder::new(&rig.device, container, &names, &|_| residency, &options).unwrap();
         for info in &infos {
-            if let Some(why) = decoder.no_lookup(&info.name).unwrap() {
+            if let Some(why) = decoder.can_look_up(&info.name).unwrap() {
                 let refused = decoder.prepare_lookup(&info.name, dtypes(info)[0]).unwrap_err();
                 assert!(refused.kind() == ErrorKind::Input && refused.to_string().contains(&why), "{refused}");
                 continue;

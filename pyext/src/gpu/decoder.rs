@@ -147,13 +147,13 @@ impl TensorDecoder {
     }
 
     /// The reason why rows of a tensor cannot be looked up by the GPU.
-    fn no_lookup(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        self.decoder.no_lookup(name).map_err(|e| to_py(py, &e))
+    fn can_look_up(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        self.decoder.can_look_up(name).map_err(|e| to_py(py, &e))
     }
 
     /// The reason why a tensor cannot be multiplied with as it is stored.
-    fn unfused(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
-        self.decoder.unfused(name).map_err(|e| to_py(py, &e))
+    fn can_fuse(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
+        self.decoder.can_fuse(name).map_err(|e| to_py(py, &e))
     }
 
     /// Waits for the stream, and raises what was found damaged.

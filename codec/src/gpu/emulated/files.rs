@@ -5,7 +5,7 @@ use crate::common::campaign::{self, Campaign};
 use crate::common::fuzz::file::{file_of, random, turn_of};
 use crate::common::{Rng, fuzz};
 use crate::error::Error;
-use crate::gpu::plan::{no_lookup, unfused};
+use crate::gpu::plan::{can_look_up, can_fuse};
 use crate::{ErrorKind, TensorInfo};
 
 /// Elements of the largest tensor that is decoded here.
@@ -78,12 +78,12 @@ fn tensor(container: &Container, info: &TensorInfo, rng: &mut StdRng) -> &'stati
         assert!(same(kind, &t.plan, &got.bytes, &want), "'{name}' as {kind:?} differs");
         pieces(&mut t, &want, kind);
     }
-    if no_lookup(&t.plan).is_none() && kind != OutputKind::Int8 {
+    if can_look_up(&t.plan).is_none() && kind != OutputKind::Int8 {
         let rows = t.plan.matrix.1 as i64;
         let ids: Vec<i64> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..rows)).collect();
         lookup::sound_or_nan(&mut t, kind, &ids, rng.random(), name);
     }
-    if unfused(&t.plan).is_none() {
+    if can_fuse(&t.plan).is_none() {
         product::like_decoded(t, rng, name);
         return if cpu.is_ok() { "decoded and multiplied" } else { "reported by products, too" };
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{LookupLaunch, no_lookup};
+use crate::gpu::plan::{LookupLaunch, can_look_up};
 use crate::gpu::task::RowIds;
 
 /// Numbers of rows of a matrix of `rows`, some of which it has not.
@@ -115,7 +115,7 @@ fn rows_are_those_of_the_whole() {
         for info in container.infos().unwrap() {
             let parts = container.bytes_of(&info.name, &oracle()).unwrap();
             let mut t = Loaded::any(&parts);
-            if no_lookup(&t.plan).is_some() {
+            if can_look_up(&t.plan).is_some() {
                 continue;
             }
             for kind in kinds(&t.plan) {
@@ -191,7 +191,7 @@ fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
         for info in container.infos().unwrap() {
             let parts = container.bytes_of(&info.name, &oracle()).unwrap();
             let plan = TensorPlan::new(&parts).unwrap();
-            if no_lookup(&plan).is_none() {
+            if can_look_up(&plan).is_none() {
                 all.push(parts);
             }
         }
@@ -229,19 +229,19 @@ fn what_no_kernel_looks_up_is_refused() {
         TensorPlan::new(&container.bytes_of(name, &oracle()).unwrap()).unwrap()
     };
     let huffman = EncodeOptions { coder: Coder::Huffman, layout: Some(Layout::Pair), ..Default::default() };
-    assert_eq!(no_lookup(&of(huffman.clone(), "w0")), None);
+    assert_eq!(can_look_up(&of(huffman.clone(), "w0")), None);
     let turned = EncodeOptions { transpose: vec!["w2".into()], ..huffman.clone() };
-    assert_eq!(no_lookup(&of(turned, "w2")).as_deref(), Some("stored transposed"));
-    assert_eq!(no_lookup(&of(huffman.clone(), "w1")).as_deref(), Some("no matrix"));
+    assert_eq!(can_look_up(&of(turned, "w2")).as_deref(), Some("stored transposed"));
+    assert_eq!(can_look_up(&of(huffman.clone(), "w1")).as_deref(), Some("no matrix"));
     // Its rows are those of one matrix, but not of one of two dimensions.
     assert_eq!(of(huffman.clone(), "conv").matrix, (1, 1001, 63));
-    assert_eq!(no_lookup(&of(huffman.clone(), "conv")).as_deref(), Some("no matrix"));
+    assert_eq!(can_look_up(&of(huffman.clone(), "conv")).as_deref(), Some("no matrix"));
     let zstd = EncodeOptions { coder: Coder::Zstd, ..Default::default() };
-    assert_eq!(no_lookup(&of(zstd, "w0")).as_deref(), Some("coder zstd"));
+    assert_eq!(can_look_up(&of(zstd, "w0")).as_deref(), Some("coder zstd"));
     let raw = EncodeOptions { scheme: Scheme::Raw, coder: Coder::Raw, ..Default::default() };
-    assert_eq!(no_lookup(&of(raw, "w0")).as_deref(), Some("coder raw"));
+    assert_eq!(can_look_up(&of(raw, "w0")).as_deref(), Some("coder raw"));
     let plan = of(EncodeOptions { scheme: Scheme::Lossless, ..huffman.clone() }, "bytes");
-    assert_eq!(no_lookup(&plan).as_deref(), Some("elements of F8_E4M3"));
+    assert_eq!(can_look_up(&plan).as_deref(), Some("elements of F8_E4M3"));
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!("raw") };
     let image = plan.image.at(0)[0];
     let item =

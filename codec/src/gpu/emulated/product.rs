@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, unfused};
+use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, can_fuse};
 use half::{bf16, f16};
 
 mod epilogue;
@@ -217,7 +217,7 @@ fn products_are_those_of_the_decoded_weights() {
             for name in ["w0", "w1", "w2", "w3"].into_iter().take(if n == 1 { 4 } else { 3 }) {
                 let parts = container.bytes_of(name, &oracle()).unwrap();
                 let Some(t) = Loaded::new(&parts) else { continue };
-                if unfused(&t.plan).is_some() {
+                if can_fuse(&t.plan).is_some() {
                     continue;
                 }
                 let all = t.plan.rows();
@@ -251,7 +251,7 @@ fn matrices_of_other_vectors_each() {
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         let load = |name: &str| Loaded::new(&container.bytes_of(name, &oracle()).unwrap());
         let loaded: Vec<Loaded> = ["w0", "w1", "w2", "w1"].into_iter().filter_map(load).collect();
-        if loaded.len() < 4 || loaded.iter().any(|t| unfused(&t.plan).is_some()) {
+        if loaded.len() < 4 || loaded.iter().any(|t| can_fuse(&t.plan).is_some()) {
             continue;
         }
         let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
@@ -400,7 +400,7 @@ fn damage_shows_where_it_is() {
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         let parts = container.bytes_of("w0", &oracle()).unwrap();
         let Some(sound) = Loaded::new(&parts) else { continue };
-        if unfused(&sound.plan).is_some() {
+        if can_fuse(&sound.plan).is_some() {
             continue;
         }
         let kind = [OutputKind::F16, OutputKind::BF16][i % 2];

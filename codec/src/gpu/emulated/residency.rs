@@ -5,7 +5,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::gpu::disk::{self, Disk, tests::filled};
 use crate::gpu::groups::{FileLookup, Group, Sources, Wanted, split};
-use crate::gpu::plan::{LookupLaunch, ProductItem, no_lookup, unfused};
+use crate::gpu::plan::{LookupLaunch, ProductItem, can_look_up, can_fuse};
 use crate::gpu::residency::{Home, Residency};
 use crate::gpu::task::{Factor, FactorPart, RowIds, Target};
 use crate::gpu::tensors::Tensors;
@@ -485,7 +485,7 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
         let source = sample(&mut rng, &[vec![112, 512], vec![81, 512], vec![3, 36, 512], vec![40, 512]]);
         let container = on_disk(&dir, &encode(&source, &o));
         let multiplied: Vec<_> =
-            of_ours(&container, &oracle()).into_iter().filter(|(_, plan)| unfused(plan).is_none()).collect();
+            of_ours(&container, &oracle()).into_iter().filter(|(_, plan)| can_fuse(plan).is_none()).collect();
         if multiplied.is_empty() {
             continue;
         }
@@ -560,7 +560,7 @@ fn rows_looked_up_of_every_residency_are_those_of_the_whole() {
     for bytes in samples(&mut rng) {
         let container = on_disk(&dir, &bytes);
         for (info, plan) in of_ours(&container, &oracle()) {
-            if no_lookup(&plan).is_some() {
+            if can_look_up(&plan).is_some() {
                 continue;
             }
             for (i, residency) in ALL.into_iter().enumerate() {
@@ -682,7 +682,7 @@ fn damage_in_the_file_is_found_whatever_is_asked() {
         let mut bytes = encode(&sample(&mut rng, &[vec![112, 320], vec![64, 320]]), &o);
         let container = Container::from_bytes(bytes.clone()).unwrap();
         let stored = container.stored("w0").unwrap();
-        if !matches!(of_ours(&container, &oracle()).first(), Some((info, p)) if info.name == "w0" && no_lookup(p).is_none())
+        if !matches!(of_ours(&container, &oracle()).first(), Some((info, p)) if info.name == "w0" && can_look_up(p).is_none())
         {
             continue;
         }

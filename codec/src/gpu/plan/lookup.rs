@@ -8,8 +8,8 @@ use crate::coder::LANES;
 use crate::error::{Error, Result};
 use crate::gpu::task::RowIds;
 
-/// Why rows of a tensor cannot be looked up by numbers that only the device knows; nothing if they can.
-pub fn no_lookup(plan: &TensorPlan) -> Option<String> {
+/// The reason why no kernel gathers rows of a tensor by indices that only the device knows; none if one does.
+pub fn can_look_up(plan: &TensorPlan) -> Option<String> {
     let tensor = &plan.tensor;
     if tensor.shape.len() != 2 || plan.elements() == 0 {
         return Some("no matrix".to_owned());
@@ -45,7 +45,7 @@ pub struct LookupLaunch {
 }
 
 impl LookupLaunch {
-    /// The launch for a plane of a tensor that [`no_lookup`] has nothing against. The item is of all its rows; its `out` is not looked at.
+    /// The launch for a plane of a tensor for which [`can_look_up`] gives no reason. The item is of all its rows; its `out` is not looked at.
     ///
     /// # Errors
     /// Chunks are too large for the device, or elements are no floats of 16 or 32 bits.

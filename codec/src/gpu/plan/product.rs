@@ -81,8 +81,8 @@ fn mode(tiles: &TilesPlan) -> Option<Mode> {
     }
 }
 
-/// Why a tensor cannot be multiplied with as it is stored; nothing if it can.
-pub fn unfused(plan: &TensorPlan) -> Option<String> {
+/// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
+pub fn can_fuse(plan: &TensorPlan) -> Option<String> {
     let tensor = &plan.tensor;
     let [Method::Tiles(tiles)] = &plan.planes[..] else {
         let coder = tensor.planes.first().map_or("raw", |p| p.form.coding.coder().name());
@@ -116,7 +116,7 @@ impl ProductItem<'_> {
     /// Jobs with the same answer can share a launch.
     pub fn key(&self) -> (Module, Mode, OutputKind, bool) {
         let tiles = self.tiles.tiles;
-        (tiles.module(), mode(tiles).expect("`unfused` was asked"), self.tiles.kind, tiles.tiling.changes)
+        (tiles.module(), mode(tiles).expect("`can_fuse` was asked"), self.tiles.kind, tiles.tiling.changes)
     }
 
     fn strips(&self) -> usize {
@@ -441,7 +441,7 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
         Mode::Trellis => "trellis",
         Mode::Quad => "quad",
         Mode::QuadTrellis => "quadtrellis",
-        _ => unreachable!("`unfused` says so"),
+        _ => unreachable!("`can_fuse` was asked"),
     };
     let variant = match (way.one, way.early, vectors > 8) {
         (true, true, _) => "1_early",

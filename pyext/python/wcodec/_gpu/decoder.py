@@ -434,7 +434,7 @@ class Decoder:
 
     def unfused(self, name: str) -> str | None:
         """Why :meth:`products` does not take this tensor as it is stored; None if it does."""
-        return self._native.unfused(self.info(name).name)
+        return self._native.can_fuse(self.info(name).name)
 
     def products(
         self,
@@ -458,7 +458,7 @@ class Decoder:
 
     def no_lookup(self, name: str) -> str | None:
         """Why :meth:`lookup` does not take this tensor as it is stored; None if it does."""
-        return self._native.no_lookup(self.info(name).name)
+        return self._native.can_look_up(self.info(name).name)
 
     def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
         """Prepares the looking up of rows of a matrix, as an embedding does it: by numbers that are on the GPU. The CPU

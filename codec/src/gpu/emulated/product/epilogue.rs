@@ -213,7 +213,7 @@ fn norms_gates_residuals_and_gains() {
             let mut weights = Vec::new();
             for name in ["w0", "w1"].into_iter().take(1 + usize::from(steps.gated)) {
                 let Some(t) = Loaded::new(&container.bytes_of(name, &oracle()).unwrap()) else { continue };
-                if unfused(&t.plan).is_none() {
+                if can_fuse(&t.plan).is_none() {
                     let bytes = container.read_as(name, Dtype::F32, &oracle()).unwrap();
                     let floats = bytes.as_chunks::<4>().0;
                     weights.push(floats.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect::<Vec<_>>());

@@ -51,7 +51,7 @@ fn random_shapes_rates_and_damage() {
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         let parts = container.bytes_of("w0", &oracle()).unwrap();
         let Some(mut t) = Loaded::new(&parts) else { continue };
-        if unfused(&t.plan).is_some() {
+        if can_fuse(&t.plan).is_some() {
             continue;
         }
         let decoded = run_all(std::slice::from_mut(&mut t), OutputKind::F32).remove(0);
