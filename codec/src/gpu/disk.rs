@@ -121,14 +121,14 @@ pub fn fetches(plan: &TensorPlan, piece: &Piece, at: usize) -> Vec<Fetch> {
 }
 
 impl Reads {
-    /// Adds what a piece needs, unless all would take more than `room` bytes.
+    /// Adds what a piece needs, unless all would take more than `capacity` bytes.
     ///
     /// # Errors
     /// It would; the piece is given back.
-    pub fn add(&mut self, fetches: Vec<Fetch>, room: usize) -> std::result::Result<(), Vec<Fetch>> {
+    pub fn add(&mut self, fetches: Vec<Fetch>, capacity: usize) -> std::result::Result<(), Vec<Fetch>> {
         let bytes: usize = fetches.iter().map(Fetch::pages).sum();
         let before: usize = self.fetches.iter().map(Fetch::pages).sum();
-        if before + bytes > room {
+        if before + bytes > capacity {
             return Err(fetches);
         }
         self.fetches.extend(fetches);

@@ -444,13 +444,13 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
             let plan = &whole.plan;
             let least = Piece::bound_of_strip(&parts.tensor);
             assert!(Piece::fitting(plan, &whole.image, &(0..plan.rows()), 128).is_none());
-            for room in [least, least + rng.random_range(0..whole.image.len()), whole.image.len()] {
+            for capacity in [least, least + rng.random_range(0..whole.image.len()), whole.image.len()] {
                 let mut got = vec![POISON; want.len()];
                 let mut left = 0..plan.rows();
                 let mut pieces = 0;
                 while !left.is_empty() {
-                    let (rows, piece) = Piece::fitting(plan, &whole.image, &left, room).unwrap();
-                    assert!(rows.start == left.start && !rows.is_empty() && piece.len <= room);
+                    let (rows, piece) = Piece::fitting(plan, &whole.image, &left, capacity).unwrap();
+                    assert!(rows.start == left.start && !rows.is_empty() && piece.len <= capacity);
                     (left.start, pieces) = (rows.end, pieces + 1);
                     let mut image = Buffer::new(piece.len);
                     image.fill(POISON);
@@ -459,8 +459,8 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
                     }
                     whole.decode_piece(&piece, image, rows, &mut got);
                 }
-                assert_eq!(pieces == 1, room >= whole.image.len(), "{name}: {pieces} pieces in {room}");
-                assert!(got == want, "{name}: {} {:?} in pieces of {room}", o.coder, o.layout);
+                assert_eq!(pieces == 1, capacity >= whole.image.len(), "{name}: {pieces} pieces in {capacity}");
+                assert!(got == want, "{name}: {} {:?} in pieces of {capacity}", o.coder, o.layout);
             }
         }
     }

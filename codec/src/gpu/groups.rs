@@ -63,7 +63,7 @@ pub(super) fn split<'a>(
     Ok((items, others))
 }
 
-/// The sources of compressed bytes, and the room that there is for them on the device.
+/// The sources of compressed bytes, and the space for them on the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources<'a> {
     /// The home of each tensor.
@@ -121,12 +121,12 @@ impl Sources<'_> {
     ) {
         let begin = left.start;
         loop {
-            let room = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
+            let capacity = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
             // A tensor that is read as a whole can be compared with its hash.
-            let fits = if whole && home == Home::Disk && plan.image.len > room {
+            let fits = if whole && home == Home::Disk && plan.image.len > capacity {
                 None
             } else {
-                Piece::fitting(plan, image, &left, room)
+                Piece::fitting(plan, image, &left, capacity)
             };
             let Some((rows, piece)) = fits else {
                 groups.push(Group::default());

@@ -48,13 +48,18 @@ impl Piece {
         piece
     }
 
-    /// As many of the `rows`, from their beginning, as fit `room` bytes, and what is read for them; nothing where not even a strip
+    /// As many of the `rows`, from their beginning, as fit `capacity` bytes, and what is read for them; nothing where not even a strip
     /// fits.
-    pub fn fitting(plan: &TensorPlan, image: &[u8], rows: &Range<usize>, room: usize) -> Option<(Range<usize>, Self)> {
+    pub fn fitting(
+        plan: &TensorPlan,
+        image: &[u8],
+        rows: &Range<usize>,
+        capacity: usize,
+    ) -> Option<(Range<usize>, Self)> {
         let upto = |strip: usize| {
             let rows = rows.start..plan.first_row(strip);
             let piece = Self::of(plan, image, &rows);
-            (piece.len <= room).then_some((rows, piece))
+            (piece.len <= capacity).then_some((rows, piece))
         };
         let (first, end) = (plan.strip_of(rows.start), plan.strip_of(rows.end));
         if let Some(all) = upto(end) {

@@ -5,7 +5,7 @@ mod image;
 mod lookup;
 mod part;
 mod product;
-mod rooms;
+mod shared_memory;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 pub use self::image::{Image, Places, PlaneImage};
 pub use self::lookup::{LookupLaunch, can_look_up};
 pub use self::part::Part;
-pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, can_fuse};
-use self::rooms::Rooms;
+pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, can_fuse, product_launches};
+use self::shared_memory::SharedMemory;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
@@ -333,7 +333,7 @@ impl TilesPlan {
         if self.tiling.coder == Coder::Rans { Module::Rans } else { Module::Huffman }
     }
 
-    /// Room behind a chunk, bytes, into which a damaged stream may run on. rANS: four steps of 32 words, from two
+    /// Space behind a chunk, bytes, into which a damaged stream may run on. rANS: four steps of 32 words, from two
     /// bytes behind the end. Huffman: 12 bits for each symbol of a lane, and the window.
     fn slack(&self) -> usize {
         let blocks = self.geometry.tile() / BLOCK_COLS;
@@ -523,8 +523,8 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
             .filter(|_| to.chunk_end <= i32::MAX as u32)
             .ok_or_else(|| Error::input("too much for one launch").advice("decode fewer tensors at once"))?;
     }
-    let rooms = Rooms::new(items);
-    let (blocks, most, buffers) = rooms.shape(limits)?;
+    let shared_memory = SharedMemory::new(items);
+    let (blocks, most, buffers) = shared_memory.shape(limits)?;
     // Few chunks: one block a multiprocessor, which loads one table and leaves room for the next launch.
     let blocks = if chunks <= limits.multiprocessors * FEW_WARPS.min(most) { 1 } else { blocks };
     let grid = chunks.clamp(1, limits.multiprocessors * blocks);
@@ -535,9 +535,9 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
             share(item, cost, grid as u32);
         }
     }
-    params.barriers = rooms.barriers() as u32;
-    params.buffers = rooms.buffers_at(warps) as u32;
-    params.buffer_bytes = rooms.buffer as u32;
+    params.barriers = shared_memory.barriers() as u32;
+    params.buffers = shared_memory.buffers_at(warps) as u32;
+    params.buffer_bytes = shared_memory.buffer as u32;
     params.buffers_per_warp = buffers as u32;
     let coder = module.name();
     let kernel = match mode {
@@ -561,6 +561,6 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
         params,
         grid: grid as u32,
         threads: (warps * LANES) as u32,
-        shared: rooms.bytes(warps, buffers) as u32,
+        shared: shared_memory.bytes(warps, buffers) as u32,
     })
 }

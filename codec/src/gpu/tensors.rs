@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Method, Places, TensorPlan, Times, can_look_up, can_fuse};
+use super::plan::{Method, Places, TensorPlan, Times, can_fuse, can_look_up};
 use super::table::{Form, device_table};
 use super::task::{Factor, FactorPart, Target, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;

@@ -325,10 +325,10 @@ impl Batches<'_> {
 
     /// The number of these frames that fit the batch still.
     fn fitting(&self, left: &FrameRun, frames: u64, bytes: u64) -> u64 {
-        let room = self.zstd.most_bytes.saturating_sub(bytes);
+        let capacity = self.zstd.most_bytes.saturating_sub(bytes);
         let chunk = u64::from(left.item.chunk);
         let all = u64::from(left.item.frames);
-        let by_bytes = if left.bytes(left.item.frame_begin, all) <= room { all } else { room / chunk };
+        let by_bytes = if left.bytes(left.item.frame_begin, all) <= capacity { all } else { capacity / chunk };
         by_bytes.min(self.zstd.most_frames - frames)
     }
 

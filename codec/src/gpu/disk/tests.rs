@@ -89,10 +89,10 @@ fn slots_get_what_pieces_of_images_have() {
                 let plan = plan(&container, name);
                 assert_eq!((plan.image.len, plan.rows()), (want.image.len, want.rows()));
                 let head = disk.head(&plan).unwrap();
-                for room in [whole.len(), whole.len() / 3] {
+                for capacity in [whole.len(), whole.len() / 3] {
                     let mut left = 0..plan.rows();
                     while !left.is_empty() {
-                        let Some((rows, piece)) = Piece::fitting(&plan, &head, &left, room) else { break };
+                        let Some((rows, piece)) = Piece::fitting(&plan, &head, &left, capacity) else { break };
                         left.start = rows.end;
                         // Behind another piece of the same, as in a slot that two tensors share.
                         let mut reads = Reads::default();

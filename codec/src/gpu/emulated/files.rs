@@ -5,7 +5,7 @@ use crate::common::campaign::{self, Campaign};
 use crate::common::fuzz::file::{file_of, random, turn_of};
 use crate::common::{Rng, fuzz};
 use crate::error::Error;
-use crate::gpu::plan::{can_look_up, can_fuse};
+use crate::gpu::plan::{can_fuse, can_look_up};
 use crate::{ErrorKind, TensorInfo};
 
 /// Elements of the largest tensor that is decoded here.
@@ -128,8 +128,8 @@ fn pieces(whole: &mut Loaded, want: &[u8], kind: OutputKind) {
     let mut got = vec![POISON; want.len()];
     let mut left = 0..plan.rows();
     while !left.is_empty() {
-        let room = Piece::bound_of_strip(&plan.tensor);
-        let (rows, piece) = Piece::fitting(&plan, &whole.image, &left, room).expect("a strip fits");
+        let capacity = Piece::bound_of_strip(&plan.tensor);
+        let (rows, piece) = Piece::fitting(&plan, &whole.image, &left, capacity).expect("a strip fits");
         left.start = rows.end;
         let mut image = Buffer::new(piece.len);
         image.fill(POISON);

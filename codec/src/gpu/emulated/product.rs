@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, product_launches, can_fuse};
+use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, can_fuse, product_launches};
 use half::{bf16, f16};
 
 mod epilogue;

@@ -5,7 +5,7 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::gpu::disk::{self, Disk, tests::filled};
 use crate::gpu::groups::{FileLookup, Group, Sources, Wanted, split};
-use crate::gpu::plan::{LookupLaunch, ProductItem, can_look_up, can_fuse};
+use crate::gpu::plan::{LookupLaunch, ProductItem, can_fuse, can_look_up};
 use crate::gpu::residency::{Home, Residency};
 use crate::gpu::task::{Factor, FactorPart, RowIds, Target};
 use crate::gpu::tensors::Tensors;

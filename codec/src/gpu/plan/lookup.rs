@@ -3,7 +3,7 @@
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::{Limits, Method, Mode, Rooms, TensorPlan, TilesItem};
+use super::{Limits, Method, Mode, SharedMemory, TensorPlan, TilesItem};
 use crate::coder::LANES;
 use crate::error::{Error, Result};
 use crate::gpu::task::RowIds;
@@ -36,8 +36,8 @@ pub struct LookupLaunch {
     pub module: Module,
     pub kernel: String,
     params: Box<abi::RowsBatch>,
-    rooms: Rooms,
-    /// As `Rooms::shape` has it.
+    shared_memory: SharedMemory,
+    /// As `SharedMemory::shape` has it.
     shape: (usize, usize, usize),
     multiprocessors: usize,
     /// Whether rows are multiples of 16 bytes.
@@ -68,12 +68,12 @@ impl LookupLaunch {
             Mode::QuadTrellis => "quadtrellis",
             _ => "general",
         };
-        let rooms = Rooms::new(&[*item]);
-        let (blocks, most, buffers) = rooms.shape(limits).map_err(|e| e.tensor(tensor.name()))?;
+        let shared_memory = SharedMemory::new(&[*item]);
+        let (blocks, most, buffers) = shared_memory.shape(limits).map_err(|e| e.tensor(tensor.name()))?;
         let params = abi::RowsBatch {
             kind: kind as u32,
-            barriers: rooms.barriers() as u32,
-            buffer_bytes: rooms.buffer as u32,
+            barriers: shared_memory.barriers() as u32,
+            buffer_bytes: shared_memory.buffer as u32,
             buffers_per_warp: buffers as u32,
             tiles: item.params(0),
             fields: item.tiles.part.map(|part| part.fields(kind)).unwrap_or_default(),
@@ -84,7 +84,7 @@ impl LookupLaunch {
             module,
             kernel: format!("wcodec_{}_rows_{mode}", key.module.name()),
             params: Box::new(params),
-            rooms,
+            shared_memory,
             shape: (blocks, most, buffers),
             multiprocessors: limits.multiprocessors,
             aligned: tensor.is_vector(0, kind),
@@ -94,7 +94,7 @@ impl LookupLaunch {
     /// Shared memory that a launch takes at most, bytes.
     pub fn most_shared(&self) -> u32 {
         let (_, most, buffers) = self.shape;
-        self.rooms.bytes(most, buffers) as u32
+        self.shared_memory.bytes(most, buffers) as u32
     }
 
     /// The launch for these numbers, of which there are some: parameters, blocks, threads, and shared memory.
@@ -118,9 +118,9 @@ impl LookupLaunch {
         let warps = chunks.div_ceil(grid).clamp(1, most);
         let mut params = *self.params;
         (params.ids, params.wide, params.count) = (ids.ptr, u32::from(ids.wide), ids.count as u32);
-        params.buffers = self.rooms.buffers_at(warps) as u32;
+        params.buffers = self.shared_memory.buffers_at(warps) as u32;
         params.tiles.output.out = out;
         params.tiles.vector = u8::from(self.aligned && out.is_multiple_of(16));
-        Ok((params, grid as u32, (warps * LANES) as u32, self.rooms.bytes(warps, buffers) as u32))
+        Ok((params, grid as u32, (warps * LANES) as u32, self.shared_memory.bytes(warps, buffers) as u32))
     }
 }

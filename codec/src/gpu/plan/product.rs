@@ -151,9 +151,9 @@ pub struct ProductLaunch {
     pub shared: u32,
 }
 
-/// The parts of a launch's shared memory.
+/// The layout of the shared memory of a block of a launch of products.
 #[derive(Clone, Copy)]
-struct Room {
+struct ProductMemory {
     /// log2 of the table's copies.
     copies: usize,
     barriers: usize,
@@ -178,13 +178,13 @@ struct Room {
     known: usize,
 }
 
-impl Room {
+impl ProductMemory {
     fn buffers_at(&self) -> usize {
         self.barriers + (8 + 16 * self.warps).next_multiple_of(16)
     }
 
     fn sums_at(&self) -> usize {
-        // Reads behind a chunk may reach the next buffer: only behind the last one is there room for them.
+        // Reads behind a chunk may reach the next buffer: only behind the last one is space left for them.
         self.buffers_at() + self.warps * self.buffers * self.buffer + self.slack.next_multiple_of(16)
     }
 
@@ -304,19 +304,19 @@ fn ways(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     ways
 }
 
-/// The room of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
+/// The shared memory of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
 fn divided(
     items: &[ProductItem<'_>],
     vectors: usize,
     way: Way,
     copies: usize,
     limits: Limits,
-) -> std::result::Result<(Room, usize), usize> {
+) -> std::result::Result<(ProductMemory, usize), usize> {
     let most = |of: fn(&TilesPlan) -> usize| items.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
     let tiles = most(|t| t.geometry.tiles());
     let share = (limits.shared_per_multiprocessor / way.blocks).saturating_sub(RESERVED);
     let limit = share.min(limits.shared_per_block);
-    // Sums must not take the room that chunks need.
+    // Sums must not take the space that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
     let most_blocks = items.iter().map(ProductItem::blocks).max().unwrap_or(0);
     // A warp that has decoded its only chunk leaves the digits in the chunk's place.
@@ -326,7 +326,7 @@ fn divided(
     let rounds = own.div_ceil(way.warps(items, vectors)).max(1);
     // As many on each of a multiprocessor's schedulers, if there are that many.
     let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(way.warps(items, vectors)).min(own).max(1);
-    let mut room = Room {
+    let mut memory = ProductMemory {
         copies,
         barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
         warps,
@@ -342,17 +342,17 @@ fn divided(
         corrections: if way.corrects(items) { abi::CHANGES_BYTES } else { 0 },
         known: if way.one && way.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
     };
-    while room.bytes() > limit {
-        match (room.buffers, room.warps) {
-            (2, _) => room.buffers = 1,
+    while memory.bytes() > limit {
+        match (memory.buffers, memory.warps) {
+            (2, _) => memory.buffers = 1,
             // Without room for what patches change they are applied before symbols are multiplied.
-            (_, 1) if room.corrections > 0 => room.corrections = 0,
-            (_, 1) => return Err(room.bytes()),
+            (_, 1) if memory.corrections > 0 => memory.corrections = 0,
+            (_, 1) => return Err(memory.bytes()),
             // More copies are worth less than warps.
-            _ if copies > 0 => return Err(room.bytes()),
+            _ if copies > 0 => return Err(memory.bytes()),
             (_, warps) => {
-                room.warps = warps - 1;
-                room.staging = way.staging(items, room.warps, per_block);
+                memory.warps = warps - 1;
+                memory.staging = way.staging(items, memory.warps, per_block);
             }
         }
     }
@@ -362,7 +362,7 @@ fn divided(
         Way { early: true, .. } => tiles.min(MOST_WARPS[1]),
         _ => 1,
     };
-    if room.warps < least { Err(room.bytes()) } else { Ok((room, per_block)) }
+    if memory.warps < least { Err(memory.bytes()) } else { Ok((memory, per_block)) }
 }
 
 /// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
@@ -376,13 +376,13 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
     let mut tried =
         ways(items, vectors, limits).into_iter().flat_map(|way| way.copies(items).map(move |copies| (way, copies)));
     let found = tried.find_map(|(way, copies)| match divided(items, vectors, way, copies, limits) {
-        Ok((room, per_block)) => Some((way, room, per_block)),
+        Ok((memory, per_block)) => Some((way, memory, per_block)),
         Err(bytes) => {
             wanted = bytes;
             None
         }
     });
-    let Some((way, room, per_block)) = found else {
+    let Some((way, memory, per_block)) = found else {
         return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
             .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));
@@ -423,18 +423,18 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
     if items.iter().any(|item| results(&item.times) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
         return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
     }
-    params.barriers = room.barriers as u32;
-    params.buffers = room.buffers_at() as u32;
-    params.buffer_bytes = room.buffer as u32;
-    params.buffers_per_warp = room.buffers as u32;
-    params.sums = room.sums_at() as u32;
-    params.staging = room.staging_at() as u32;
-    params.staged = room.staged as u32;
-    params.squares = room.squares_at() as u32;
-    params.arrived = room.arrived_at() as u32;
-    params.copies = room.copies as u32;
-    params.corrections = if room.corrections > 0 { room.corrections_at() as u32 } else { 0 };
-    params.known = room.known_at() as u32;
+    params.barriers = memory.barriers as u32;
+    params.buffers = memory.buffers_at() as u32;
+    params.buffer_bytes = memory.buffer as u32;
+    params.buffers_per_warp = memory.buffers as u32;
+    params.sums = memory.sums_at() as u32;
+    params.staging = memory.staging_at() as u32;
+    params.staged = memory.staged as u32;
+    params.squares = memory.squares_at() as u32;
+    params.arrived = memory.arrived_at() as u32;
+    params.copies = memory.copies as u32;
+    params.corrections = if memory.corrections > 0 { memory.corrections_at() as u32 } else { 0 };
+    params.known = memory.known_at() as u32;
     let mode = match mode {
         Mode::Pair => "pair",
         Mode::Low => "low",
@@ -455,7 +455,7 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
         kernel: format!("wcodec_{}_{mode}_times_{}_{variant}", module.name(), kind.name()),
         params,
         grid: grid as u32,
-        threads: (room.warps * LANES) as u32,
-        shared: room.bytes() as u32,
+        threads: (memory.warps * LANES) as u32,
+        shared: memory.bytes() as u32,
     })
 }

@@ -1,7 +1,7 @@
 //! The kernels of `cuda/plain.cu`, launched as in `pyext/benches/plain.py`.
 
 use super::{Buffer, Launch, Range, value_of_bf16};
-use crate::abi::{Divisor, ProductItem, ProductBatch, Output, PART_RESULT, Parameters, STATUS_GOOD, TABLE_AT, Tiles};
+use crate::abi::{Divisor, Output, PART_RESULT, Parameters, ProductBatch, ProductItem, STATUS_GOOD, TABLE_AT, Tiles};
 
 const ROWS: usize = 48;
 const COLS: usize = 512;

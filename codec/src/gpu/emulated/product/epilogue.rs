@@ -14,7 +14,7 @@ struct Steps {
 }
 
 /// Memory for all of it.
-struct Room {
+struct Buffers {
     squared: Inputs,
     residual: Buffer,
     gain: Buffer,
@@ -34,7 +34,7 @@ fn random(rng: &mut StdRng, kind: OutputKind, count: usize) -> Buffer {
     Buffer::from(&bytes[..])
 }
 
-impl Room {
+impl Buffers {
     fn new(rng: &mut StdRng, inputs: &Inputs, rows: usize, cols: usize) -> Self {
         let (kind, results) = (inputs.kind, rows * inputs.count);
         let mut squared = Inputs::new(rng, kind, inputs.count, cols, 3.0);
@@ -63,7 +63,7 @@ fn multiply_with_epilogue(
     inputs: &Inputs,
     bias: Option<&Buffer>,
     steps: Steps,
-    room: &mut Room,
+    buffers: &mut Buffers,
     limits: Limits,
     seed: u64,
 ) -> (Vec<u16>, Vec<u16>, BTreeSet<String>) {
@@ -73,7 +73,7 @@ fn multiply_with_epilogue(
     out.fill(POISON);
     let cols = tensors[0].plan.matrix.2;
     let (launches, kernels) = launches(&items, inputs.count, limits);
-    let Room { squared, residual, gain, scaled, stash, arrivals } = room;
+    let Buffers { squared, residual, gain, scaled, stash, arrivals } = buffers;
     let places = [
         squared.memory.address() + squared.off as u64,
         residual.address(),
@@ -116,13 +116,13 @@ fn multiply_with_epilogue(
     ];
     more.extend(bias.map(|b| Memory::read::<u8>(b)));
     run(&launches, tensors, inputs, &mut out, more, set, seed);
-    for memory in [&out, &room.scaled] {
+    for memory in [&out, &buffers.scaled] {
         let guards = memory[..GUARD].iter().chain(&memory[memory.len() - GUARD..]);
         assert!(guards.copied().all(|b| b == POISON), "{kernels:?} writes elsewhere");
     }
-    assert!(room.arrivals.iter().all(|&b| b == 0), "{kernels:?}: the next launch would begin in the middle");
+    assert!(buffers.arrivals.iter().all(|&b| b == 0), "{kernels:?}: the next launch would begin in the middle");
     let results = rows * inputs.count * 2;
-    (u16s(&out[GUARD..GUARD + results]), u16s(&room.scaled[GUARD..GUARD + results]), kernels)
+    (u16s(&out[GUARD..GUARD + results]), u16s(&buffers.scaled[GUARD..GUARD + results]), kernels)
 }
 
 /// The error function, by Simpson's rule.
@@ -151,14 +151,14 @@ fn activated(activation: Activation, v: f64) -> f64 {
 fn exact(
     weights: &[Vec<f64>],
     inputs: &Inputs,
-    room: &Room,
+    buffers: &Buffers,
     bias: &Buffer,
     steps: Steps,
     (vector, row): (usize, usize),
     (rows, cols): (usize, usize),
 ) -> f64 {
     let norm = if steps.norm {
-        let squares: f64 = (0..cols).map(|c| room.squared.get(vector, c).powi(2)).sum();
+        let squares: f64 = (0..cols).map(|c| buffers.squared.get(vector, c).powi(2)).sum();
         f64::from(FACTOR) / (squares / cols as f64 + f64::from(EPSILON)).sqrt()
     } else {
         1.0
@@ -173,7 +173,7 @@ fn exact(
     }
     if steps.residual {
         result *= f64::from(RESIDUAL_SCALE);
-        result += number(inputs.kind, &room.residual[2 * (vector * rows + row)..]);
+        result += number(inputs.kind, &buffers.residual[2 * (vector * rows + row)..]);
     }
     result
 }
@@ -229,21 +229,21 @@ fn norms_gates_residuals_and_gains() {
             let count = [1, 16, 3][j % 3];
             let inputs = Inputs::new(&mut rng, kind, count, cols, size);
             let bias = random(&mut rng, kind, rows);
-            let mut room = Room::new(&mut rng, &inputs, rows, cols);
+            let mut buffers = Buffers::new(&mut rng, &inputs, rows, cols);
             let limits = [LARGE, SMALL, ROOMY][j % 3];
-            let run = |tensors: &mut [Loaded], room: &mut Room, limits, seed| {
-                multiply_with_epilogue(tensors, &inputs, Some(&bias), steps, room, limits, seed)
+            let run = |tensors: &mut [Loaded], buffers: &mut Buffers, limits, seed| {
+                multiply_with_epilogue(tensors, &inputs, Some(&bias), steps, buffers, limits, seed)
             };
-            let (y, scaled, used) = run(&mut tensors, &mut room, limits, 2 * j as u64);
+            let (y, scaled, used) = run(&mut tensors, &mut buffers, limits, 2 * j as u64);
             // Results depend neither on the order of blocks nor on the device's limits.
-            let again = run(&mut tensors, &mut room, limits, 2 * j as u64 + 1);
+            let again = run(&mut tensors, &mut buffers, limits, 2 * j as u64 + 1);
             assert!((&y, &scaled) == (&again.0, &again.1), "{used:?}: blocks in another order");
-            let elsewhere = run(&mut tensors, &mut room, LIMITS, 2 * j as u64);
+            let elsewhere = run(&mut tensors, &mut buffers, LIMITS, 2 * j as u64);
             assert!((&y, &scaled) == (&elsewhere.0, &elsewhere.1), "{used:?} and {:?}", elsewhere.2);
             for vector in 0..count {
                 for row in 0..rows {
                     let at = vector * rows + row;
-                    let want = exact(&weights, &inputs, &room, &bias, steps, (vector, row), (rows, cols));
+                    let want = exact(&weights, &inputs, &buffers, &bias, steps, (vector, row), (rows, cols));
                     let got = number(kind, &y[at].to_le_bytes());
                     let last = if kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
                     let far = (got - want).abs();
@@ -252,7 +252,7 @@ fn norms_gates_residuals_and_gains() {
                         "{used:?} {steps:?} {options:?}: ({vector}, {row}): {got}, not {want}"
                     );
                     if steps.scaled {
-                        let gain = number(kind, &room.gain[2 * row..]);
+                        let gain = number(kind, &buffers.gain[2 * row..]);
                         let by = (gain as f32).mul_add(GAIN_SCALE, GAIN_OFFSET * GAIN_SCALE);
                         let want = bits(kind, got as f32 * by);
                         assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
@@ -280,11 +280,12 @@ fn damaged_gates_are_seen_in_their_rows() {
         let middle = (data.start + data.end) / 2;
         tensors[hit].image[middle..middle + 32].iter_mut().for_each(|b| *b ^= 0xFF);
         let inputs = Inputs::new(&mut rng, OutputKind::BF16, 2, 640, 0.5);
-        let mut room = Room::new(&mut rng, &inputs, 96, 640);
+        let mut buffers = Buffers::new(&mut rng, &inputs, 96, 640);
         let activation = Activation::ALL[turn % Activation::ALL.len()];
         let steps = Steps { norm: true, gated: true, activation, ..Steps::default() };
         let limits = [SMALL, LARGE][turn / 4];
-        let (y, _, used) = multiply_with_epilogue(&mut tensors, &inputs, None, steps, &mut room, limits, turn as u64);
+        let (y, _, used) =
+            multiply_with_epilogue(&mut tensors, &inputs, None, steps, &mut buffers, limits, turn as u64);
         let status = tensors[hit].status[0];
         assert_eq!(tensors[1 - hit].status, [abi::STATUS_GOOD]);
         if status == abi::STATUS_GOOD {

@@ -1,4 +1,4 @@
-//! The parts of the shared memory of a block of threads that decodes, and how many of them share a multiprocessor.
+//! The layout of the shared memory of a block of threads that decodes, and how many blocks share a multiprocessor.
 
 use wcodec_kernels::abi;
 
@@ -10,16 +10,16 @@ const RESERVED_SHARED: usize = 1024;
 /// Blocks of a multiprocessor, and warps of each at most: what the kernels' registers allow. The first is preferred.
 const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
 
-/// A table, barriers, and one or two buffers for each warp. All sizes and addresses are bytes.
+/// Where the table, the barriers, and one or two buffers for each warp lie. All sizes and addresses are bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Rooms {
+pub struct SharedMemory {
     table: usize,
     /// Bytes of one buffer.
     pub buffer: usize,
     slack: usize,
 }
 
-impl Rooms {
+impl SharedMemory {
     /// For any of these planes.
     pub fn new(items: &[TilesItem<'_>]) -> Self {
         let most = |size: &dyn Fn(&TilesItem<'_>) -> usize| items.iter().map(size).max().unwrap_or(0);
@@ -44,7 +44,7 @@ impl Rooms {
 
     /// All of it.
     pub fn bytes(self, warps: usize, buffers: usize) -> usize {
-        // Reads behind a chunk may reach the next buffer: only behind the last one is there room for them.
+        // Reads behind a chunk may reach the next buffer: only behind the last one is space left for them.
         self.buffers_at(warps) + warps * buffers * self.buffer + self.slack.next_multiple_of(16)
     }
 
@@ -54,7 +54,7 @@ impl Rooms {
     /// block of twice as many warps has one table less.
     ///
     /// # Errors
-    /// Not even one warp has room.
+    /// Not even one warp fits.
     pub fn shape(self, limits: Limits) -> Result<(usize, usize, usize)> {
         let options = SHAPES.map(|(blocks, warps)| {
             let budget = (limits.shared_per_multiprocessor / blocks)
