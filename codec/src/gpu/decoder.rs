@@ -17,7 +17,7 @@ use super::device::Device;
 use super::disk::Disk;
 use super::groups::{Sources, Wanted, split};
 use super::options::GpuOptions;
-use super::plan::{Places, TensorPlan};
+use super::plan::{PlaneAddresses, TensorPlan};
 use super::residency::{Home, Residency};
 use super::ring::SLOTS;
 use super::shared::{Bytes, Shared};
@@ -71,14 +71,14 @@ struct Inner {
     shared: Shared,
     homes: Vec<Home>,
     /// Tensors that stay on the device.
-    images: DeviceBuffer,
-    host: Option<HostImages>,
+    packed_tensors: DeviceBuffer,
+    host: Option<HostTensors>,
     streaming: Option<Arc<Streaming>>,
 }
 
 /// Tensors that stay in the host's memory.
 #[derive(Debug)]
-struct HostImages {
+struct HostTensors {
     memory: Arc<PinnedBuffer>,
     /// The address by which kernels read them.
     address: u64,
@@ -87,7 +87,7 @@ struct HostImages {
     reader: Mutex<Event>,
 }
 
-impl HostImages {
+impl HostTensors {
     /// Keeps the memory until what is in the stream now is done.
     fn read_by(&self, stream: &Stream) -> Result<()> {
         let event = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,21 +96,21 @@ impl HostImages {
     }
 }
 
-impl Drop for HostImages {
+impl Drop for HostTensors {
     fn drop(&mut self) {
         self.readers.synchronize().ok();
     }
 }
 
 impl Inner {
-    /// The addresses of the parts of a tensor's image that a kernel can read where it stays, by the tensor's number; for a tensor in the file
+    /// The addresses of the parts of a packed tensor that a kernel can read where it stays, by the tensor's number; for a tensor in the file
     /// no place at all.
-    fn image(&self, i: usize) -> Vec<Places> {
-        let image = &self.shared.tensors.plans[i].image;
+    fn addresses(&self, i: usize) -> Vec<PlaneAddresses> {
+        let packed = &self.shared.tensors.plans[i].packed;
         match (self.homes[i], &self.host) {
-            (Home::Device(at), _) => image.at(self.images.ptr() + at as u64),
-            (Home::Host(at), Some(host)) => image.at(host.address + at as u64),
-            _ => image.at(0),
+            (Home::Device(at), _) => packed.at(self.packed_tensors.ptr() + at as u64),
+            (Home::Host(at), Some(host)) => packed.at(host.address + at as u64),
+            _ => packed.at(0),
         }
     }
 
@@ -122,7 +122,7 @@ impl Inner {
     fn sources<'a>(&'a self, streaming: &'a Streaming) -> Sources<'a> {
         Sources {
             homes: &self.homes,
-            images: self.host.as_ref().map_or(&[], |host| &host.memory[..]),
+            packed_tensors: self.host.as_ref().map_or(&[], |host| &host.memory[..]),
             disk: streaming.disk.as_ref(),
             slot: streaming.slot_bytes,
             pinned: streaming.pinned_bytes,
@@ -214,7 +214,7 @@ impl TensorDecoder {
     ) -> Result<()> {
         let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
         let batch = if inner.is_resident(tensors.find(&target.name)?) {
-            let work = inner.shared.prepare(&tensors.runs(target, runs, |i| inner.image(i))?, Bytes::Stay)?;
+            let work = inner.shared.prepare(&tensors.runs(target, runs, |i| inner.addresses(i))?, Bytes::Stay)?;
             Batch::new(self.0.clone(), work, None)
         } else {
             self.batch(decoded(&tensors.run_targets(target, runs)?))?
@@ -244,7 +244,7 @@ impl TensorDecoder {
     /// The batch of targets, and of factors where they have products.
     fn batch(&self, targets: Vec<Wanted>) -> Result<Batch> {
         let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
-        let (items, others) = split(tensors, &inner.homes, targets, |i| inner.image(i))?;
+        let (items, others) = split(tensors, &inner.homes, targets, |i| inner.addresses(i))?;
         let resident = inner.shared.prepare(&items, Bytes::Stay)?;
         let groups = match &inner.streaming {
             Some(streaming) if !others.is_empty() => {
@@ -354,7 +354,7 @@ impl TensorDecoder {
     /// Device memory that it holds, in bytes: compressed tensors, the ring, decoding tables, scratch.
     pub fn device_bytes(&self) -> usize {
         let ring = SLOTS * self.0.streaming.as_ref().map_or(0, |streaming| streaming.slot_bytes);
-        self.0.images.len() + ring + self.0.shared.device_bytes()
+        self.0.packed_tensors.len() + ring + self.0.shared.device_bytes()
     }
 
     /// The device.

@@ -88,15 +88,15 @@ pub fn margin(planes: impl Iterator<Item = usize>) -> usize {
 
 /// The bytes of the file that a piece of a tensor needs; they go to `at` of a slot.
 pub fn fetches(plan: &TensorPlan, piece: &Piece, at: usize) -> Vec<Fetch> {
-    let (tensor, image) = (&plan.tensor, &plan.image);
-    let planes = tensor.planes.iter().zip(&image.planes).flat_map(|(stored, place)| {
+    let (tensor, packed) = (&plan.tensor, &plan.packed);
+    let planes = tensor.planes.iter().zip(&packed.planes).flat_map(|(stored, place)| {
         [
             (&place.offsets, stored.offsets.as_ref()),
             (&place.data, Some(&stored.data)),
             (&place.side, stored.side.as_ref()),
         ]
     });
-    let scales = (&image.scales, tensor.symbol_scales().map(|s| &s.segment));
+    let scales = (&packed.scales, tensor.symbol_scales().map(|s| &s.segment));
     let parts: Vec<(&Range<usize>, &Segment)> =
         [scales].into_iter().chain(planes).filter_map(|(range, segment)| Some((range, segment?))).collect();
     let mut found = Vec::new();
@@ -327,12 +327,12 @@ impl Disk {
         if self.direct { self.file.read_direct(offset, length, &go) } else { self.file.read(offset, length, &go) }
     }
 
-    /// The bytes of a tensor's image up to the last that says where its chunks lie. All others are zeros, for which the system has no memory yet.
+    /// The bytes of a packed tensor up to the last that says where its chunks lie. All others are zeros, for which the system has no memory yet.
     ///
     /// # Errors
     /// They cannot be read, or are damaged.
     pub fn head(&self, plan: &TensorPlan) -> Result<AlignedBytes> {
-        let places = &plan.image.planes;
+        let places = &plan.packed.planes;
         let mut head = AlignedBytes::zeroed(places.iter().map(|p| p.offsets.end).max().unwrap_or(0))?;
         for (place, stored) in places.iter().zip(&plan.tensor.planes) {
             let Some(segment) = &stored.offsets else { continue };

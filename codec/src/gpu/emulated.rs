@@ -9,7 +9,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
 use super::piece::Piece;
-use super::plan::{Limits, Method, Places, TensorPlan, TilesItem, tiles_launches};
+use super::plan::{Limits, Method, PlaneAddresses, TensorPlan, TilesItem, tiles_launches};
 use super::table::{Form, device_table};
 use super::task::{UTIL_THREADS, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
@@ -36,8 +36,8 @@ const GUARD: usize = 256;
 /// A tensor in memory that the emulator reads, with its tables.
 struct Loaded {
     plan: TensorPlan,
-    image: Buffer,
-    places: Vec<Places>,
+    packed: Buffer,
+    places: Vec<PlaneAddresses>,
     /// The table of each plane.
     tables: Vec<Vec<u32>>,
     status: Vec<u32>,
@@ -56,8 +56,8 @@ impl Loaded {
     /// Any tensor.
     fn any(parts: &TensorBytes) -> Self {
         let plan = TensorPlan::new(parts).unwrap();
-        let mut image = Buffer::new(plan.image.len);
-        plan.image.fill(parts, 0, &mut image);
+        let mut packed = Buffer::new(plan.packed.len);
+        plan.packed.fill(parts, 0, &mut packed);
         let table = |method: &Method| match method {
             Method::Tiles(t) => device_table(&t.table, Form::of(&t.tiling)),
             _ => Vec::new(),
@@ -68,8 +68,8 @@ impl Loaded {
             _ => Buffer::from(&symbols_of(parts, i).expect("it is intact")[..]),
         });
         let symbols = symbols.collect();
-        let (places, status) = (plan.image.at(image.address()), vec![abi::STATUS_GOOD; plan.planes.len()]);
-        Self { image, places, tables, status, symbols, plan }
+        let (places, status) = (plan.packed.at(packed.address()), vec![abi::STATUS_GOOD; plan.planes.len()]);
+        Self { packed, places, tables, status, symbols, plan }
     }
 
     /// Decoding rows of a plane to `out`.
@@ -77,7 +77,7 @@ impl Loaded {
         WorkItem {
             plan: &self.plan,
             method: &self.plan.planes[plane],
-            image: self.places[plane],
+            addresses: self.places[plane],
             table: self.tables[plane].as_ptr().expose_provenance() as u64,
             status: self.status[plane..].as_ptr().expose_provenance() as u64,
             out,
@@ -94,13 +94,13 @@ impl Loaded {
         self.item(plane, rows, 0, kind).in_tiles(tiles)
     }
 
-    /// Decodes rows from an image of a piece of the tensor, to their places in `out`.
-    fn decode_piece(&self, piece: &Piece, image: Buffer, rows: Range<usize>, out: &mut [u8]) {
+    /// Decodes rows from a packed tensor of a piece of the tensor, to their places in `out`.
+    fn decode_piece(&self, piece: &Piece, packed: Buffer, rows: Range<usize>, out: &mut [u8]) {
         let plan = &self.plan;
         let mut part = Self {
             plan: plan.clone(),
-            places: piece.at(image.address()),
-            image,
+            places: piece.at(packed.address()),
+            packed,
             tables: self.tables.clone(),
             status: self.status.clone(),
             symbols: Vec::new(),
@@ -176,7 +176,7 @@ fn run_at(
     let mut lent: Vec<&mut Vec<u32>> = Vec::new();
     let mut memory = Vec::new();
     for t in tensors.iter_mut() {
-        memory.push(Memory::read::<u8>(&t.image));
+        memory.push(Memory::read::<u8>(&t.packed));
         memory.extend(t.tables.iter().map(|table| Memory::read::<u32>(table)));
         memory.extend(t.symbols.iter().map(|symbols| Memory::read::<u8>(symbols)));
         lent.push(&mut t.status);
@@ -411,15 +411,15 @@ fn slices_of_rows_are_those_of_the_whole() {
         for t in &mut tensors {
             // Only what is needed for these rows is there, packed, as in a slot of a ring.
             let strips = t.plan.strips();
-            let piece = Piece::of(&t.plan, &t.image, &(t.plan.first_row(1)..t.plan.first_row(strips - 1)));
+            let piece = Piece::of(&t.plan, &t.packed, &(t.plan.first_row(1)..t.plan.first_row(strips - 1)));
             let mut packed = Buffer::new(piece.len);
             packed.fill(POISON);
             for (range, place) in &piece.copies {
-                packed[*place..place + range.len()].copy_from_slice(&t.image[range.clone()]);
+                packed[*place..place + range.len()].copy_from_slice(&t.packed[range.clone()]);
             }
-            assert!(piece.len < t.image.len());
+            assert!(piece.len < t.packed.len());
             t.places = piece.at(packed.address());
-            t.image = packed;
+            t.packed = packed;
         }
         let slices = run(&mut tensors, OutputKind::F32, &|n| 1..n - 1, 5);
         for ((t, slice), whole) in tensors.iter().zip(slices).zip(whole) {
@@ -443,23 +443,23 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
             let want = run_all(std::slice::from_mut(&mut whole), OutputKind::F32).remove(0).bytes;
             let plan = &whole.plan;
             let least = Piece::bound_of_strip(&parts.tensor);
-            assert!(Piece::fitting(plan, &whole.image, &(0..plan.rows()), 128).is_none());
-            for capacity in [least, least + rng.random_range(0..whole.image.len()), whole.image.len()] {
+            assert!(Piece::fitting(plan, &whole.packed, &(0..plan.rows()), 128).is_none());
+            for capacity in [least, least + rng.random_range(0..whole.packed.len()), whole.packed.len()] {
                 let mut got = vec![POISON; want.len()];
                 let mut left = 0..plan.rows();
                 let mut pieces = 0;
                 while !left.is_empty() {
-                    let (rows, piece) = Piece::fitting(plan, &whole.image, &left, capacity).unwrap();
+                    let (rows, piece) = Piece::fitting(plan, &whole.packed, &left, capacity).unwrap();
                     assert!(rows.start == left.start && !rows.is_empty() && piece.len <= capacity);
                     (left.start, pieces) = (rows.end, pieces + 1);
-                    let mut image = Buffer::new(piece.len);
-                    image.fill(POISON);
+                    let mut packed = Buffer::new(piece.len);
+                    packed.fill(POISON);
                     for (range, place) in &piece.copies {
-                        image[*place..place + range.len()].copy_from_slice(&whole.image[range.clone()]);
+                        packed[*place..place + range.len()].copy_from_slice(&whole.packed[range.clone()]);
                     }
-                    whole.decode_piece(&piece, image, rows, &mut got);
+                    whole.decode_piece(&piece, packed, rows, &mut got);
                 }
-                assert_eq!(pieces == 1, capacity >= whole.image.len(), "{name}: {pieces} pieces in {capacity}");
+                assert_eq!(pieces == 1, capacity >= whole.packed.len(), "{name}: {pieces} pieces in {capacity}");
                 assert!(got == want, "{name}: {} {:?} in pieces of {capacity}", o.coder, o.layout);
             }
         }

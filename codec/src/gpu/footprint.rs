@@ -9,7 +9,7 @@ use super::disk;
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
 use super::piece::Piece;
-use super::plan::Image;
+use super::plan::PackedTensor;
 use super::ring::SLOTS;
 use super::table::Form;
 use super::zstd::{self, Demand};
@@ -48,13 +48,13 @@ impl Footprint {
 /// let container = Container::from_bytes(encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(()))?.0)?;
 /// let sizes = Sizes::new(&container, &[])?;
 /// let takes = sizes.footprint(0..1, false, &GpuOptions::default(), None)?;
-/// assert_eq!((takes.images, takes.ring), (sizes.images()[0], 0));
+/// assert_eq!((takes.images, takes.ring), (sizes.packed_bytes()[0], 0));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct Sizes {
-    images: Vec<usize>,
+    packed_bytes: Vec<usize>,
     tensors: Vec<TensorSize>,
 }
 
@@ -76,7 +76,8 @@ impl Sizes {
     /// There is no such tensor, or its entry contradicts itself.
     pub fn new(container: &Container, names: &[String]) -> Result<Self> {
         let names = container.stored_names(names)?;
-        let mut found = Self { images: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
+        let mut found =
+            Self { packed_bytes: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
         for name in &names {
             let tensor = container.stored(name)?;
             let (mut tables, mut zstd) = (Vec::new(), Vec::new());
@@ -88,7 +89,7 @@ impl Sizes {
                     Coding::Raw => {}
                 }
             }
-            found.images.push(Image::of(&tensor).len);
+            found.packed_bytes.push(PackedTensor::of(&tensor).len);
             let (strip, planes) = (Piece::bound_of_strip(&tensor), tensor.planes.len());
             found.tensors.push(TensorSize { strip, planes, tables, zstd });
         }
@@ -101,8 +102,13 @@ impl Sizes {
     }
 
     /// Bytes that each tensor takes where it stays.
+    pub fn packed_bytes(&self) -> &[usize] {
+        &self.packed_bytes
+    }
+
+    /// [`packed_bytes`](Self::packed_bytes) by their former name.
     pub fn images(&self) -> &[usize] {
-        &self.images
+        self.packed_bytes()
     }
 
     /// Bytes of a slot of the ring for some of the tensors: a share of what the ring may take, or more where a tensor cannot be cut so
@@ -110,8 +116,8 @@ impl Sizes {
     pub(super) fn slot(&self, which: impl Iterator<Item = usize>, ring: usize) -> usize {
         let share = ring / SLOTS;
         let (slot, all) = which.fold((share, 0), |(slot, all), i| {
-            let uncut = if self.images[i] > share { self.tensors[i].strip } else { 0 };
-            (slot.max(uncut), all + self.images[i])
+            let uncut = if self.packed_bytes[i] > share { self.tensors[i].strip } else { 0 };
+            (slot.max(uncut), all + self.packed_bytes[i])
         });
         slot.min(all)
     }
@@ -119,13 +125,13 @@ impl Sizes {
     /// Pinned memory of the host that a [`HostDecoder`](super::HostDecoder) of some of the tensors, by their places, takes, in bytes. Those of
     /// `on_disk` are read from the file.
     pub fn pinned(&self, in_memory: &[usize], on_disk: &[usize], options: &GpuOptions) -> usize {
-        let images: usize = in_memory.iter().map(|&i| self.images[i]).sum();
+        let packed: usize = in_memory.iter().map(|&i| self.packed_bytes[i]).sum();
         if on_disk.is_empty() {
-            return images;
+            return packed;
         }
         let slot = self.slot(in_memory.iter().chain(on_disk).copied(), options.ring);
         let margin = disk::margin(on_disk.iter().map(|&i| self.tensors[i].planes));
-        images + SLOTS * (slot.next_multiple_of(disk::PAGE) + margin)
+        packed + SLOTS * (slot.next_multiple_of(disk::PAGE) + margin)
     }
 
     /// The memory that a decoder of some of the tensors, by their places, takes: [`GpuDecoder`](super::GpuDecoder), or with `on_host`
@@ -157,7 +163,7 @@ impl Sizes {
         if on_host {
             found.ring = SLOTS * self.slot(which.iter().copied(), options.ring);
         } else {
-            found.images = which.iter().map(|&i| self.images[i]).sum();
+            found.images = which.iter().map(|&i| self.packed_bytes[i]).sum();
         }
         found.scratch = match device {
             _ if demand.frames == 0 => 0,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::disk::{self, Disk, Reads};
 use super::piece::Piece;
-use super::plan::{Places, TensorPlan, Times};
+use super::plan::{PlaneAddresses, TensorPlan, Times};
 use super::residency::Home;
 use super::task::{Target, WorkItem, checked_rows};
 use super::tensors::Tensors;
@@ -16,7 +16,7 @@ use crate::tensor::AlignedBytes;
 #[derive(Debug, Default)]
 pub(super) struct Group {
     pub pieces: Vec<GroupPiece>,
-    /// Ranges of the images in the host's memory, each with its place in the slot.
+    /// Ranges of the packed tensors in the host's memory, each with its place in the slot.
     pub copies: Vec<(Range<usize>, usize)>,
     /// The bytes that come from the file.
     pub reads: Reads,
@@ -39,7 +39,7 @@ pub(super) struct GroupPiece {
 /// A target, and where its rows' products go if it is to be multiplied with.
 pub(super) type Wanted = (Target, Option<Times>);
 
-/// The work items of those targets whose bytes are on the device, where `images` says of a tensor's number; and the other targets, all of which
+/// The work items of those targets whose bytes are on the device, whose `addresses` are given by the tensor's number; and the other targets, all of which
 /// can be done.
 ///
 /// # Errors
@@ -48,13 +48,13 @@ pub(super) fn split<'a>(
     tensors: &'a Tensors,
     homes: &[Home],
     targets: Vec<Wanted>,
-    images: impl Fn(usize) -> Vec<Places>,
+    addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
 ) -> Result<(Vec<WorkItem<'a>>, Vec<Wanted>)> {
     let (mut items, mut others) = (Vec::new(), Vec::new());
     for (target, times) in targets {
         match homes[tensors.checked(&target)?.0] {
             Home::Device(_) => {
-                let all = tensors.items(&target, &images)?;
+                let all = tensors.items(&target, &addresses)?;
                 items.extend(all.into_iter().map(|item| WorkItem { times, ..item }));
             }
             Home::Host(_) | Home::Disk => others.push((target, times)),
@@ -68,8 +68,8 @@ pub(super) fn split<'a>(
 pub(super) struct Sources<'a> {
     /// The home of each tensor.
     pub homes: &'a [Home],
-    /// All images in the host's memory.
-    pub images: &'a [u8],
+    /// All packed tensors in the host's memory.
+    pub packed_tensors: &'a [u8],
     pub disk: Option<&'a Disk>,
     /// Bytes of a slot.
     pub slot: usize,
@@ -87,10 +87,10 @@ impl Sources<'_> {
             let tensor = tensors.find(&target.name)?;
             let plan = &tensors.plans[tensor];
             let rows = checked_rows(plan, target.rows.as_ref())?;
-            let whole = rows.len() == plan.rows() && plan.image.len <= self.slot;
+            let whole = rows.len() == plan.rows() && plan.packed.len <= self.slot;
             // A tensor that is copied as a whole is asked nothing.
-            let image = match (self.homes[tensor], self.disk) {
-                (Home::Host(at), _) => &self.images[at..at + plan.image.len],
+            let packed = match (self.homes[tensor], self.disk) {
+                (Home::Host(at), _) => &self.packed_tensors[at..at + plan.packed.len],
                 (Home::Disk, Some(disk)) if !whole => {
                     let read = match head.take() {
                         Some(read) if read.0 == tensor => read,
@@ -100,7 +100,7 @@ impl Sources<'_> {
                 }
                 _ => &[],
             };
-            self.add(&mut groups, plan, image, (rows, whole), (target, *times), self.homes[tensor]);
+            self.add(&mut groups, plan, packed, (rows, whole), (target, *times), self.homes[tensor]);
         }
         if let Some(disk) = self.disk {
             groups.iter().try_for_each(|group| disk.check_parts(&group.reads))?;
@@ -108,13 +108,13 @@ impl Sources<'_> {
         Ok(groups)
     }
 
-    /// Adds rows of a target, all of the tensor if it is `whole`. `image` has at least the part of the tensor's image that says where chunks
+    /// Adds rows of a target, all of the tensor if it is `whole`. `packed` has at least the part of the packed tensor that says where chunks
     /// lie, unless it is whole.
     fn add(
         &self,
         groups: &mut Vec<Group>,
         plan: &TensorPlan,
-        image: &[u8],
+        packed: &[u8],
         (mut left, whole): (Range<usize>, bool),
         (target, times): (&Target, Option<Times>),
         home: Home,
@@ -123,10 +123,10 @@ impl Sources<'_> {
         loop {
             let capacity = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
             // A tensor that is read as a whole can be compared with its hash.
-            let fits = if whole && home == Home::Disk && plan.image.len > capacity {
+            let fits = if whole && home == Home::Disk && plan.packed.len > capacity {
                 None
             } else {
-                Piece::fitting(plan, image, &left, capacity)
+                Piece::fitting(plan, packed, &left, capacity)
             };
             let Some((rows, piece)) = fits else {
                 groups.push(Group::default());
@@ -159,10 +159,10 @@ impl Sources<'_> {
 }
 
 impl Group {
-    /// Copies a piece of the target whose image is at `image` of all.
-    fn copy(&mut self, piece: &Piece, image: usize) {
+    /// Copies a piece of the target whose packed tensor begins at `packed` of all.
+    fn copy(&mut self, piece: &Piece, packed: usize) {
         for (part, place) in &piece.copies {
-            let (from, to) = (image + part.start..image + part.end, self.bytes + place);
+            let (from, to) = (packed + part.start..packed + part.end, self.bytes + place);
             match self.copies.last_mut() {
                 Some((last, place)) if last.end == from.start && *place + last.len() == to => last.end = from.end,
                 _ => self.copies.push((from, to)),
@@ -194,7 +194,7 @@ impl Group {
 
 impl GroupPiece {
     /// The places of the tensor's planes in a slot at the address `base`.
-    pub fn places(&self, base: u64) -> Vec<Places> {
+    pub fn places(&self, base: u64) -> Vec<PlaneAddresses> {
         self.piece.at(base + self.at as u64)
     }
 }

@@ -83,11 +83,11 @@ impl Launcher {
                     }
                 }
                 Method::Raw { part: Some(part) } => {
-                    let symbols = symbols_item(item, item.image.data, elements_of(item));
+                    let symbols = symbols_item(item, item.addresses.data, elements_of(item));
                     parts.push(part_item(*part, item.kind, symbols));
                 }
                 Method::Raw { part: None } => {
-                    let (data, elements) = (item.image.data, elements_of(item));
+                    let (data, elements) = (item.addresses.data, elements_of(item));
                     if item.kind == OutputKind::Int8 && !item.plan.tensor.transposed() {
                         work.raw.push((item.out, data.wrapping_add(elements.start as u64), elements.len()));
                     } else {

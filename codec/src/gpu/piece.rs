@@ -1,33 +1,33 @@
-//! Some rows of a tensor on their way to a device: what of its image they need.
+//! Some rows of a tensor on their way to a device: what of its packed tensor they need.
 
 use std::ops::Range;
 
-use super::plan::{Image, Method, Places, PlaneImage, TensorPlan};
+use super::plan::{Method, PackedPlane, PackedTensor, PlaneAddresses, TensorPlan};
 use crate::coder::TILE_ROWS;
 use crate::coder::plane::Coding;
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
 use crate::stored::StoredTensor;
 
-/// The parts of an image that decoding some rows reads, packed.
+/// The parts of a packed tensor that decoding some rows reads, packed closer.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Ranges of the image, each with its place in the piece: multiples of 128.
+    /// Ranges of the packed tensor, each with its place in the piece: multiples of 128.
     pub copies: Vec<(Range<usize>, usize)>,
     pub len: usize,
     /// The places of each plane's parts where the piece is at address 0.
-    places: Vec<Places>,
+    places: Vec<PlaneAddresses>,
 }
 
 impl Piece {
-    /// The parts of a tensor's `image` that are read when `rows` are decoded, which begin and end with strips: whole units of
-    /// [`Image::ALIGN`] bytes, in which lies what kernels read around a part.
-    pub fn of(plan: &TensorPlan, image: &[u8], rows: &Range<usize>) -> Self {
-        let parts = &plan.image;
+    /// The parts of the tensor `packed` that are read when `rows` are decoded, which begin and end with strips: whole units of
+    /// [`PackedTensor::ALIGN`] bytes, in which lies what kernels read around a part.
+    pub fn of(plan: &TensorPlan, packed: &[u8], rows: &Range<usize>) -> Self {
+        let parts = &plan.packed;
         if rows.len() == plan.rows() {
             return Self { copies: vec![(0..parts.len, 0)], len: parts.len, places: parts.at(0) };
         }
-        let mut piece = Self { copies: Vec::new(), len: 0, places: vec![Places::default(); plan.planes.len()] };
+        let mut piece = Self { copies: Vec::new(), len: 0, places: vec![PlaneAddresses::default(); plan.planes.len()] };
         if rows.is_empty() {
             return piece;
         }
@@ -37,8 +37,8 @@ impl Piece {
         };
         let scales = piece.add(parts, &parts.scales, &scales);
         for (i, (method, plane)) in plan.planes.iter().zip(&parts.planes).enumerate() {
-            let (offsets, data, side) = ranges(plan, method, plane, image, rows);
-            piece.places[i] = Places {
+            let (offsets, data, side) = ranges(plan, method, plane, packed, rows);
+            piece.places[i] = PlaneAddresses {
                 scales,
                 offsets: piece.add(parts, &plane.offsets, &offsets),
                 data: piece.add(parts, &plane.data, &data),
@@ -52,13 +52,13 @@ impl Piece {
     /// fits.
     pub fn fitting(
         plan: &TensorPlan,
-        image: &[u8],
+        packed: &[u8],
         rows: &Range<usize>,
         capacity: usize,
     ) -> Option<(Range<usize>, Self)> {
         let upto = |strip: usize| {
             let rows = rows.start..plan.first_row(strip);
-            let piece = Self::of(plan, image, &rows);
+            let piece = Self::of(plan, packed, &rows);
             (piece.len <= capacity).then_some((rows, piece))
         };
         let (first, end) = (plan.strip_of(rows.start), plan.strip_of(rows.end));
@@ -75,7 +75,7 @@ impl Piece {
 
     /// Bytes that the piece for any one strip has at most: what of a tensor cannot be cut. By what the index says of it.
     pub fn bound_of_strip(tensor: &StoredTensor) -> usize {
-        let lengths = Image::lengths(tensor);
+        let lengths = PackedTensor::lengths(tensor);
         let (count, rows, cols) = tensor.rows_view();
         let scales = match tensor.symbol_scales().map_or(0, |s| s.bytes_per_row(cols)) {
             0 => lengths.scales,
@@ -100,18 +100,19 @@ impl Piece {
             [offsets, chunks.min(data), side]
         });
         // Each part is widened to whole units on both sides, and by what kernels read behind it.
-        let bound = [scales].into_iter().chain(planes).map(|n| n + 3 * Image::ALIGN).fold(0, usize::saturating_add);
-        bound.next_multiple_of(Image::ALIGN).min(Image::new(&lengths).len)
+        let bound =
+            [scales].into_iter().chain(planes).map(|n| n + 3 * PackedTensor::ALIGN).fold(0, usize::saturating_add);
+        bound.next_multiple_of(PackedTensor::ALIGN).min(PackedTensor::new(&lengths).len)
     }
 
     /// Puts a range of a part behind what is there; the place at which the part would begin.
-    fn add(&mut self, image: &Image, part: &Range<usize>, range: &Range<usize>) -> u64 {
+    fn add(&mut self, packed: &PackedTensor, part: &Range<usize>, range: &Range<usize>) -> u64 {
         if range.is_empty() {
             return self.len as u64;
         }
-        let begin = (part.start + range.start) / Image::ALIGN * Image::ALIGN;
+        let begin = (part.start + range.start) / PackedTensor::ALIGN * PackedTensor::ALIGN;
         // Up to 15 bytes behind a part are read, too.
-        let end = (part.start + range.end + 16).next_multiple_of(Image::ALIGN).min(image.len);
+        let end = (part.start + range.end + 16).next_multiple_of(PackedTensor::ALIGN).min(packed.len);
         let place = self.len;
         self.copies.push((begin..end, place));
         self.len += end - begin;
@@ -120,8 +121,8 @@ impl Piece {
     }
 
     /// The places that each plane is decoded from, of a piece at `address`.
-    pub fn at(&self, address: u64) -> Vec<Places> {
-        let at = |p: &Places| Places {
+    pub fn at(&self, address: u64) -> Vec<PlaneAddresses> {
+        let at = |p: &PlaneAddresses| PlaneAddresses {
             scales: p.scales.wrapping_add(address),
             offsets: p.offsets.wrapping_add(address),
             data: p.data.wrapping_add(address),
@@ -135,12 +136,12 @@ impl Piece {
 fn ranges(
     plan: &TensorPlan,
     method: &Method,
-    parts: &PlaneImage,
-    image: &[u8],
+    parts: &PackedPlane,
+    packed: &[u8],
     rows: &Range<usize>,
 ) -> (Range<usize>, Range<usize>, Range<usize>) {
     let elements = rows.start * plan.matrix.2..rows.end * plan.matrix.2;
-    let entry = |at: usize, bytes: usize| &image[parts.offsets.start + at * bytes..][..bytes];
+    let entry = |at: usize, bytes: usize| &packed[parts.offsets.start + at * bytes..][..bytes];
     match method {
         Method::Tiles(t) => {
             let g = &t.geometry;

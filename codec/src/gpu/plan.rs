@@ -1,8 +1,8 @@
-//! The part of a tensor that a device needs: one run of bytes, its *image*, and the facts that kernels are told about it. No device is
+//! The part of a tensor that a device needs: one run of bytes, the *packed tensor*, and the facts that kernels are told about it. No device is
 //! touched here, so that the emulator's tests run the same plans.
 
-mod image;
 mod lookup;
+mod packed;
 mod part;
 mod product;
 mod shared_memory;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
-pub use self::image::{Image, Places, PlaneImage};
 pub use self::lookup::{LookupLaunch, can_look_up};
+pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
 pub use self::part::Part;
 pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, can_fuse, product_launches};
 use self::shared_memory::SharedMemory;
@@ -69,7 +69,7 @@ pub struct TensorPlan {
     pub tensor: Arc<StoredTensor>,
     /// Matrices, rows, columns: see [`StoredTensor::rows_view`].
     pub matrix: (usize, usize, usize),
-    pub image: Image,
+    pub packed: PackedTensor,
     /// The way in which each plane is decoded.
     pub planes: Vec<Method>,
 }
@@ -99,8 +99,8 @@ impl TensorPlan {
             method(matrix, stored, table, joins, products).map_err(|e| e.tensor(&tensor.name))
         });
         let planes = planes.collect::<Result<_>>()?;
-        let image = Image::of(tensor);
-        Ok(Self { tensor: tensor.clone(), matrix, image, planes })
+        let packed = PackedTensor::of(tensor);
+        Ok(Self { tensor: tensor.clone(), matrix, packed, planes })
     }
 
     /// The tensor's name.
@@ -192,7 +192,7 @@ impl TensorPlan {
     }
 
     /// The places of the elements of `rows` when they are written to `out`, which begins with the first of them.
-    pub fn place(&self, image: &Places, out: u64, kind: OutputKind) -> abi::Output {
+    pub fn place(&self, addresses: &PlaneAddresses, out: u64, kind: OutputKind) -> abi::Output {
         let (row_stride, column_stride) = self.strides();
         let cols = self.matrix.2;
         let scales = self.tensor.symbol_scales();
@@ -200,7 +200,7 @@ impl TensorPlan {
         abi::Output {
             out,
             row_stride: row_stride as u64,
-            scales: if quantized { image.scales } else { 0 },
+            scales: if quantized { addresses.scales } else { 0 },
             column_stride: column_stride as u32,
             scales_per_row: scales.map_or(0, |s| s.granularity.scales_per_row(cols)) as u32,
             scale_columns: scales.map_or(cols.max(1), |s| s.granularity.columns(cols)) as u32,
@@ -363,8 +363,8 @@ pub struct Key {
 pub struct TilesItem<'a> {
     pub tensor: &'a TensorPlan,
     pub tiles: &'a TilesPlan,
-    /// The places of the tensor's image.
-    pub image: Places,
+    /// The addresses of the plane's parts.
+    pub addresses: PlaneAddresses,
     /// Address of the plane's decoding table.
     pub table: u64,
     /// Address of the plane's status.
@@ -394,13 +394,13 @@ impl TilesItem<'_> {
         let (begin, end) = self.strips;
         let blocks = g.tile() / BLOCK_COLS;
         abi::Tiles {
-            data: self.image.data,
-            offsets: self.image.offsets,
-            side: self.image.side,
+            data: self.addresses.data,
+            offsets: self.addresses.offsets,
+            side: self.addresses.side,
             table: self.table,
             status: self.status,
             row_begin: self.tensor.first_row(begin) as u64,
-            output: self.tensor.place(&self.image, self.out, self.kind),
+            output: self.tensor.place(&self.addresses, self.out, self.kind),
             data_units: t.data_units,
             cost_begin,
             chunk_begin: (begin * g.tiles()) as u32,

@@ -11,12 +11,12 @@ pub enum Residency {
     Disk,
 }
 
-/// The residency of a tensor, with the byte at which the tensor's image begins there.
+/// The residency of a tensor, with the byte at which the packed tensor begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
-    /// In the images on the device.
+    /// In the packed tensors on the device.
     Device(usize),
-    /// In the images in pinned memory.
+    /// In the packed tensors in pinned memory.
     Host(usize),
     Disk,
 }

@@ -104,7 +104,7 @@ impl Shared {
     /// Puts the work into the stream.
     ///
     /// # Safety
-    /// The addresses of the items are of memory that is large enough and lives until the work is done, images are as
+    /// The addresses of the items are of memory that is large enough and lives until the work is done, packed tensors are as
     /// planned, and nothing else writes there meanwhile.
     pub unsafe fn launch(&self, work: &Work, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, MOST_VECTORS, Method, Part, Places, TensorPlan, TilesItem, TilesPlan, Times};
+use super::plan::{Limits, MOST_VECTORS, Method, Part, PlaneAddresses, TensorPlan, TilesItem, TilesPlan, Times};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -215,8 +215,8 @@ pub(super) struct WorkItem<'a> {
     pub plan: &'a TensorPlan,
     /// The way in which the plane is decoded.
     pub method: &'a Method,
-    /// The places that it is decoded from.
-    pub image: Places,
+    /// The addresses that it is decoded from.
+    pub addresses: PlaneAddresses,
     /// Address of its decoding table; 0 where it has none.
     pub table: u64,
     /// Address of its status.
@@ -238,7 +238,7 @@ impl<'a> WorkItem<'a> {
         TilesItem {
             tensor: self.plan,
             tiles,
-            image: self.image,
+            addresses: self.addresses,
             table: self.table,
             status: self.status,
             out: self.out,
@@ -292,7 +292,7 @@ pub(super) fn symbols_item(item: &WorkItem<'_>, symbols: u64, elements: Range<us
         end: elements.end as u64,
         cols: cols as u64,
         row_begin: item.rows.start as u64,
-        output: item.plan.place(&item.image, item.out, item.kind),
+        output: item.plan.place(&item.addresses, item.out, item.kind),
         cost_begin: 0,
         kind: item.kind as u32,
         vector: u32::from(aligned && elements.len().is_multiple_of(16) && item.plan.is_vector(item.out, item.kind)),

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Method, Places, TensorPlan, Times, can_fuse, can_look_up};
+use super::plan::{Method, PlaneAddresses, TensorPlan, Times, can_fuse, can_look_up};
 use super::table::{Form, device_table};
 use super::task::{Factor, FactorPart, Target, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
@@ -105,15 +105,19 @@ impl Tensors {
         Ok((i, kind, rows))
     }
 
-    /// The work items that do `target`, one for each plane, whose images are at what `images` says of the tensor's number.
-    pub fn items(&self, target: &Target, images: impl Fn(usize) -> Vec<Places>) -> Result<Vec<WorkItem<'_>>> {
+    /// The work items that do `target`, one for each plane; `addresses` gives those of its planes by the tensor's number.
+    pub fn items(
+        &self,
+        target: &Target,
+        addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
+    ) -> Result<Vec<WorkItem<'_>>> {
         let (i, kind, rows) = self.checked(target)?;
         let plan = &self.plans[i];
-        let planes = images(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
-        let item = |((image, method), plane): ((Places, _), usize)| WorkItem {
+        let planes = addresses(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
+        let item = |((addresses, method), plane): ((PlaneAddresses, _), usize)| WorkItem {
             plan,
             method,
-            image,
+            addresses,
             table: self.table_at[plane].map_or(0, |at| self.tables + at as u64),
             status: self.statuses + 4 * plane as u64,
             out: target.out,
@@ -129,9 +133,9 @@ impl Tensors {
         &self,
         target: &Target,
         runs: &[Range<usize>],
-        images: impl Fn(usize) -> Vec<Places>,
+        addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
-        let whole = self.items(&Target { rows: None, ..target.clone() }, images)?;
+        let whole = self.items(&Target { rows: None, ..target.clone() }, addresses)?;
         let Some(WorkItem { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
         let row_bytes = plan.matrix.2 * kind.bytes();
         let mut items = Vec::with_capacity(runs.len() * whole.len());
@@ -234,7 +238,7 @@ impl Tensors {
         Ok(can_look_up(&self.plans[self.find(name)?]))
     }
 
-    /// The work items of looking rows of a tensor up, to be written as `dtype`; its image is at what `images` says of its number.
+    /// The work items of looking rows of a tensor up, to be written as `dtype`; `addresses` gives those of its planes by its number.
     ///
     /// # Errors
     /// No kernel looks rows of it up, or not as that dtype.
@@ -242,14 +246,14 @@ impl Tensors {
         &self,
         name: &str,
         dtype: Dtype,
-        images: impl Fn(usize) -> Vec<Places>,
+        addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
         if let Some(why) = self.can_look_up(name)? {
             return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));
         }
-        self.items(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, images)
+        self.items(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, addresses)
     }
 
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {

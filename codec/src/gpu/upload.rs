@@ -19,27 +19,27 @@ const STAGE: usize = 64 << 20;
 /// Bytes that a thread copies at once.
 const PIECE: usize = 2 << 20;
 
-/// Tensors that were read, whose images follow each other.
-pub struct Images<'a> {
+/// Tensors that were read, packed one after the other.
+pub struct PackedTensors<'a> {
     tensors: Vec<(TensorPlan, TensorBytes)>,
-    /// The byte at which each image begins, and the one at which the last one ends.
+    /// The byte at which each packed tensor begins, and the one at which the last one ends.
     begins: Vec<usize>,
     pool: &'a Pool,
     cancel: &'a Cancel,
 }
 
-impl Images<'_> {
-    /// Bytes of all images.
+impl PackedTensors<'_> {
+    /// Bytes of all packed tensors.
     pub fn len(&self) -> usize {
         self.begins[self.tensors.len()]
     }
 
-    /// The byte at which each image begins.
+    /// The byte at which each packed tensor begins.
     pub fn begins(&self) -> &[usize] {
         &self.begins[..self.tensors.len()]
     }
 
-    /// Writes what the images have from `begin` on to `out`, with all threads.
+    /// Writes what the packed tensors have from `begin` on to `out`, with all threads.
     pub fn fill(&self, begin: usize, out: &mut [u8]) -> Result<()> {
         let pieces = out.chunks_mut(PIECE).enumerate();
         let fill = |(i, piece)| {
@@ -54,13 +54,13 @@ impl Images<'_> {
         for ((plan, parts), place) in self.tensors.iter().zip(self.begins.windows(2)) {
             let (from, to) = (place[0].max(begin), place[1].min(end));
             if from < to {
-                plan.image.fill(parts, from - place[0], &mut out[from - begin..to - begin]);
+                plan.packed.fill(parts, from - place[0], &mut out[from - begin..to - begin]);
             }
         }
     }
 }
 
-/// Plans the tensors `names`, whose images have `sizes` bytes; `each` gets some of them after the other, in their order.
+/// Plans the tensors `names`, which have `sizes` bytes when packed; `each` gets some of them after the other, in their order.
 ///
 /// # Errors
 /// A tensor is damaged, does not fit the kernels or into memory; or the work was stopped.
@@ -69,7 +69,7 @@ pub fn read_plans(
     names: &[String],
     sizes: &[usize],
     options: &GpuOptions,
-    each: &mut dyn FnMut(&Images<'_>) -> Result<()>,
+    each: &mut dyn FnMut(&PackedTensors<'_>) -> Result<()>,
 ) -> Result<Vec<TensorPlan>> {
     // Hashes that were made a moment ago, of bytes in this process's memory, need no comparison.
     let verify = options.verify && !container.is_of_this_process();
@@ -92,12 +92,12 @@ pub fn read_plans(
         let tensors = pool.each(now, &options.cancel, one)?;
         let mut begins = vec![0];
         begins.extend(tensors.iter().scan(0, |end, (plan, _)| {
-            *end += plan.image.len;
+            *end += plan.packed.len;
             Some(*end)
         }));
-        let images = Images { tensors, begins, pool: &pool, cancel: &options.cancel };
-        each(&images)?;
-        plans.extend(images.tensors.into_iter().map(|(plan, _)| plan));
+        let packed_tensors = PackedTensors { tensors, begins, pool: &pool, cancel: &options.cancel };
+        each(&packed_tensors)?;
+        plans.extend(packed_tensors.tensors.into_iter().map(|(plan, _)| plan));
     }
     Ok(plans)
 }
@@ -115,15 +115,21 @@ impl Stage {
         Ok(Self { halves: [half()?, half()?], turn: 0 })
     }
 
-    /// Sends images to offset `at` of `to`.
-    pub fn send(&mut self, images: &Images<'_>, to: &DeviceBuffer, at: usize, stream: &Stream) -> Result<()> {
+    /// Sends packed tensors to offset `at` of `to`.
+    pub fn send(
+        &mut self,
+        packed_tensors: &PackedTensors<'_>,
+        to: &DeviceBuffer,
+        at: usize,
+        stream: &Stream,
+    ) -> Result<()> {
         let size = self.halves[0].0.len().max(1);
-        for begin in (0..images.len()).step_by(size) {
+        for begin in (0..packed_tensors.len()).step_by(size) {
             let (pinned, done) = &mut self.halves[self.turn];
-            let length = size.min(images.len() - begin);
+            let length = size.min(packed_tensors.len() - begin);
             // The copy from this half that came before.
             done.synchronize()?;
-            images.fill(begin, &mut pinned[..length])?;
+            packed_tensors.fill(begin, &mut pinned[..length])?;
             // SAFETY: the half is not touched until its event was reached, and `to` outlives the stream's work.
             unsafe { to.upload_async(at + begin, pinned, 0..length, stream)? };
             done.record(stream)?;
@@ -167,12 +173,12 @@ mod tests {
             let mut whole = Vec::new();
             for name in &names {
                 let parts = container.bytes_of(name, &DecodeOptions::default()).unwrap();
-                let image = TensorPlan::new(&parts).unwrap().image;
+                let packed = TensorPlan::new(&parts).unwrap().packed;
                 let begin = whole.len();
-                whole.resize(begin + image.len, 0xEE);
+                whole.resize(begin + packed.len, 0xEE);
                 let out = &mut whole[begin..];
-                let mut used = vec![(&image.scales, &parts.scales)];
-                for (place, plane) in image.planes.iter().zip(&parts.planes) {
+                let mut used = vec![(&packed.scales, &parts.scales)];
+                for (place, plane) in packed.planes.iter().zip(&parts.planes) {
                     used.extend([
                         (&place.offsets, &plane.offsets),
                         (&place.data, &plane.data),
@@ -180,23 +186,26 @@ mod tests {
                     ]);
                 }
                 used.iter().for_each(|(place, bytes)| out[(*place).clone()].copy_from_slice(bytes));
-                (0..image.len).filter(|i| !used.iter().any(|(r, _)| r.contains(i))).for_each(|i| out[i] = 0);
+                (0..packed.len).filter(|i| !used.iter().any(|(r, _)| r.contains(i))).for_each(|i| out[i] = 0);
             }
             let mut got = 0;
-            let plans = read_plans(&container, &names, sizes.images(), &GpuOptions::default(), &mut |images| {
-                assert_eq!(images.begins().len(), names.len());
-                let mut out = vec![0xDD; images.len()];
-                images.fill(0, &mut out)?;
-                assert!(out == whole, "{coder}");
-                for (begin, length) in [(1, 300), (127, 129), (images.len() - 5, 5), (700, 0), (3, images.len() - 9)] {
-                    let mut out = vec![0xDD; length];
-                    images.fill(begin, &mut out)?;
-                    assert!(out == whole[begin..begin + length], "{coder}: {length} from {begin}");
-                }
-                got += images.len();
-                Ok(())
-            });
-            assert_eq!(plans.unwrap().iter().map(|p| p.image.len).collect::<Vec<_>>(), sizes.images());
+            let plans =
+                read_plans(&container, &names, sizes.packed_bytes(), &GpuOptions::default(), &mut |packed_tensors| {
+                    assert_eq!(packed_tensors.begins().len(), names.len());
+                    let mut out = vec![0xDD; packed_tensors.len()];
+                    packed_tensors.fill(0, &mut out)?;
+                    assert!(out == whole, "{coder}");
+                    for (begin, length) in
+                        [(1, 300), (127, 129), (packed_tensors.len() - 5, 5), (700, 0), (3, packed_tensors.len() - 9)]
+                    {
+                        let mut out = vec![0xDD; length];
+                        packed_tensors.fill(begin, &mut out)?;
+                        assert!(out == whole[begin..begin + length], "{coder}: {length} from {begin}");
+                    }
+                    got += packed_tensors.len();
+                    Ok(())
+                });
+            assert_eq!(plans.unwrap().iter().map(|p| p.packed.len).collect::<Vec<_>>(), sizes.packed_bytes());
             assert_eq!(got, whole.len());
         }
     }
@@ -207,10 +216,16 @@ mod tests {
         let container = Container::from_bytes(bytes.clone()).unwrap();
         let names: Vec<String> = container.names().into_iter().map(str::to_owned).collect();
         let mut seen = Vec::new();
-        read_plans(&container, &names, &[TOGETHER + 1, 1, 2, TOGETHER, 1], &GpuOptions::default(), &mut |images| {
-            seen.push(images.begins().len());
-            Ok(())
-        })
+        read_plans(
+            &container,
+            &names,
+            &[TOGETHER + 1, 1, 2, TOGETHER, 1],
+            &GpuOptions::default(),
+            &mut |packed_tensors| {
+                seen.push(packed_tensors.begins().len());
+                Ok(())
+            },
+        )
         .unwrap();
         assert_eq!(seen, [1, 2, 1, 1]);
 

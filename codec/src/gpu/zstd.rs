@@ -49,8 +49,8 @@ impl FrameRun {
         let whole = elements.len() == item.plan.elements();
         Ok(Self {
             item: abi::Frames {
-                data: item.image.data,
-                offsets: item.image.offsets,
+                data: item.addresses.data,
+                offsets: item.addresses.offsets,
                 output: 0,
                 decoded: item.plan.elements() as u64,
                 status: item.status,

@@ -23,8 +23,8 @@ impl DeviceSizes {
     }
 
     /// Bytes that each of them takes, compressed.
-    fn images(&self) -> Vec<usize> {
-        self.0.images().to_vec()
+    fn packed_bytes(&self) -> Vec<usize> {
+        self.0.packed_bytes().to_vec()
     }
 
     /// Pinned bytes of the host that a decoder of these takes, of which `on_disk` are read from the file.

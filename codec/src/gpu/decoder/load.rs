@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::streaming::Streaming;
-use super::{HostImages, Inner};
+use super::{HostTensors, Inner};
 use crate::decode::{Container, DecodeOptions};
 use crate::error::Result;
 use crate::gpu::buffer::{DeviceBuffer, PinnedBuffer};
@@ -21,7 +21,7 @@ use crate::gpu::upload::{Stage, read_plans};
 #[derive(Default)]
 struct Part {
     names: Vec<String>,
-    /// Bytes of their images.
+    /// Bytes of them, packed.
     sizes: Vec<usize>,
     /// Their places among all.
     places: Vec<usize>,
@@ -45,7 +45,7 @@ pub fn load(
     // Sizes are known from the index, so that memory is asked for once.
     let sizes = Sizes::new(container, &names)?;
     let (mut on_device, mut on_host, mut on_disk) = (Part::default(), Part::default(), Part::default());
-    for (place, (name, &size)) in names.iter().zip(sizes.images()).enumerate() {
+    for (place, (name, &size)) in names.iter().zip(sizes.packed_bytes()).enumerate() {
         let part = match residency(name) {
             Residency::Device => &mut on_device,
             Residency::Host => &mut on_host,
@@ -57,7 +57,7 @@ pub fn load(
     }
     let mut plans: Vec<Option<(TensorPlan, Home)>> = names.iter().map(|_| None).collect();
     let stream = Stream::new(device)?;
-    let images = to_device(device, container, &on_device, options, &stream, &mut plans)?;
+    let packed_tensors = to_device(device, container, &on_device, options, &stream, &mut plans)?;
     let host = to_host(device, container, &on_host, options, &mut plans)?;
     let streaming = if on_host.names.is_empty() && on_disk.names.is_empty() {
         None
@@ -75,17 +75,17 @@ pub fn load(
         };
         let margin = disk::margin(on_disk.places.iter().flat_map(|&i| &plans[i]).map(|(plan, _)| plan.planes.len()));
         let pinned_bytes = disk.as_ref().map_or(0, |_| slot_bytes.next_multiple_of(disk::PAGE) + margin);
-        let images = match &host {
+        let packed_tensors = match &host {
             Some(host) => host.memory.clone(),
             None => Arc::new(PinnedBuffer::new(device, 0)?),
         };
         let copies = Stream::new(device)?;
-        Some(Arc::new(Streaming::new(device, images, disk, (slot_bytes, pinned_bytes), copies)?))
+        Some(Arc::new(Streaming::new(device, packed_tensors, disk, (slot_bytes, pinned_bytes), copies)?))
     };
     let (plans, homes) = plans.into_iter().map(|plan| plan.expect("a plan of each tensor")).unzip();
     let shared = Shared::new(device, container, plans, options, &stream)?;
     stream.synchronize()?;
-    Ok(Inner { shared, homes, images, host, streaming })
+    Ok(Inner { shared, homes, packed_tensors, host, streaming })
 }
 
 /// Sends tensors to the device.
@@ -97,22 +97,22 @@ fn to_device(
     stream: &Stream,
     plans: &mut [Option<(TensorPlan, Home)>],
 ) -> Result<DeviceBuffer> {
-    let images = DeviceBuffer::new(device, part.bytes())?;
+    let packed_tensors = DeviceBuffer::new(device, part.bytes())?;
     if part.names.is_empty() {
-        return Ok(images);
+        return Ok(packed_tensors);
     }
-    let mut stage = Stage::new(device, images.len())?;
+    let mut stage = Stage::new(device, packed_tensors.len())?;
     let (mut begins, mut at) = (Vec::with_capacity(part.names.len()), 0);
     let read = read_plans(container, &part.names, &part.sizes, options, &mut |read| {
         begins.extend(read.begins().iter().map(|begin| at + begin));
-        stage.send(read, &images, at, stream)?;
+        stage.send(read, &packed_tensors, at, stream)?;
         at += read.len();
         Ok(())
     })?;
     for ((&place, plan), begin) in part.places.iter().zip(read).zip(begins) {
         plans[place] = Some((plan, Home::Device(begin)));
     }
-    Ok(images)
+    Ok(packed_tensors)
 }
 
 /// Reads tensors to pinned memory.
@@ -122,7 +122,7 @@ fn to_host(
     part: &Part,
     options: &GpuOptions,
     plans: &mut [Option<(TensorPlan, Home)>],
-) -> Result<Option<HostImages>> {
+) -> Result<Option<HostTensors>> {
     if part.names.is_empty() {
         return Ok(None);
     }
@@ -139,7 +139,7 @@ fn to_host(
     }
     let address = memory.device_address()?;
     let (readers, reader) = (Stream::new(device)?, Mutex::new(Event::new(device)?));
-    Ok(Some(HostImages { memory: Arc::new(memory), address, readers, reader }))
+    Ok(Some(HostTensors { memory: Arc::new(memory), address, readers, reader }))
 }
 
 /// The file of a container, and the plans of its tensors `names`, after all checks that need no coded bytes.
@@ -160,7 +160,7 @@ fn open_disk(
     let frames = |plan: &TensorPlan| plan.planes.iter().any(|m| matches!(m, Method::Zstd { .. }));
     let verify = options.verify || (!container.trusted() && plans.iter().any(frames));
     let disk = Disk::new(container, options.readers, options.direct, verify)?;
-    let in_parts: Vec<&TensorPlan> = plans.iter().filter(|p| verify && p.image.len > slot_bytes).collect();
+    let in_parts: Vec<&TensorPlan> = plans.iter().filter(|p| verify && p.packed.len > slot_bytes).collect();
     pool.each(in_parts, &options.cancel, |plan| {
         let segments = plan.tensor.planes.iter().flat_map(|p| [p.offsets.as_ref(), Some(&p.data), p.side.as_ref()]);
         let scales = plan.tensor.symbol_scales().map(|s| &s.segment);

@@ -37,7 +37,7 @@ impl Lookup {
         let (shared, tensors) = (&inner.shared, &inner.shared.tensors);
         let number = tensors.find(name)?;
         // Also for a tensor in the file, from no place: kernels are loaded, and what they do not take is refused now.
-        let items = tensors.lookup_items(name, dtype, |i| inner.image(i))?;
+        let items = tensors.lookup_items(name, dtype, |i| inner.addresses(i))?;
         let row_bytes = items.first().map_or(0, |item| item.plan.row_bytes(item.kind));
         let work = shared.prepare_lookup(&items)?;
         let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };

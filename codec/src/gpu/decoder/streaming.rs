@@ -31,7 +31,7 @@ pub struct Streaming {
 /// Memory that compressed bytes pass through, and the stream that they do it in. The job that fills a slot keeps it.
 #[derive(Debug)]
 struct Ring {
-    images: Arc<PinnedBuffer>,
+    packed_tensors: Arc<PinnedBuffer>,
     slots: [Slot; SLOTS],
     copies: Stream,
 }
@@ -74,10 +74,10 @@ impl Groups {
 }
 
 impl Streaming {
-    /// A ring of slots of so many bytes. `images` is the host's memory that copies read, and `copies` the stream for them.
+    /// A ring of slots of so many bytes. `packed_tensors` is the host's memory that copies read, and `copies` the stream for them.
     pub fn new(
         device: &Device,
-        images: Arc<PinnedBuffer>,
+        packed_tensors: Arc<PinnedBuffer>,
         disk: Option<Disk>,
         (slot_bytes, pinned_bytes): (usize, usize),
         copies: Stream,
@@ -88,7 +88,7 @@ impl Streaming {
             Ok(Slot { buffer, pinned, copied: Event::new(device)?, decoded: Event::new(device)? })
         };
         let slots = [slot()?, slot()?, slot()?, slot()?];
-        let ring = Arc::new(Ring { images, slots, copies });
+        let ring = Arc::new(Ring { packed_tensors, slots, copies });
         Ok(Self { slot_bytes, pinned_bytes, disk, ring, turns: Mutex::default(), batches: AtomicU64::new(0) })
     }
 
@@ -243,11 +243,11 @@ impl Ring {
         let slot = &self.slots[slot];
         self.copies.wait(&slot.decoded)?;
         for (range, place) in &group.copies {
-            // SAFETY: the images are never changed; they and the slots are freed after the copying stream was waited for.
-            unsafe { slot.buffer.upload_async(*place, &self.images, range.clone(), &self.copies)? };
+            // SAFETY: the packed tensors are never changed; they and the slots are freed after the copying stream was waited for.
+            unsafe { slot.buffer.upload_async(*place, &self.packed_tensors, range.clone(), &self.copies)? };
         }
         for fetch in &group.reads.fetches {
-            // SAFETY: nobody writes to a slot's pinned memory before `copied` was reached, and it is freed as the images are.
+            // SAFETY: nobody writes to a slot's pinned memory before `copied` was reached, and it is freed as the packed tensors are.
             unsafe { slot.buffer.upload_async(fetch.place, &slot.pinned, group.reads.memory(fetch), &self.copies)? };
         }
         slot.copied.record(&self.copies)
@@ -256,7 +256,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // Copies may still read the images, if they are of a batch that was never launched.
+        // Copies may still read the packed tensors, if they are of a batch that was never launched.
         self.copies.synchronize().ok();
     }
 }

@@ -68,13 +68,13 @@ fn plan(container: &Container, name: &str) -> TensorPlan {
     TensorPlan::of(&tensor, tables.into_iter()).unwrap()
 }
 
-/// The plan and the image of a tensor.
-fn image(container: &Container, name: &str) -> (TensorPlan, Vec<u8>) {
+/// The plan of a tensor, and the packed tensor.
+fn packed(container: &Container, name: &str) -> (TensorPlan, Vec<u8>) {
     let bytes = container.bytes_of(name, &DecodeOptions::default()).unwrap();
     let plan = TensorPlan::new(&bytes).unwrap();
-    let mut image = vec![0; plan.image.len];
-    plan.image.fill(&bytes, 0, &mut image);
-    (plan, image)
+    let mut packed = vec![0; plan.packed.len];
+    plan.packed.fill(&bytes, 0, &mut packed);
+    (plan, packed)
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn slots_get_what_pieces_of_images_have() {
         for (direct, verify) in [(false, true), (true, true), (true, false)] {
             let disk = Disk::new(&container, Some(4), direct, verify).unwrap();
             for name in ["t0", "t1", "t2", "t3"] {
-                let (want, whole) = image(&container, name);
+                let (want, whole) = packed(&container, name);
                 let plan = plan(&container, name);
-                assert_eq!((plan.image.len, plan.rows()), (want.image.len, want.rows()));
+                assert_eq!((plan.packed.len, plan.rows()), (want.packed.len, want.rows()));
                 let head = disk.head(&plan).unwrap();
                 for capacity in [whole.len(), whole.len() / 3] {
                     let mut left = 0..plan.rows();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::gpu::disk::{Disk, Reads, fetches, tests::filled};
 
-/// The bytes between the parts of an image are whatever was in the slot before: kernels read them, and nothing depends on them.
+/// The bytes between the parts of a packed tensor are whatever was in the slot before: kernels read them, and nothing depends on them.
 #[test]
 fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
     let mut rng = StdRng::seed_from_u64(16);
@@ -21,7 +21,7 @@ fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
             let (tensor, tables) = container.structure_of(name, &oracle()).unwrap();
             let plan = TensorPlan::of(&tensor, tables.into_iter()).unwrap();
             let head = disk.head(&plan).unwrap();
-            for capacity in [Piece::bound_of_strip(&tensor), whole.image.len()] {
+            for capacity in [Piece::bound_of_strip(&tensor), whole.packed.len()] {
                 let mut got = vec![POISON; want.len()];
                 let mut left = 0..plan.rows();
                 while !left.is_empty() {
@@ -30,9 +30,9 @@ fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
                     let mut reads = Reads::default();
                     reads.add(fetches(&plan, &piece, 0), 1 << 30).unwrap();
                     disk.check_parts(&reads).unwrap();
-                    let mut image = Buffer::new(piece.len);
-                    image.copy_from_slice(&filled(&disk, reads, piece.len, rng.random()).unwrap());
-                    whole.decode_piece(&piece, image, rows, &mut got);
+                    let mut packed = Buffer::new(piece.len);
+                    packed.copy_from_slice(&filled(&disk, reads, piece.len, rng.random()).unwrap());
+                    whole.decode_piece(&piece, packed, rows, &mut got);
                 }
                 assert!(got == want, "{name}: {} {:?} in pieces of {capacity}", o.coder, o.layout);
             }

@@ -129,14 +129,14 @@ fn pieces(whole: &mut Loaded, want: &[u8], kind: OutputKind) {
     let mut left = 0..plan.rows();
     while !left.is_empty() {
         let capacity = Piece::bound_of_strip(&plan.tensor);
-        let (rows, piece) = Piece::fitting(&plan, &whole.image, &left, capacity).expect("a strip fits");
+        let (rows, piece) = Piece::fitting(&plan, &whole.packed, &left, capacity).expect("a strip fits");
         left.start = rows.end;
-        let mut image = Buffer::new(piece.len);
-        image.fill(POISON);
+        let mut packed = Buffer::new(piece.len);
+        packed.fill(POISON);
         for (range, place) in &piece.copies {
-            image[*place..place + range.len()].copy_from_slice(&whole.image[range.clone()]);
+            packed[*place..place + range.len()].copy_from_slice(&whole.packed[range.clone()]);
         }
-        whole.decode_piece(&piece, image, rows, &mut got);
+        whole.decode_piece(&piece, packed, rows, &mut got);
     }
     assert!(same(kind, &plan, &got, want), "'{}' in pieces", plan.name());
 }

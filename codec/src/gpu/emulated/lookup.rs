@@ -52,7 +52,7 @@ fn look_up(t: &mut Loaded, kind: OutputKind, ids: &[i64], wide: bool, seed: u64,
     let mut items: Vec<_> = (0..t.plan.planes.len()).map(|i| t.in_tiles(i, 0..strips, kind)).collect();
     items.sort_by_key(TilesItem::key);
     let launches: Vec<_> = items.iter().map(|item| LookupLaunch::new(item, LIMITS).unwrap()).collect();
-    let mut memory = vec![Memory::read::<u8>(&t.image)];
+    let mut memory = vec![Memory::read::<u8>(&t.packed)];
     memory.extend(t.tables.iter().map(|table| Memory::read::<u32>(table)));
     memory.push(Memory::write::<u32>(&mut t.status));
     // A launch before this one may write them.
@@ -243,17 +243,33 @@ fn what_no_kernel_looks_up_is_refused() {
     let plan = of(EncodeOptions { scheme: Scheme::Lossless, ..huffman.clone() }, "bytes");
     assert_eq!(can_look_up(&plan).as_deref(), Some("elements of F8_E4M3"));
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!("raw") };
-    let image = plan.image.at(0)[0];
-    let item =
-        TilesItem { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::Int8, strips: (0, 0) };
+    let addresses = plan.packed.at(0)[0];
+    let item = TilesItem {
+        tensor: &plan,
+        tiles,
+        addresses,
+        table: 0,
+        status: 0,
+        out: 0,
+        kind: OutputKind::Int8,
+        strips: (0, 0),
+    };
     let e = LookupLaunch::new(&item, LIMITS).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
     // Numbers and outputs that a launch cannot take.
     let plan = of(huffman, "w0");
     let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
-    let image = plan.image.at(0)[0];
-    let item =
-        TilesItem { tensor: &plan, tiles, image, table: 0, status: 0, out: 0, kind: OutputKind::F32, strips: (0, 0) };
+    let addresses = plan.packed.at(0)[0];
+    let item = TilesItem {
+        tensor: &plan,
+        tiles,
+        addresses,
+        table: 0,
+        status: 0,
+        out: 0,
+        kind: OutputKind::F32,
+        strips: (0, 0),
+    };
     let launch = LookupLaunch::new(&item, LIMITS).unwrap();
     let ids = RowIds { ptr: 256, count: 5, wide: true };
     assert!(launch.at(ids, 256).is_ok());

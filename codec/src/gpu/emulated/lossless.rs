@@ -240,18 +240,18 @@ fn slices_of_rows_are_those_of_the_whole() {
             assert!(whole == elements(&parts).unwrap());
             let strips = t.plan.strips();
             let (first, last) = (t.plan.first_row(1), t.plan.first_row(strips - 1));
-            let piece = Piece::of(&t.plan, &t.image, &(first..last));
+            let piece = Piece::of(&t.plan, &t.packed, &(first..last));
             let mut packed = Buffer::new(piece.len);
             packed.fill(POISON);
             for (range, place) in &piece.copies {
-                packed[*place..place + range.len()].copy_from_slice(&t.image[range.clone()]);
+                packed[*place..place + range.len()].copy_from_slice(&t.packed[range.clone()]);
             }
-            assert!(piece.len < t.image.len());
+            assert!(piece.len < t.packed.len());
             let least = Piece::bound_of_strip(&parts.tensor);
-            let (rows, small) = Piece::fitting(&t.plan, &t.image, &(first..last), least).unwrap();
+            let (rows, small) = Piece::fitting(&t.plan, &t.packed, &(first..last), least).unwrap();
             assert!(!rows.is_empty() && small.len <= least);
             t.places = piece.at(packed.address());
-            t.image = packed;
+            t.packed = packed;
             let slice = run(std::slice::from_mut(&mut t), kind, &|n| 1..n - 1, 5).remove(0);
             let row = t.plan.matrix.2 * kind.bytes();
             assert!(slice.bytes == whole[first * row..last * row], "{coder} {}", t.plan.name());

@@ -104,7 +104,7 @@ fn run(
     let mut memory = more;
     let at = y.address() + GUARD as u64;
     for t in &mut *tensors {
-        memory.push(Memory::read::<u8>(&t.image));
+        memory.push(Memory::read::<u8>(&t.packed));
         memory.push(Memory::read::<u32>(&t.tables[0]));
         memory.push(Memory::write::<u32>(&mut t.status));
     }
@@ -406,9 +406,9 @@ fn damage_shows_where_it_is() {
         let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
         for turn in 0..8 {
             let mut t = Loaded::new(&parts).unwrap();
-            let plane = &t.plan.image.planes[0];
+            let plane = &t.plan.packed.planes[0];
             let part = [&plane.data, &plane.data, &plane.offsets, &plane.side][turn % 4].clone();
-            damage(&mut rng, &mut t.image[part]);
+            damage(&mut rng, &mut t.packed[part]);
             let inputs = Inputs::new(&mut rng, kind, [3, 1][turn / 4], sound.plan.matrix.2, 2.0);
             let limits = [SMALL, LARGE][turn % 2];
             let seen = damaged(t, &inputs, limits, turn as u64, &format!("{o:?}"));

@@ -196,27 +196,27 @@ fn slices_of_rows_are_those_of_the_whole() {
             let whole = encoded.read_as(name, Dtype::F32, &oracle()).unwrap().to_vec();
             let strips = t.plan.strips();
             let (first, last) = (t.plan.first_row(1), t.plan.first_row(strips - 1));
-            let piece = Piece::of(&t.plan, &t.image, &(first..last));
+            let piece = Piece::of(&t.plan, &t.packed, &(first..last));
             let mut packed = Buffer::new(piece.len);
             packed.fill(POISON);
             for (range, place) in &piece.copies {
-                packed[*place..place + range.len()].copy_from_slice(&t.image[range.clone()]);
+                packed[*place..place + range.len()].copy_from_slice(&t.packed[range.clone()]);
             }
             let least = Piece::bound_of_strip(&parts.tensor);
-            let (rows, small) = Piece::fitting(&t.plan, &t.image, &(first..last), least).unwrap();
+            let (rows, small) = Piece::fitting(&t.plan, &t.packed, &(first..last), least).unwrap();
             assert!(!rows.is_empty() && small.len <= least);
             t.places = piece.at(packed.address());
-            t.image = packed;
+            t.packed = packed;
             let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
             let row = t.plan.matrix.2 * 4;
             assert!(slice.bytes == whole[first * row..last * row], "{} {:?} {name}", o.coder, o.layout);
             let Method::Tiles(tiles) = &t.plan.planes[0] else { continue };
             // Nothing is read of a chunk that is empty, or ends before it begins: its plane's first chunks are not there.
             let chunk = tiles.geometry.tiles();
-            let at = (t.places[0].offsets.wrapping_add(4 * chunk as u64) - t.image.address()) as usize;
-            let begin = u32::from_le_bytes(t.image[at..at + 4].try_into().unwrap());
+            let at = (t.places[0].offsets.wrapping_add(4 * chunk as u64) - t.packed.address()) as usize;
+            let begin = u32::from_le_bytes(t.packed[at..at + 4].try_into().unwrap());
             for end in [begin, begin - 1] {
-                t.image[at + 4..at + 8].copy_from_slice(&end.to_le_bytes());
+                t.packed[at + 4..at + 8].copy_from_slice(&end.to_le_bytes());
                 t.status.fill(abi::STATUS_GOOD);
                 let slice = run(std::slice::from_mut(&mut t), OutputKind::F32, &|n| 1..n - 1, 5).remove(0);
                 assert_eq!(slice.status, Some(chunk as u32), "{} {:?} {name}", o.coder, o.layout);
@@ -298,7 +298,7 @@ fn planes_go_to_the_kernels_that_decode_them() {
                 _ => Mode::General,
             };
             assert_eq!(t.mode(), want);
-            let place = plan.place(&plan.image.at(0)[0], 0, OutputKind::BF16);
+            let place = plan.place(&plan.packed.at(0)[0], 0, OutputKind::BF16);
             assert_eq!((place.scale_bytes, place.offset), if rate { (2, 128) } else { (4, 0) });
             seen.insert(want);
         }

@@ -17,8 +17,8 @@ const ALL: [Residency; 3] = [Residency::Device, Residency::Host, Residency::Disk
 struct Machine {
     tensors: Tensors,
     homes: Vec<Home>,
-    /// Images on the device, and in the host's memory.
-    images: Buffer,
+    /// Packed tensors on the device, and in the host's memory.
+    packed_tensors: Buffer,
     host: Buffer,
     disk: Disk,
     tables: Vec<u32>,
@@ -32,7 +32,7 @@ impl Machine {
     fn new(container: &Container, rng: &mut StdRng, residency: &dyn Fn(&str) -> Residency, verify: bool) -> Self {
         let read = DecodeOptions { verify, ..oracle() };
         let (mut plans, mut homes, mut at) = (Vec::new(), Vec::new(), [0, 0]);
-        let (mut images, mut host) = (Vec::new(), Vec::new());
+        let (mut packed_tensors, mut host) = (Vec::new(), Vec::new());
         let mut slot = 0;
         for info in container.infos().unwrap() {
             let parts = container.bytes_of(&info.name, &read);
@@ -47,10 +47,10 @@ impl Machine {
             };
             let plan = TensorPlan::new(&parts).unwrap();
             slot = slot.max(Piece::bound_of_strip(&plan.tensor));
-            let mut image = vec![0; plan.image.len];
-            plan.image.fill(&parts, 0, &mut image);
+            let mut packed = vec![0; plan.packed.len];
+            plan.packed.fill(&parts, 0, &mut packed);
             let (to, at, home): (&mut Vec<u8>, _, fn(usize) -> Home) = match residency(&info.name) {
-                Residency::Device => (&mut images, &mut at[0], Home::Device),
+                Residency::Device => (&mut packed_tensors, &mut at[0], Home::Device),
                 Residency::Host => (&mut host, &mut at[1], Home::Host),
                 Residency::Disk => {
                     plans.push(plan);
@@ -59,8 +59,8 @@ impl Machine {
                 }
             };
             homes.push(home(*at));
-            *at += image.len();
-            to.extend(image);
+            *at += packed.len();
+            to.extend(packed);
             plans.push(plan);
         }
         slot *= [1, 1, 3][rng.random_range(0..3)];
@@ -71,22 +71,22 @@ impl Machine {
         let address = |words: &[u32]| words.as_ptr().expose_provenance() as u64;
         tensors.place(address(&tables), address(&statuses));
         let disk = Disk::new(container, Some(2), rng.random(), verify).unwrap();
-        let (images, host) = (Buffer::from(&images[..]), Buffer::from(&host[..]));
-        Self { tensors, homes, images, host, disk, tables, statuses, slot, pinned }
+        let (packed_tensors, host) = (Buffer::from(&packed_tensors[..]), Buffer::from(&host[..]));
+        Self { tensors, homes, packed_tensors, host, disk, tables, statuses, slot, pinned }
     }
 
     fn sources(&self) -> Sources<'_> {
-        let (homes, images) = (&self.homes, &self.host[..]);
-        Sources { homes, images, disk: Some(&self.disk), slot: self.slot, pinned: self.pinned }
+        let (homes, packed_tensors) = (&self.homes, &self.host[..]);
+        Sources { homes, packed_tensors, disk: Some(&self.disk), slot: self.slot, pinned: self.pinned }
     }
 
-    /// The parts of an image that kernels read where it is: on the device, or in the host's memory.
-    fn image(&self, i: usize) -> Vec<Places> {
-        let image = &self.tensors.plans[i].image;
+    /// The parts of a packed tensor that kernels read where it is: on the device, or in the host's memory.
+    fn addresses(&self, i: usize) -> Vec<PlaneAddresses> {
+        let packed = &self.tensors.plans[i].packed;
         match self.homes[i] {
-            Home::Device(at) => image.at(self.images.address() + at as u64),
-            Home::Host(at) => image.at(self.host.address() + at as u64),
-            Home::Disk => image.at(0),
+            Home::Device(at) => packed.at(self.packed_tensors.address() + at as u64),
+            Home::Host(at) => packed.at(self.host.address() + at as u64),
+            Home::Disk => packed.at(0),
         }
     }
 
@@ -104,9 +104,14 @@ impl Machine {
     }
 
     /// Memory that kernels reach besides slots and outputs; of the statuses nobody else has a reference meanwhile.
-    fn memory<'a>(images: &'a Buffer, host: &'a Buffer, tables: &'a [u32], statuses: &'a mut [u32]) -> Vec<Memory<'a>> {
+    fn memory<'a>(
+        packed_tensors: &'a Buffer,
+        host: &'a Buffer,
+        tables: &'a [u32],
+        statuses: &'a mut [u32],
+    ) -> Vec<Memory<'a>> {
         vec![
-            Memory::read::<u8>(images),
+            Memory::read::<u8>(packed_tensors),
             Memory::read::<u8>(host),
             Memory::read::<u32>(tables),
             Memory::write::<u32>(statuses),
@@ -121,16 +126,16 @@ impl Machine {
         written: &mut [&mut Buffer],
         mut launch: impl FnMut(&[WorkItem<'_>], &[Memory<'_>]),
     ) -> Result<usize> {
-        let (resident, others) = split(&self.tensors, &self.homes, wanted, |i| self.image(i))?;
+        let (resident, others) = split(&self.tensors, &self.homes, wanted, |i| self.addresses(i))?;
         let mut groups = self.sources().groups(&self.tensors, &others)?;
-        let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
+        let mut memory = Self::memory(&self.packed_tensors, &self.host, &self.tables, &mut self.statuses);
         memory.extend(written.iter_mut().map(|buffer| Memory::write::<u8>(buffer)));
         launch(&resident, &memory);
         for group in &mut groups {
             assert!(group.bytes <= self.slot && group.reads.bytes <= self.pinned);
             let slot = self.filled(group, rng.random())?;
             let items = group.items(&self.tensors, slot.address())?;
-            let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
+            let mut memory = Self::memory(&self.packed_tensors, &self.host, &self.tables, &mut self.statuses);
             memory.extend(written.iter_mut().map(|buffer| Memory::write::<u8>(buffer)));
             memory.push(Memory::read::<u8>(&slot));
             launch(&items, &memory);
@@ -179,11 +184,11 @@ impl Machine {
     /// Looks rows up, as a decoder does for each residency; how many runs of numbers there were.
     fn look_up(&mut self, rng: &mut StdRng, name: &str, dtype: Dtype, ids: &Ids, out: &mut Buffer) -> Result<usize> {
         let number = self.tensors.find(name)?;
-        let here = self.tensors.lookup_items(name, dtype, |i| self.image(i))?;
+        let here = self.tensors.lookup_items(name, dtype, |i| self.addresses(i))?;
         let to = out.address() + GUARD as u64;
         let seed = rng.random();
         if self.homes[number] != Home::Disk {
-            let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
+            let mut memory = Self::memory(&self.packed_tensors, &self.host, &self.tables, &mut self.statuses);
             memory.push(Memory::write::<u8>(out));
             memory.push(Memory::read::<u8>(&ids.memory));
             look_up(&here, ids.place(0..ids.all.len()), to, &memory, seed);
@@ -202,7 +207,7 @@ impl Machine {
             for (piece, run) in of {
                 let places = |_| group.pieces[*piece].places(slot.address());
                 let items = self.tensors.lookup_items(name, dtype, places)?;
-                let mut memory = Self::memory(&self.images, &self.host, &self.tables, &mut self.statuses);
+                let mut memory = Self::memory(&self.packed_tensors, &self.host, &self.tables, &mut self.statuses);
                 memory.push(Memory::write::<u8>(out));
                 memory.push(Memory::read::<u8>(&ids.memory));
                 memory.push(Memory::read::<u8>(&slot));
@@ -258,7 +263,7 @@ fn launch(items: &[WorkItem<'_>], memory: &[Memory<'_>], seed: u64) {
         match item.method {
             Method::Tiles(tiles) => in_tiles.push(item.in_tiles(tiles)),
             Method::Raw { part } => {
-                let raw = symbols_item(item, item.image.data, elements_of(item));
+                let raw = symbols_item(item, item.addresses.data, elements_of(item));
                 match *part {
                     Some(part) => parts.push(part_item(part, item.kind, raw)),
                     None => symbols.push(raw),
@@ -456,10 +461,10 @@ fn runs_of_rows_of_every_residency_are_those_of_the_whole() {
                 let target = Target { name: info.name.clone(), out: to, dtype, rows: None };
                 let what = format!("{} {runs:?} as {dtype}, {residency:?}", info.name);
                 if residency == Residency::Device {
-                    let items = machine.tensors.runs(&target, &runs, |i| machine.image(i)).unwrap();
+                    let items = machine.tensors.runs(&target, &runs, |i| machine.addresses(i)).unwrap();
                     let items: Vec<_> = items.into_iter().filter(|item| !item.rows.is_empty()).collect();
                     let mut memory =
-                        Machine::memory(&machine.images, &machine.host, &machine.tables, &mut machine.statuses);
+                        Machine::memory(&machine.packed_tensors, &machine.host, &machine.tables, &mut machine.statuses);
                     memory.push(Memory::write::<u8>(&mut out));
                     launch(&items, &memory, rng.random());
                 } else {
@@ -649,7 +654,7 @@ fn what_cannot_be_done_is_refused_alike_for_every_residency() {
             if let Some(rows) = rows {
                 let runs = [0..16, rows];
                 refused.push(refusal(&machine.tensors.run_targets(&bad, &runs).unwrap_err()));
-                refused.push(refusal(&machine.tensors.runs(&bad, &runs, |i| machine.image(i)).unwrap_err()));
+                refused.push(refusal(&machine.tensors.runs(&bad, &runs, |i| machine.addresses(i)).unwrap_err()));
             }
         }
         let ids = Ids::new(vec![1, 2], true);

@@ -276,9 +276,9 @@ fn damaged_gates_are_seen_in_their_rows() {
         let load = |name| Loaded::new(&container.bytes_of(name, &oracle()).unwrap()).unwrap();
         let mut tensors = [load("w0"), load("w1")];
         let hit = turn / 2 % 2;
-        let data = tensors[hit].plan.image.planes[0].data.clone();
+        let data = tensors[hit].plan.packed.planes[0].data.clone();
         let middle = (data.start + data.end) / 2;
-        tensors[hit].image[middle..middle + 32].iter_mut().for_each(|b| *b ^= 0xFF);
+        tensors[hit].packed[middle..middle + 32].iter_mut().for_each(|b| *b ^= 0xFF);
         let inputs = Inputs::new(&mut rng, OutputKind::BF16, 2, 640, 0.5);
         let mut buffers = Buffers::new(&mut rng, &inputs, 96, 640);
         let activation = Activation::ALL[turn % Activation::ALL.len()];

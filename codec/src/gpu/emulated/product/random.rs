@@ -76,9 +76,9 @@ fn random_shapes_rates_and_damage() {
         assert!(got == again, "{used:?} and {other:?} differ: {what}");
         sound += 1;
         let mut t = Loaded::new(&parts).unwrap();
-        let plane = &t.plan.image.planes[0];
+        let plane = &t.plan.packed.planes[0];
         let part = [&plane.data, &plane.offsets, &plane.side][rng.random_range(0..4) % 3].clone();
-        damage(&mut rng, &mut t.image[part]);
+        damage(&mut rng, &mut t.packed[part]);
         if let Some((more, others)) = damaged(t, &inputs, devices[at], case, &what) {
             found += more;
             unseen += others;

@@ -59,4 +59,4 @@ class Catalogue:
 
     def held(self, stored: Sequence[str]) -> dict[str, int]:
         """Bytes that each of these stored tensors takes in a decoder's memory or in the ring."""
-        return dict(zip(stored, _native.DeviceSizes(self.container._open, list(stored)).images(), strict=True))
+        return dict(zip(stored, _native.DeviceSizes(self.container._open, list(stored)).packed_bytes(), strict=True))

@@ -1,4 +1,4 @@
-//! The bytes of a tensor that a device needs.
+//! Packed tensors: the bytes of a tensor that a device needs, in one run.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use crate::container::Segment;
 use crate::decode::TensorBytes;
 use crate::stored::StoredTensor;
 
-/// The places of a tensor's parts in its image, bytes.
+/// The places of a tensor's parts where it is packed, bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Image {
+pub struct PackedTensor {
     pub scales: Range<usize>,
-    pub planes: Vec<PlaneImage>,
+    pub planes: Vec<PackedPlane>,
     /// Length, a multiple of 128. Kernels that copy whole 16 bytes read up to 15 bytes behind a part, never behind this.
     pub len: usize,
 }
 
 /// The places of a plane's parts.
 #[derive(Clone, Debug, Default)]
-pub struct PlaneImage {
+pub struct PackedPlane {
     pub offsets: Range<usize>,
     pub data: Range<usize>,
     pub side: Range<usize>,
@@ -31,21 +31,21 @@ pub struct Lengths {
     pub planes: Vec<[usize; 3]>,
 }
 
-/// Device addresses of the parts of an image that a plane is decoded from. A part that is there in pieces has the
+/// Device addresses of the parts of a packed tensor that a plane is decoded from. A part that is there in pieces has the
 /// address at which the whole would begin: kernels count from there, and touch only the piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct PlaneAddresses {
     pub scales: u64,
     pub offsets: u64,
     pub data: u64,
     pub side: u64,
 }
 
-impl Image {
+impl PackedTensor {
     /// Parts begin at multiples of this: bulk copies want 16, and whole sectors of 32 bytes are read faster.
     pub const ALIGN: usize = 128;
 
-    /// The image of parts of these lengths: the scales, and then what each plane has.
+    /// The packed form of parts of these lengths: the scales, and then what each plane has.
     pub fn new(lengths: &Lengths) -> Self {
         let mut len = 0usize;
         let mut place = |bytes: usize| {
@@ -57,7 +57,7 @@ impl Image {
         let scales = place(lengths.scales);
         let planes = lengths.planes.iter().map(|plane| {
             let [offsets, data, side] = plane.map(&mut place);
-            PlaneImage { offsets, data, side }
+            PackedPlane { offsets, data, side }
         });
         let planes = planes.collect();
         Self { scales, planes, len }
@@ -73,12 +73,12 @@ impl Image {
         }
     }
 
-    /// The image of a tensor, by what the index says of its parts.
+    /// The packed form of a tensor, by what the index says of its parts.
     pub fn of(tensor: &StoredTensor) -> Self {
         Self::new(&Self::lengths(tensor))
     }
 
-    /// Writes what the image of `parts` has from `begin` on to `out`, which ends where it ends or before.
+    /// Writes what the packed `parts` have from `begin` on to `out`, which ends where it ends or before.
     pub fn fill(&self, parts: &TensorBytes, begin: usize, out: &mut [u8]) {
         let end = begin + out.len();
         let planes = self.planes.iter().zip(&parts.planes).flat_map(|(place, plane)| {
@@ -97,10 +97,10 @@ impl Image {
         out[at - begin..].fill(0);
     }
 
-    /// The places that each plane is decoded from, of a whole image at `address`.
-    pub fn at(&self, address: u64) -> Vec<Places> {
+    /// The places that each plane is decoded from, of a packed tensor at `address`.
+    pub fn at(&self, address: u64) -> Vec<PlaneAddresses> {
         let place = |part: &Range<usize>| address + part.start as u64;
-        let planes = self.planes.iter().map(|plane| Places {
+        let planes = self.planes.iter().map(|plane| PlaneAddresses {
             scales: place(&self.scales),
             offsets: place(&plane.offsets),
             data: place(&plane.data),
