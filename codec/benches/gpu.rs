@@ -15,7 +15,7 @@ use cudarc::driver::sys;
 use data::Shape;
 use graph::{Graph, median, time};
 use serde_json::{Value, json};
-use wcodec::gpu::{Batch, Device, DeviceBuffer, GpuDecoder, GpuOptions, HostDecoder, Stream, Target};
+use wcodec::gpu::{Batch, DecodeItem, Device, DeviceBuffer, GpuDecoder, GpuOptions, HostDecoder, Stream};
 use wcodec::{Coder, Container, DecodeOptions, Dtype, Layout, Result};
 
 /// Bytes of a copy on the device.
@@ -48,19 +48,19 @@ impl Bench {
     }
 
     /// A decoder of all tensors, an output for each, and the launches that fill them.
-    fn decoder(&self, container: &Container, dtype: Dtype) -> Result<(GpuDecoder, Vec<DeviceBuffer>, Vec<Target>)> {
+    fn decoder(&self, container: &Container, dtype: Dtype) -> Result<(GpuDecoder, Vec<DeviceBuffer>, Vec<DecodeItem>)> {
         let decoder =
             GpuDecoder::new(&self.device, container, &[], &GpuOptions { overlap: self.overlap, ..Default::default() })?;
         let names: Vec<String> = decoder.names().map(str::to_owned).collect();
         let mut buffers = Vec::new();
-        let mut targets = Vec::new();
+        let mut items = Vec::new();
         for name in names {
             let out = DeviceBuffer::new(&self.device, decoder.output_bytes(&name, dtype)?)?;
             out.fill(0xA5, &self.stream)?;
-            targets.push(Target { name, out: out.ptr(), dtype, rows: None });
+            items.push(DecodeItem { name, out: out.ptr(), dtype, rows: None });
             buffers.push(out);
         }
-        Ok((decoder, buffers, targets))
+        Ok((decoder, buffers, items))
     }
 
     /// Compares the decoded tensors with the scalar CPU decoder.
@@ -69,11 +69,11 @@ impl Bench {
         container: &Container,
         decoder: &GpuDecoder,
         out: &[DeviceBuffer],
-        targets: &[Target],
+        items: &[DecodeItem],
     ) -> Result<()> {
         decoder.check(&self.stream)?;
-        let step = if targets.len() > 16 { targets.len() / 8 } else { 1 };
-        for (out, t) in out.iter().zip(targets).step_by(step) {
+        let step = if items.len() > 16 { items.len() / 8 } else { 1 };
+        for (out, t) in out.iter().zip(items).step_by(step) {
             let mut got = vec![0u8; out.len()];
             out.download(0, &mut got, &self.stream)?;
             let want = match t.dtype {
@@ -106,12 +106,12 @@ impl Bench {
 
     /// Throughput of decoding everything repeatedly.
     fn bulk(&mut self, container: &Container, case: &str, what: &str, dtype: Dtype, weights: usize) -> Result<()> {
-        let (decoder, out, targets) = self.decoder(container, dtype)?;
-        let batch = decoder.prepare(&targets)?;
+        let (decoder, out, items) = self.decoder(container, dtype)?;
+        let batch = decoder.prepare(&items)?;
         // SAFETY: the outputs and the decoder outlive the work.
         let work = || unsafe { batch.launch(&self.stream) };
         let times = time(&self.stream, 3, if self.quick { 7 } else { 21 }, &work)?;
-        self.compare(container, &decoder, &out, &targets)?;
+        self.compare(container, &decoder, &out, &items)?;
         let (ms, spread) = median(&times);
         let bits = container.file_len() as f64 * 8.0 / weights as f64;
         self.add(
@@ -129,14 +129,14 @@ impl Bench {
     fn host(&mut self, container: &Container, case: &str, what: &str) -> Result<()> {
         let decoder = HostDecoder::new(&self.device, container, &[], &GpuOptions::default())?;
         let mut out = Vec::new();
-        let mut targets = Vec::new();
+        let mut items = Vec::new();
         for name in decoder.names() {
             let buffer = DeviceBuffer::new(&self.device, decoder.output_bytes(name, Dtype::I8)?)?;
-            targets.push(Target { name: name.to_owned(), out: buffer.ptr(), dtype: Dtype::I8, rows: None });
+            items.push(DecodeItem { name: name.to_owned(), out: buffer.ptr(), dtype: Dtype::I8, rows: None });
             out.push(buffer);
         }
         // SAFETY: the outputs and the decoder outlive the work.
-        let work = || unsafe { decoder.decode(&targets, &self.stream) };
+        let work = || unsafe { decoder.decode(&items, &self.stream) };
         let (ms, spread) = median(&time(&self.stream, 2, 11, &work)?);
         decoder.check(&self.stream)?;
         let ring = decoder.device_bytes();
@@ -146,15 +146,15 @@ impl Bench {
 
     /// Microseconds of decoding one of several groups of tensors, in one graph over all of them.
     fn latency(&mut self, container: &Container, case: &str, what: &str, dtype: Dtype, group: usize) -> Result<()> {
-        let (decoder, out, targets) = self.decoder(container, dtype)?;
-        let batches: Vec<Batch> = targets.chunks(group).map(|g| decoder.prepare(g)).collect::<Result<_>>()?;
+        let (decoder, out, items) = self.decoder(container, dtype)?;
+        let batches: Vec<Batch> = items.chunks(group).map(|g| decoder.prepare(g)).collect::<Result<_>>()?;
         // SAFETY: the outputs and the decoder outlive the graph.
         let all = || batches.iter().try_for_each(|b| unsafe { b.launch(&self.stream) });
         all()?;
         self.stream.synchronize()?;
         let graph = Graph::capture(&self.stream, all)?;
         let times = time(&self.stream, 3, if self.quick { 9 } else { 31 }, &|| graph.launch(&self.stream))?;
-        self.compare(container, &decoder, &out, &targets)?;
+        self.compare(container, &decoder, &out, &items)?;
         let (ms, spread) = median(&times);
         self.add(what, case, "us", ms * 1e3 / batches.len() as f64, spread, json!({"launches": batches.len()}));
         Ok(())

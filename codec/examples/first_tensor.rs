@@ -1,4 +1,4 @@
-//! Times how long a process takes from its start to the first tensor that a GPU has decoded, without Python and torch.
+//! ProductOutput how long a process takes from its start to the first tensor that a GPU has decoded, without Python and torch.
 //!
 //! ```text
 //! first_tensor FILE.wcodec [TENSOR] [--runs N]
@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Instant, SystemTime};
 
-use wcodec::gpu::{Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{DecodeItem, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream};
 use wcodec::{Container, Dtype};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -102,7 +102,7 @@ fn run(file: &str, tensor: Option<&str>, started: u128) -> Result<()> {
     let read = begin.elapsed();
 
     let begin = Instant::now();
-    let batch = decoder.prepare(&[Target { name, out: out.ptr(), dtype, rows: None }])?;
+    let batch = decoder.prepare(&[DecodeItem { name, out: out.ptr(), dtype, rows: None }])?;
     let load = begin.elapsed();
 
     let begin = Instant::now();

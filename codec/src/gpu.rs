@@ -58,10 +58,10 @@ mod ring;
 mod shared;
 mod stream;
 mod table;
-mod task;
 mod tensors;
 mod timing;
 mod upload;
+mod work_item;
 mod zstd;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
@@ -76,8 +76,17 @@ pub use norm::{Norm, NormKind, NormVectors, Norms};
 pub use options::GpuOptions;
 pub use residency::Residency;
 pub use stream::{Event, Stream};
-pub use task::{Activation, Epilogue, Factor, FactorPart, RowIds, Target, Vectors};
 pub use timing::TimedDecoder;
+pub use work_item::{Activation, DecodeItem, Epilogue, ProductItem, ProductPart, RowIds, Vectors};
+
+/// A [`DecodeItem`] by its former name.
+pub type Target = DecodeItem;
+
+/// A [`ProductItem`] by its former name.
+pub type Factor = ProductItem;
+
+/// A [`ProductPart`] by its former name.
+pub type FactorPart = ProductPart;
 
 /// An [`Epilogue`] by its former name.
 pub type Around = Epilogue;

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Device, Factor, FactorPart, GpuOptions, Stream, Target};
+use wcodec::gpu::{DecodeItem, Device, GpuOptions, ProductItem, ProductPart, Stream};
 use wcodec::{Cancel, Dtype, Result};
 
 pub use batch::DecodeBatch;
@@ -63,40 +63,40 @@ impl Options {
 }
 
 /// Name, address and dtype of an output, and the rows that it is for, counted over the first dimension.
-pub type PyTarget = (String, u64, String, Option<(usize, usize)>);
+pub type PyDecodeItem = (String, u64, String, Option<(usize, usize)>);
 
-/// The crate's targets; `rows_of` counts rows as the decoder does.
-fn crate_targets(
-    targets: Vec<PyTarget>,
+/// The crate's items; `rows_of` counts rows as the decoder does.
+fn decode_items(
+    items: Vec<PyDecodeItem>,
     rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
-) -> Result<Vec<Target>> {
-    let target = |(name, out, dtype, rows): PyTarget| {
+) -> Result<Vec<DecodeItem>> {
+    let item = |(name, out, dtype, rows): PyDecodeItem| {
         let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
-        Ok(Target { name, out, dtype: Dtype::from_name(&dtype)?, rows })
+        Ok(DecodeItem { name, out, dtype: Dtype::from_name(&dtype)?, rows })
     };
-    targets.into_iter().map(target).collect()
+    items.into_iter().map(item).collect()
 }
 
 /// Name of a matrix to multiply with, its rows, counted over the first dimension, the address of its bias, and which vector is its first.
-pub type PyFactor = (String, Option<(usize, usize)>, u64, usize);
+pub type PyProductItem = (String, Option<(usize, usize)>, u64, usize);
 
-/// The crate's factors for vectors of `dtype`; `gated`: gates and values in turn.
-fn crate_factors(
-    factors: Vec<PyFactor>,
+/// The crate's items for vectors of `dtype`; `gated`: gate and up projections in turn.
+fn product_items(
+    items: Vec<PyProductItem>,
     dtype: &str,
     gated: bool,
     rows_of: impl Fn(&str, Range<usize>) -> Result<Range<usize>>,
-) -> Result<Vec<Factor>> {
-    let factor = |(i, (name, rows, bias, vector)): (usize, PyFactor)| {
+) -> Result<Vec<ProductItem>> {
+    let item = |(i, (name, rows, bias, vector)): (usize, PyProductItem)| {
         let rows = rows.map(|(begin, end)| rows_of(&name, begin..end)).transpose()?;
         let part = match (gated, i % 2) {
-            (false, _) => FactorPart::Result,
-            (true, 0) => FactorPart::Gate,
-            (true, _) => FactorPart::Value,
+            (false, _) => ProductPart::Result,
+            (true, 0) => ProductPart::Gate,
+            (true, _) => ProductPart::Up,
         };
-        Ok(Factor { name, dtype: Dtype::from_name(dtype)?, rows, bias, part, vector })
+        Ok(ProductItem { name, dtype: Dtype::from_name(dtype)?, rows, bias, part, vector })
     };
-    factors.into_iter().enumerate().map(factor).collect()
+    items.into_iter().enumerate().map(item).collect()
 }
 
 /// The caller's stream.

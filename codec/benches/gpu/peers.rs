@@ -137,7 +137,7 @@ fn zstd(b: &mut Bench, nvcomp: &Nvcomp, name: &str, shapes: &[Shape], group: usi
     Ok(())
 }
 
-/// Times the decompression by `calls` and compares the result with the symbols: all at once, or one call of several in
+/// ProductOutput the decompression by `calls` and compares the result with the symbols: all at once, or one call of several in
 /// a graph.
 fn peer(b: &mut Bench, calls: &Calls<'_>, case: &Case<'_>, what: &str, stored: u64) -> Result<f64> {
     let n = calls.chunks.calls.len();

@@ -22,7 +22,7 @@ use super::residency::{Home, Residency};
 use super::ring::SLOTS;
 use super::shared::{Bytes, Shared};
 use super::stream::{Event, Stream};
-use super::task::{Factor, Target};
+use super::work_item::{DecodeItem, ProductItem};
 use crate::cancel::Cancel;
 use crate::decode::Container;
 use crate::error::Result;
@@ -40,7 +40,7 @@ use crate::tensor::Dtype;
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
-/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuOptions, Residency, Stream, Target, TensorDecoder};
+/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuOptions, Residency, Stream, DecodeItem, TensorDecoder};
 /// use wcodec::{Checkpoint, Container, Dtype, EncodeOptions, encode};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let out = dir.path().join("model.wcodec");
@@ -55,9 +55,9 @@ use crate::tensor::Dtype;
 /// let decoder = TensorDecoder::new(&device, &Container::open(&out)?, &[], &residency, &GpuOptions::default())?;
 /// let name = "model.layers.0.mlp.up_proj.weight";
 /// let weights = DeviceBuffer::new(&device, decoder.output_bytes(name, Dtype::BF16)?)?;
-/// let target = Target { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
+/// let item = DecodeItem { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
 /// // SAFETY: the buffer is as large as the tensor and outlives the work, which `check` waits for.
-/// unsafe { decoder.decode(&[target], &stream)? };
+/// unsafe { decoder.decode(&[item], &stream)? };
 /// decoder.check(&stream)?;
 /// # Ok(())
 /// # }
@@ -154,9 +154,9 @@ impl TensorDecoder {
         load::load(device, container, names, residency, options).map(|inner| Self(Arc::new(inner)))
     }
 
-    /// Puts copying and decoding of `targets` into the stream: launches only, in as few as their kinds allow, and copies on a stream of the
+    /// Puts copying and decoding of `items` into the stream: launches only, in as few as their kinds allow, and copies on a stream of the
     /// decoder's own; nothing waits on the host but for the file. Targets in the order of the container are copied in the largest pieces; of a
-    /// target with `rows`, no more is copied than these need.
+    /// item with `rows`, no more is copied than these need.
     ///
     /// # Safety
     /// Each `out` is the address of memory on the decoder's device that holds [`output_bytes`](Self::output_bytes) (or the share of
@@ -166,9 +166,9 @@ impl TensorDecoder {
     /// # Errors
     /// A tensor was not planned or cannot be had as the dtype, or the stream is being captured and bytes are not on the device. Damage is found
     /// by [`check`](Self::check).
-    pub unsafe fn decode(&self, targets: &[Target], stream: &Stream) -> Result<()> {
+    pub unsafe fn decode(&self, items: &[DecodeItem], stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.decode_until(targets, stream, &Cancel::new()) }
+        unsafe { self.decode_until(items, stream, &Cancel::new()) }
     }
 
     /// As [`decode`](Self::decode); waiting for bytes from the file ends when `cancel` is used.
@@ -178,24 +178,24 @@ impl TensorDecoder {
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode), and `cancel` was used.
-    pub unsafe fn decode_until(&self, targets: &[Target], stream: &Stream, cancel: &Cancel) -> Result<()> {
-        let batch = self.batch(decoded(targets))?;
+    pub unsafe fn decode_until(&self, items: &[DecodeItem], stream: &Stream, cancel: &Cancel) -> Result<()> {
+        let batch = self.batch(decoded(items))?;
         // SAFETY: as the caller promises.
         unsafe { batch.launch_until(stream, cancel) }
     }
 
-    /// Puts the decoding of ranges of rows of one tensor into the stream, one behind the other from [`Target::out`] on, as for the rows of an
-    /// embedding: the same as `decode` with a target for each, in less of the CPU's time where bytes are on the device. Ranges are as in
-    /// [`Target::rows`], which is not looked at; they may come in any order, and more than once.
+    /// Puts the decoding of ranges of rows of one tensor into the stream, one behind the other from [`DecodeItem::out`] on, as for the rows of an
+    /// embedding: the same as `decode` with an item for each, in less of the CPU's time where bytes are on the device. Ranges are as in
+    /// [`DecodeItem::rows`], which is not looked at; they may come in any order, and more than once.
     ///
     /// # Safety
     /// Conditions of [`decode`](Self::decode), with memory for all rows at `out`.
     ///
     /// # Errors
     /// Those of `decode`; and rows that cannot be decoded by themselves.
-    pub unsafe fn decode_runs(&self, target: &Target, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
+    pub unsafe fn decode_runs(&self, item: &DecodeItem, runs: &[Range<usize>], stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
-        unsafe { self.decode_runs_until(target, runs, stream, &Cancel::new()) }
+        unsafe { self.decode_runs_until(item, runs, stream, &Cancel::new()) }
     }
 
     /// As [`decode_runs`](Self::decode_runs); waiting for bytes from the file ends when `cancel` is used.
@@ -207,44 +207,44 @@ impl TensorDecoder {
     /// Those of [`decode_runs`](Self::decode_runs), and `cancel` was used.
     pub unsafe fn decode_runs_until(
         &self,
-        target: &Target,
+        item: &DecodeItem,
         runs: &[Range<usize>],
         stream: &Stream,
         cancel: &Cancel,
     ) -> Result<()> {
         let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
-        let batch = if inner.is_resident(tensors.find(&target.name)?) {
-            let work = inner.shared.prepare(&tensors.runs(target, runs, |i| inner.addresses(i))?, Bytes::Stay)?;
+        let batch = if inner.is_resident(tensors.find(&item.name)?) {
+            let work = inner.shared.prepare(&tensors.runs(item, runs, |i| inner.addresses(i))?, Bytes::Stay)?;
             Batch::new(self.0.clone(), work, None)
         } else {
-            self.batch(decoded(&tensors.run_targets(target, runs)?))?
+            self.batch(decoded(&tensors.run_items(item, runs)?))?
         };
         // SAFETY: as the caller promises.
         unsafe { batch.launch_until(stream, cancel) }
     }
 
-    /// Does what [`decode`](Self::decode) does before it copies and launches, for targets that are decoded again and again, or whose
+    /// Does what [`decode`](Self::decode) does before it copies and launches, for items that are decoded again and again, or whose
     /// bytes are to be on their way before they are wanted.
-    pub fn prepare(&self, targets: &[Target]) -> Result<Batch> {
-        self.batch(decoded(targets))?.prepared()
+    pub fn prepare(&self, items: &[DecodeItem]) -> Result<Batch> {
+        self.batch(decoded(items))?.prepared()
     }
 
-    /// Prepares products of vectors with `factors`, which all read the same vectors: what a linear layer does, without its weight being
+    /// Prepares products of vectors with `items`, which all read the same vectors: what a linear layer does, without its weight being
     /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
     /// multiplied in whole numbers, they may be others than beside other vectors.
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
     /// ([`can_fuse`](Self::can_fuse)), or vectors are of a dtype that none of the device's does.
-    pub fn prepare_products(&self, factors: &[Factor]) -> Result<Batch> {
-        let factors = self.0.shared.factors(factors)?;
-        self.batch(factors.into_iter().map(|(target, times)| (target, Some(times))).collect())?.prepared()
+    pub fn prepare_products(&self, items: &[ProductItem]) -> Result<Batch> {
+        let items = self.0.shared.products(items)?;
+        self.batch(items.into_iter().map(|(item, product)| (item, Some(product))).collect())?.prepared()
     }
 
-    /// The batch of targets, and of factors where they have products.
-    fn batch(&self, targets: Vec<Wanted>) -> Result<Batch> {
+    /// The batch of items, which are decoded, or multiplied with where they have products.
+    fn batch(&self, wanted: Vec<Wanted>) -> Result<Batch> {
         let (inner, tensors) = (&*self.0, &self.0.shared.tensors);
-        let (items, others) = split(tensors, &inner.homes, targets, |i| inner.addresses(i))?;
+        let (items, others) = split(tensors, &inner.homes, wanted, |i| inner.addresses(i))?;
         let resident = inner.shared.prepare(&items, Bytes::Stay)?;
         let groups = match &inner.streaming {
             Some(streaming) if !others.is_empty() => {
@@ -311,7 +311,7 @@ impl TensorDecoder {
         self.0.shared.tensors.output_bytes(name, dtype)
     }
 
-    /// The rows of `name`, as in [`Target::rows`], that are entries `first` of its first dimension.
+    /// The rows of `name`, as in [`DecodeItem::rows`], that are entries `first` of its first dimension.
     ///
     /// # Errors
     /// The tensor was not planned, has no such entries, or they are not rows of it.
@@ -364,15 +364,15 @@ impl TensorDecoder {
 }
 
 /// Targets that are decoded.
-fn decoded(targets: &[Target]) -> Vec<Wanted> {
-    targets.iter().map(|target| (target.clone(), None)).collect()
+fn decoded(items: &[DecodeItem]) -> Vec<Wanted> {
+    items.iter().map(|item| (item.clone(), None)).collect()
 }
 
 /// A [`TensorDecoder`] all of whose tensors are in the device's memory, ready to be decoded there as often as wanted.
 ///
 /// ```
 /// # fn main() -> wcodec::Result<()> {
-/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+/// use wcodec::gpu::{self, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, DecodeItem};
 /// use wcodec::{Checkpoint, Container, Dtype, EncodeOptions, encode};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let out = dir.path().join("model.wcodec");
@@ -386,9 +386,9 @@ fn decoded(targets: &[Target]) -> Vec<Wanted> {
 /// let name = "model.layers.0.mlp.up_proj.weight";
 /// let decoder = GpuDecoder::new(&device, &Container::open(&out)?, &[name.to_owned()], &GpuOptions::default())?;
 /// let weights = DeviceBuffer::new(&device, decoder.output_bytes(name, Dtype::BF16)?)?;
-/// let target = Target { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
+/// let item = DecodeItem { name: name.into(), out: weights.ptr(), dtype: Dtype::BF16, rows: None };
 /// // SAFETY: the buffer is as large as the tensor and outlives the work, which `check` waits for.
-/// unsafe { decoder.decode(&[target], &stream)? };
+/// unsafe { decoder.decode(&[item], &stream)? };
 /// decoder.check(&stream)?;
 /// # Ok(())
 /// # }

@@ -11,7 +11,7 @@ use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 use super::piece::Piece;
 use super::plan::{Limits, Method, PlaneAddresses, TensorPlan, TilesItem, tiles_launches};
 use super::table::{Form, device_table};
-use super::task::{UTIL_THREADS, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
+use super::work_item::{UTIL_THREADS, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{
@@ -83,7 +83,7 @@ impl Loaded {
             out,
             kind,
             rows,
-            times: None,
+            product: None,
         }
     }
 

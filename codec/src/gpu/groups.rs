@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::disk::{self, Disk, Reads};
 use super::piece::Piece;
-use super::plan::{PlaneAddresses, TensorPlan, Times};
+use super::plan::{PlaneAddresses, ProductOutput, TensorPlan};
 use super::residency::Home;
-use super::task::{Target, WorkItem, checked_rows};
 use super::tensors::Tensors;
+use super::work_item::{DecodeItem, WorkItem, checked_rows};
 use crate::coder::TILE_ROWS;
 use crate::error::Result;
 use crate::tensor::AlignedBytes;
@@ -24,40 +24,40 @@ pub(super) struct Group {
     pub bytes: usize,
 }
 
-/// Rows of a target, all or some.
+/// Rows of an item, all or some.
 #[derive(Debug)]
 pub(super) struct GroupPiece {
-    target: Target,
+    item: DecodeItem,
     /// Its products' places, if it is to be multiplied with.
-    times: Option<Times>,
+    product: Option<ProductOutput>,
     pub rows: Range<usize>,
     piece: Piece,
     /// Its place in the slot.
     at: usize,
 }
 
-/// A target, and where its rows' products go if it is to be multiplied with.
-pub(super) type Wanted = (Target, Option<Times>);
+/// An item, and where its rows' products go if it is to be multiplied with.
+pub(super) type Wanted = (DecodeItem, Option<ProductOutput>);
 
-/// The work items of those targets whose bytes are on the device, whose `addresses` are given by the tensor's number; and the other targets, all of which
-/// can be done.
+/// The work items of those items whose bytes are on the device, where `addresses` gives them by the tensor's number; and the other items, all of
+/// which can be done.
 ///
 /// # Errors
-/// One of the targets cannot be done.
+/// One of the items cannot be done.
 pub(super) fn split<'a>(
     tensors: &'a Tensors,
     homes: &[Home],
-    targets: Vec<Wanted>,
+    wanted: Vec<Wanted>,
     addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
 ) -> Result<(Vec<WorkItem<'a>>, Vec<Wanted>)> {
     let (mut items, mut others) = (Vec::new(), Vec::new());
-    for (target, times) in targets {
-        match homes[tensors.checked(&target)?.0] {
+    for (item, product) in wanted {
+        match homes[tensors.checked(&item)?.0] {
             Home::Device(_) => {
-                let all = tensors.items(&target, &addresses)?;
-                items.extend(all.into_iter().map(|item| WorkItem { times, ..item }));
+                let all = tensors.items(&item, &addresses)?;
+                items.extend(all.into_iter().map(|item| WorkItem { product, ..item }));
             }
-            Home::Host(_) | Home::Disk => others.push((target, times)),
+            Home::Host(_) | Home::Disk => others.push((item, product)),
         }
     }
     Ok((items, others))
@@ -78,15 +78,15 @@ pub(super) struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Cuts targets that are not on the device into groups, and joins what lies together to one copy.
-    pub fn groups(&self, tensors: &Tensors, targets: &[Wanted]) -> Result<Vec<Group>> {
+    /// Cuts items that are not on the device into groups, and joins what lies together to one copy.
+    pub fn groups(&self, tensors: &Tensors, wanted: &[Wanted]) -> Result<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
-        // Many targets may be rows of one tensor.
+        // Many items may be rows of one tensor.
         let mut head: Option<(usize, AlignedBytes)> = None;
-        for (target, times) in targets {
-            let tensor = tensors.find(&target.name)?;
+        for (item, product) in wanted {
+            let tensor = tensors.find(&item.name)?;
             let plan = &tensors.plans[tensor];
-            let rows = checked_rows(plan, target.rows.as_ref())?;
+            let rows = checked_rows(plan, item.rows.as_ref())?;
             let whole = rows.len() == plan.rows() && plan.packed.len <= self.slot;
             // A tensor that is copied as a whole is asked nothing.
             let packed = match (self.homes[tensor], self.disk) {
@@ -100,7 +100,7 @@ impl Sources<'_> {
                 }
                 _ => &[],
             };
-            self.add(&mut groups, plan, packed, (rows, whole), (target, *times), self.homes[tensor]);
+            self.add(&mut groups, plan, packed, (rows, whole), (item, *product), self.homes[tensor]);
         }
         if let Some(disk) = self.disk {
             groups.iter().try_for_each(|group| disk.check_parts(&group.reads))?;
@@ -108,7 +108,7 @@ impl Sources<'_> {
         Ok(groups)
     }
 
-    /// Adds rows of a target, all of the tensor if it is `whole`. `packed` has at least the part of the packed tensor that says where chunks
+    /// Adds rows of an item, all of the tensor if it is `whole`. `packed` has at least the part of the packed tensor that says where chunks
     /// lie, unless it is whole.
     fn add(
         &self,
@@ -116,7 +116,7 @@ impl Sources<'_> {
         plan: &TensorPlan,
         packed: &[u8],
         (mut left, whole): (Range<usize>, bool),
-        (target, times): (&Target, Option<Times>),
+        (item, product): (&DecodeItem, Option<ProductOutput>),
         home: Home,
     ) {
         let begin = left.start;
@@ -135,7 +135,7 @@ impl Sources<'_> {
             if groups.is_empty() {
                 groups.push(Group::default());
             }
-            let times = times.map(|t| t.from((rows.start - begin) as u32));
+            let product = product.map(|p| p.starting_at((rows.start - begin) as u32));
             let last = groups.last_mut().expect("made above");
             let next = rows.end;
             match home {
@@ -149,7 +149,7 @@ impl Sources<'_> {
                 }
                 Home::Device(_) => unreachable!("what is on the device passes through no slot"),
             }
-            last.add(target, times, rows, piece);
+            last.add(item, product, rows, piece);
             left.start = next;
             if left.is_empty() {
                 return;
@@ -159,7 +159,7 @@ impl Sources<'_> {
 }
 
 impl Group {
-    /// Copies a piece of the target whose packed tensor begins at `packed` of all.
+    /// Copies a piece of the item whose packed tensor begins at `packed` of all.
     fn copy(&mut self, piece: &Piece, packed: usize) {
         for (part, place) in &piece.copies {
             let (from, to) = (packed + part.start..packed + part.end, self.bytes + place);
@@ -170,21 +170,21 @@ impl Group {
         }
     }
 
-    /// Adds rows of a target, behind what is there.
-    fn add(&mut self, target: &Target, times: Option<Times>, rows: Range<usize>, piece: Piece) {
+    /// Adds rows of an item, behind what is there.
+    fn add(&mut self, item: &DecodeItem, product: Option<ProductOutput>, rows: Range<usize>, piece: Piece) {
         let at = self.bytes;
         self.bytes += piece.len;
-        self.pieces.push(GroupPiece { target: target.clone(), times, rows, piece, at });
+        self.pieces.push(GroupPiece { item: item.clone(), product, rows, piece, at });
     }
 
     /// The work items that decode the group, or multiply with it, from a slot at the address `base`.
     pub fn items<'a>(&self, tensors: &'a Tensors, base: u64) -> Result<Vec<WorkItem<'a>>> {
         let mut items = Vec::new();
         for p in &self.pieces {
-            for mut item in tensors.items(&p.target, |_| p.places(base))? {
+            for mut item in tensors.items(&p.item, |_| p.places(base))? {
                 item.out += ((p.rows.start - item.rows.start) * item.plan.row_bytes(item.kind)) as u64;
                 item.rows = p.rows.clone();
-                item.times = p.times;
+                item.product = p.product;
                 items.push(item);
             }
         }
@@ -209,8 +209,8 @@ pub(super) struct FileLookup {
 
 impl FileLookup {
     /// Plans the looking up of the rows `ids` of `name`, a matrix. Numbers of no row stand for the first one, of which kernels read then.
-    pub fn new(sources: &Sources<'_>, tensors: &Tensors, target: &Target, ids: &[i64]) -> Result<Self> {
-        let plan = &tensors.plans[tensors.find(&target.name)?];
+    pub fn new(sources: &Sources<'_>, tensors: &Tensors, item: &DecodeItem, ids: &[i64]) -> Result<Self> {
+        let plan = &tensors.plans[tensors.find(&item.name)?];
         let row = |id: &i64| usize::try_from(*id).ok().filter(|&row| row < plan.rows()).unwrap_or(0);
         let strip = |id: &i64| plan.strip_of(row(id) / TILE_ROWS * TILE_ROWS);
         let mut strips: Vec<usize> = ids.iter().map(strip).collect();
@@ -218,8 +218,8 @@ impl FileLookup {
         strips.dedup();
         let rows_of = |strips: &[usize]| plan.first_row(strips[0])..plan.first_row(strips[strips.len() - 1] + 1);
         let together = strips.chunk_by(|a, b| a + 1 == *b);
-        let targets = together.map(|strips| (Target { rows: Some(rows_of(strips)), ..target.clone() }, None));
-        let groups = sources.groups(tensors, &targets.collect::<Vec<_>>())?;
+        let wanted = together.map(|strips| (DecodeItem { rows: Some(rows_of(strips)), ..item.clone() }, None));
+        let groups = sources.groups(tensors, &wanted.collect::<Vec<_>>())?;
         // Pieces come in the order of their rows.
         let pieces: Vec<(usize, usize, usize)> = groups
             .iter()

@@ -6,10 +6,10 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductItem, ProductLaunch, TilesItem, TilesLaunch};
+use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductLaunch, ProductTiles, TilesItem, TilesLaunch};
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
-use super::task::{
+use super::work_item::{
     Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches,
     symbols_batch, symbols_item,
 };
@@ -77,8 +77,8 @@ impl Launcher {
             match item.method {
                 Method::Tiles(t) => {
                     let tiles_item = item.in_tiles(t);
-                    match item.times {
-                        Some(times) => products.push(ProductItem { tiles: tiles_item, times }),
+                    match item.product {
+                        Some(product) => products.push(ProductTiles { tiles: tiles_item, product }),
                         None => tiles.push(tiles_item),
                     }
                 }
@@ -97,7 +97,7 @@ impl Launcher {
                 Method::Zstd { .. } => unreachable!("a plane of coder zstd"),
             }
         }
-        products.sort_by_key(ProductItem::key);
+        products.sort_by_key(ProductTiles::key);
         for items in products.chunk_by(|a, b| a.key() == b.key()) {
             for (launches, vectors) in work.products.iter_mut().zip(MOST_VECTORS) {
                 for launch in product_launches(items, vectors, self.limits)? {

@@ -16,7 +16,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 pub use self::lookup::{LookupLaunch, can_look_up};
 pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
 pub use self::part::Part;
-pub use self::product::{MOST_VECTORS, ProductItem, ProductLaunch, Times, can_fuse, product_launches};
+pub use self::product::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
 use self::shared_memory::SharedMemory;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::Table;
@@ -358,7 +358,7 @@ pub struct Key {
     part: Option<Part>,
 }
 
-/// A [work item](crate::gpu::task::WorkItem) whose plane is in tiles: strips to decode to one place.
+/// A [work item](crate::gpu::work_item::WorkItem) whose plane is in tiles: strips to decode to one place.
 #[derive(Clone, Copy, Debug)]
 pub struct TilesItem<'a> {
     pub tensor: &'a TensorPlan,
@@ -377,7 +377,7 @@ pub struct TilesItem<'a> {
 }
 
 impl TilesItem<'_> {
-    /// Jobs with the same answer can share a launch. Launches are made in this order.
+    /// Items with the same answer can share a launch. Launches are made in this order.
     pub fn key(&self) -> Key {
         let mode = self.tiles.mode();
         Key {

@@ -7,10 +7,10 @@ use super::device::Device;
 use super::launch::{Launcher, Launches, Lookups};
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
-use super::plan::{Method, TensorPlan, Times};
+use super::plan::{Method, ProductOutput, TensorPlan};
 use super::stream::Stream;
-use super::task::{Factor, RowIds, Target, Vectors, WorkItem};
 use super::tensors::Tensors;
+use super::work_item::{DecodeItem, ProductItem, RowIds, Vectors, WorkItem};
 use super::zstd::{self, FrameRun, Zstd};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -69,9 +69,9 @@ impl Shared {
         Ok(Self { tensors, tables, statuses, launcher, zstd, overlap: options.overlap })
     }
 
-    /// As [`Tensors::factors`], for this device.
-    pub fn factors(&self, factors: &[Factor]) -> Result<Vec<(Target, Times)>> {
-        self.tensors.factors(factors, |dtype| self.launcher.multiplies(dtype))
+    /// As [`Tensors::products`], for this device.
+    pub fn products(&self, items: &[ProductItem]) -> Result<Vec<(DecodeItem, ProductOutput)>> {
+        self.tensors.products(items, |dtype| self.launcher.multiplies(dtype))
     }
 
     fn overlaps(&self, bytes: Bytes) -> bool {

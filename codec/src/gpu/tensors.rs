@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Method, PlaneAddresses, TensorPlan, Times, can_fuse, can_look_up};
+use super::plan::{Method, PlaneAddresses, ProductOutput, TensorPlan, can_fuse, can_look_up};
 use super::table::{Form, device_table};
-use super::task::{Factor, FactorPart, Target, Vectors, WorkItem, checked_rows};
+use super::work_item::{DecodeItem, ProductItem, ProductPart, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -88,30 +88,30 @@ impl Tensors {
         })
     }
 
-    /// A target that can be done: the tensor's number, the kind of the output, and the rows.
+    /// An item that can be done: the tensor's number, the kind of the output, and the rows.
     ///
     /// # Errors
     /// The tensor was not planned, cannot be had as the dtype or by these rows, or the output is not aligned.
-    pub fn checked(&self, target: &Target) -> Result<(usize, OutputKind, Range<usize>)> {
-        let i = self.find(&target.name)?;
+    pub fn checked(&self, item: &DecodeItem) -> Result<(usize, OutputKind, Range<usize>)> {
+        let i = self.find(&item.name)?;
         let plan = &self.plans[i];
-        let kind = plan.output(target.dtype)?;
-        let rows = checked_rows(plan, target.rows.as_ref())?;
-        if !target.out.is_multiple_of(kind.bytes() as u64) {
-            return Err(Error::input(format!("an output at {:#x} for {}", target.out, target.dtype))
+        let kind = plan.output(item.dtype)?;
+        let rows = checked_rows(plan, item.rows.as_ref())?;
+        if !item.out.is_multiple_of(kind.bytes() as u64) {
+            return Err(Error::input(format!("an output at {:#x} for {}", item.out, item.dtype))
                 .tensor(plan.name())
                 .advice("outputs begin at multiples of their elements' size"));
         }
         Ok((i, kind, rows))
     }
 
-    /// The work items that do `target`, one for each plane; `addresses` gives those of its planes by the tensor's number.
+    /// The work items that do `item`, one for each plane; `addresses` gives those of its planes by the tensor's number.
     pub fn items(
         &self,
-        target: &Target,
+        item: &DecodeItem,
         addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
-        let (i, kind, rows) = self.checked(target)?;
+        let (i, kind, rows) = self.checked(item)?;
         let plan = &self.plans[i];
         let planes = addresses(i).into_iter().zip(&plan.planes).zip(self.first_plane[i]..);
         let item = |((addresses, method), plane): ((PlaneAddresses, _), usize)| WorkItem {
@@ -120,26 +120,26 @@ impl Tensors {
             addresses,
             table: self.table_at[plane].map_or(0, |at| self.tables + at as u64),
             status: self.statuses + 4 * plane as u64,
-            out: target.out,
+            out: item.out,
             kind,
             rows: rows.clone(),
-            times: None,
+            product: None,
         };
         Ok(planes.map(item).collect())
     }
 
-    /// The work items that decode these rows of the tensor `target`, one range behind the other; what it says of rows is not looked at.
+    /// The work items that decode these rows of the tensor `item`, one range behind the other; what it says of rows is not looked at.
     pub fn runs(
         &self,
-        target: &Target,
+        item: &DecodeItem,
         runs: &[Range<usize>],
         addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
-        let whole = self.items(&Target { rows: None, ..target.clone() }, addresses)?;
+        let whole = self.items(&DecodeItem { rows: None, ..item.clone() }, addresses)?;
         let Some(WorkItem { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
         let row_bytes = plan.matrix.2 * kind.bytes();
         let mut items = Vec::with_capacity(runs.len() * whole.len());
-        let mut out = target.out;
+        let mut out = item.out;
         for run in runs {
             let rows = checked_rows(plan, Some(run))?;
             items.extend(whole.iter().map(|item| WorkItem { out, rows: rows.clone(), ..item.clone() }));
@@ -149,82 +149,87 @@ impl Tensors {
     }
 
     /// Targets that decode these rows, one for each range.
-    pub fn run_targets(&self, target: &Target, runs: &[Range<usize>]) -> Result<Vec<Target>> {
-        let plan = &self.plans[self.find(&target.name)?];
-        let row_bytes = plan.matrix.2 * plan.output(target.dtype)?.bytes();
-        let mut out = target.out;
+    pub fn run_items(&self, item: &DecodeItem, runs: &[Range<usize>]) -> Result<Vec<DecodeItem>> {
+        let plan = &self.plans[self.find(&item.name)?];
+        let row_bytes = plan.matrix.2 * plan.output(item.dtype)?.bytes();
+        let mut out = item.out;
         let each = runs.iter().map(|run| {
             let rows = checked_rows(plan, Some(run))?;
             let next = out.wrapping_add((rows.len() * row_bytes) as u64);
-            Ok(Target { rows: Some(rows), out: std::mem::replace(&mut out, next), ..target.clone() })
+            Ok(DecodeItem { rows: Some(rows), out: std::mem::replace(&mut out, next), ..item.clone() })
         });
         each.collect()
     }
 
-    /// The work of products with these matrices together: targets without addresses, and the places of their results.
+    /// The work of products with these matrices together: items without addresses, and the places of their results.
     ///
     /// `multiplies` tells of which dtypes the device's kernels multiply vectors.
     ///
     /// # Errors
     /// A tensor was not planned, cannot be multiplied with as it is stored, or not in that dtype.
-    pub fn factors(&self, factors: &[Factor], multiplies: impl Fn(Dtype) -> bool) -> Result<Vec<(Target, Times)>> {
-        self.check_parts(factors)?;
+    pub fn products(
+        &self,
+        items: &[ProductItem],
+        multiplies: impl Fn(Dtype) -> bool,
+    ) -> Result<Vec<(DecodeItem, ProductOutput)>> {
+        self.check_parts(items)?;
         let mut before = 0u32;
-        let each = factors.iter().map(|factor| {
-            let plan = &self.plans[self.find(&factor.name)?];
+        let each = items.iter().map(|item| {
+            let plan = &self.plans[self.find(&item.name)?];
             let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
             if let Some(why) = can_fuse(plan) {
                 let what = format!("no kernel multiplies with it as it is stored: {why}");
                 return refuse(what, "decode it, and multiply with what that gives");
             }
-            if !matches!(factor.dtype, Dtype::F16 | Dtype::BF16) || !multiplies(factor.dtype) {
-                let what = format!("no kernel of this device multiplies vectors of {}", factor.dtype);
+            if !matches!(item.dtype, Dtype::F16 | Dtype::BF16) || !multiplies(item.dtype) {
+                let what = format!("no kernel of this device multiplies vectors of {}", item.dtype);
                 return refuse(what, "use F16, or BF16 on devices of compute capability 8.0 and later");
             }
-            let rows = checked_rows(plan, factor.rows.as_ref())?.len() as u32;
-            let part = match factor.part {
-                FactorPart::Result => abi::PART_RESULT,
-                FactorPart::Gate => abi::PART_GATE,
-                FactorPart::Value => abi::PART_UP,
+            let rows = checked_rows(plan, item.rows.as_ref())?.len() as u32;
+            let part = match item.part {
+                ProductPart::Result => abi::PART_RESULT,
+                ProductPart::Gate => abi::PART_GATE,
+                ProductPart::Up => abi::PART_UP,
             };
-            if factor.vector >= Vectors::MOST {
-                let (vector, most) = (factor.vector, Vectors::MOST);
+            if item.vector >= Vectors::MOST {
+                let (vector, most) = (item.vector, Vectors::MOST);
                 let what = format!("vector {vector} of calls that have {most} at most");
                 return refuse(what, "multiply in several calls");
             }
-            let times = Times { bias: factor.bias, before, stride: rows, place: 0, part, vector: factor.vector as u32 };
-            // Gates give their results with the values behind them.
-            let rows = if factor.part == FactorPart::Gate { 0 } else { rows };
+            let product =
+                ProductOutput { bias: item.bias, before, stride: rows, place: 0, part, vector: item.vector as u32 };
+            // A gate gives its results with the up projection behind it.
+            let rows = if item.part == ProductPart::Gate { 0 } else { rows };
             before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {
                 Error::input("products of more than 2^31 rows").advice("multiply with fewer tensors at once")
             })?;
-            let target = Target { name: factor.name.clone(), out: 0, dtype: factor.dtype, rows: factor.rows.clone() };
-            Ok((target, times))
+            let item = DecodeItem { name: item.name.clone(), out: 0, dtype: item.dtype, rows: item.rows.clone() };
+            Ok((item, product))
         });
         each.collect()
     }
 
-    /// Gates are followed by their values, and nothing else is launched with them: both are all rows of matrices of
+    /// A gate is followed by its up projection, and nothing else is launched with them: both are all rows of matrices of
     /// one shape, or as many rows of one matrix.
-    fn check_parts(&self, factors: &[Factor]) -> Result<()> {
-        if factors.iter().all(|f| f.part == FactorPart::Result) {
+    fn check_parts(&self, items: &[ProductItem]) -> Result<()> {
+        if items.iter().all(|f| f.part == ProductPart::Result) {
             return Ok(());
         }
-        let plan = |f: &Factor| Ok::<_, Error>(&self.plans[self.find(&f.name)?]);
-        if let [gate, value] = factors
-            && (gate.part, value.part) == (FactorPart::Gate, FactorPart::Value)
-            && plan(gate)?.matrix == plan(value)?.matrix
+        let plan = |f: &ProductItem| Ok::<_, Error>(&self.plans[self.find(&f.name)?]);
+        if let [gate, up] = items
+            && (gate.part, up.part) == (ProductPart::Gate, ProductPart::Up)
+            && plan(gate)?.matrix == plan(up)?.matrix
             && plan(gate)?.matrix.0 == 1
-            && match (&gate.rows, &value.rows) {
+            && match (&gate.rows, &up.rows) {
                 (None, None) => true,
-                (Some(a), Some(b)) => gate.name == value.name && a.len() == b.len(),
+                (Some(a), Some(b)) => gate.name == up.name && a.len() == b.len(),
                 _ => false,
             }
         {
             return Ok(());
         }
         Err(Error::input("gates and values come as a pair: matrices of one shape, one behind the other, and no others")
-            .tensor(plan(&factors[0])?.name())
+            .tensor(plan(&items[0])?.name())
             .advice("prepare them apart"))
     }
 
@@ -253,7 +258,7 @@ impl Tensors {
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));
         }
-        self.items(&Target { name: name.to_owned(), out: 0, dtype, rows: None }, addresses)
+        self.items(&DecodeItem { name: name.to_owned(), out: 0, dtype, rows: None }, addresses)
     }
 
     pub fn output_bytes(&self, name: &str, dtype: Dtype) -> Result<usize> {

@@ -7,7 +7,7 @@ use super::decoder::{Batch, GpuDecoder};
 use super::device::Device;
 use super::options::GpuOptions;
 use super::stream::{Event, Stream};
-use super::task::Target;
+use super::work_item::DecodeItem;
 use crate::decode::Container;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -86,7 +86,7 @@ impl TimedDecoder {
         let batches = names
             .into_iter()
             .zip(dtypes)
-            .map(|(name, dtype)| decoder.prepare(&[Target { name, out: output.ptr(), dtype, rows: None }]))
+            .map(|(name, dtype)| decoder.prepare(&[DecodeItem { name, out: output.ptr(), dtype, rows: None }]))
             .collect::<Result<Vec<_>>>()?;
         let events = (0..=batches.len().min(GROUP)).map(|_| Event::with_timing(device)).collect::<Result<Vec<_>>>()?;
         let stream = Stream::new(device)?;

@@ -13,7 +13,7 @@ use super::nvcomp::{DeviceBatch, Nvcomp};
 use super::options::GpuOptions;
 use super::plan::{Limits, Method, Part, filter_code};
 use super::stream::{Event, Stream};
-use super::task::{
+use super::work_item::{
     UTIL_THREADS, WorkItem, elements_of, grid_for, part_item, parts_batches, symbols_batch, symbols_item,
 };
 use crate::coder::Filter;

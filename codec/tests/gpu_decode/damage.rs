@@ -182,12 +182,12 @@ fn damage_is_found_as_the_oracle_finds_it() {
             let n = verdicts.iter().filter(|v| !v.accepted).count();
             let wants: Vec<Want> = verdicts.iter().map(|v| v.want.clone()).collect();
             let mut outputs = Outputs::new(&mut rig, &wants);
-            let targets = outputs.targets(&wants);
+            let items = outputs.items(&wants);
 
             // All of them in a few launches.
             outputs.poison(&mut rig.rng, &rig.stream);
             // SAFETY: the outputs outlive the work, which `check` waits for.
-            unsafe { decoder.decode(&targets, &rig.stream) }.unwrap();
+            unsafe { decoder.decode(&items, &rig.stream) }.unwrap();
             match decoder.check(&rig.stream) {
                 Ok(()) => assert_eq!(n, 0, "{what}: nothing is reported"),
                 Err(e) => {
@@ -203,9 +203,9 @@ fn damage_is_found_as_the_oracle_finds_it() {
 
             // One by one, to see the verdict on each.
             outputs.poison(&mut rig.rng, &rig.stream);
-            for (target, v) in targets.iter().zip(&verdicts) {
+            for (item, v) in items.iter().zip(&verdicts) {
                 // SAFETY: as above.
-                unsafe { decoder.decode(std::slice::from_ref(target), &rig.stream) }.unwrap();
+                unsafe { decoder.decode(std::slice::from_ref(item), &rig.stream) }.unwrap();
                 let checked = decoder.check(&rig.stream);
                 let name = &v.want.name;
                 match checked {
@@ -274,7 +274,7 @@ fn damage_outside_of_a_slice_is_not_reported() {
             let mut outputs = Outputs::new(&mut rig, &within);
             outputs.poison(&mut rig.rng, &rig.stream);
             // SAFETY: the output outlives the work, which `check` waits for.
-            unsafe { decoder.decode(&outputs.targets(&within), &rig.stream) }.unwrap();
+            unsafe { decoder.decode(&outputs.items(&within), &rig.stream) }.unwrap();
             assert_eq!(decoder.check(&rig.stream).is_err(), damaged.is_err(), "{coder} {layout}");
             outputs.contents(&rig.stream, "rows with damage");
         }

@@ -73,7 +73,7 @@ fn corrupt_files_are_refused_as_by_the_oracle() {
                         let mut outputs = crate::rig::Outputs::new(&mut rig, &want);
                         outputs.poison(&mut rig.rng, &rig.stream);
                         // SAFETY: the output outlives the work, which `check` waits for.
-                        unsafe { decoder.decode(&outputs.targets(&want), &rig.stream) }.unwrap();
+                        unsafe { decoder.decode(&outputs.items(&want), &rig.stream) }.unwrap();
                         let e = decoder.check(&rig.stream).expect_err(&what);
                         assert_eq!(
                             (e.kind(), e.tensor_name()),

@@ -30,11 +30,11 @@ fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
             }
             let mut outputs = Outputs::new(rig, &wants);
             outputs.poison(&mut rig.rng, &stream);
-            let targets = outputs.targets(&wants);
-            // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
+            let items = outputs.items(&wants);
+            // SAFETY: the outputs hold the items and outlive the work, which `check` waits for.
             unsafe {
-                decoder.decode(&targets[..targets.len() / 2], &stream).unwrap();
-                decoder.decode(&targets[targets.len() / 2..], &stream).unwrap();
+                decoder.decode(&items[..items.len() / 2], &stream).unwrap();
+                decoder.decode(&items[items.len() / 2..], &stream).unwrap();
             }
             decoder.check(&stream).unwrap();
             outputs.assert_equal(&wants, &stream, &format!("{what}, ring of {ring}"));

@@ -66,7 +66,7 @@ fn compare(rig: &mut Rig, container: &Container, what: &str) -> usize {
                     let want = [Want { name: info.name.clone(), dtype, rows: None, bytes }];
                     let mut outputs = Outputs::new(rig, &want);
                     outputs.poison(&mut rig.rng, &rig.stream);
-                    let out = outputs.targets(&want).remove(0).out;
+                    let out = outputs.items(&want).remove(0).out;
                     let what = format!("{count} rows of {} as {dtype}, {residency:?}, {what}", info.name);
                     // SAFETY: numbers and output outlive the work, which `check` waits for; the output has room for all rows.
                     unsafe { lookup.look_up(RowIds { ptr: ids.ptr(), count, wide }, out, &rig.stream) }

@@ -183,8 +183,8 @@ fn tensors_from_the_host_equal_the_oracle() {
                 shuffle(&mut rig.rng, &mut wants);
                 let mut outputs = Outputs::new(&mut rig, &wants);
                 outputs.poison(&mut rig.rng, &stream);
-                // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
-                unsafe { decoder.decode(&outputs.targets(&wants), &stream) }.unwrap();
+                // SAFETY: the outputs hold the items and outlive the work, which `check` waits for.
+                unsafe { decoder.decode(&outputs.items(&wants), &stream) }.unwrap();
                 decoder.check(&stream).unwrap();
                 outputs.assert_equal(&wants, &stream, &format!("lossless {coder}, ring of {ring}"));
             }

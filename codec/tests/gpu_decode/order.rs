@@ -1,6 +1,6 @@
 //! Work that follows other work, runs beside it, or is replayed from a CUDA graph.
 
-use wcodec::gpu::{DeviceBuffer, Event, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{DecodeItem, DeviceBuffer, Event, GpuDecoder, GpuOptions, Stream};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource};
 
 use crate::data::{self, KINDS};
@@ -38,7 +38,7 @@ fn work_in_a_stream_is_done_in_order() {
             let options = GpuOptions { overlap, ..Default::default() };
             let decoder = GpuDecoder::new(&rig.device, &container, &[], &options).unwrap();
             let mut outputs = Outputs::new(&mut rig, &wants);
-            let batch = decoder.prepare(&outputs.targets(&wants)).unwrap();
+            let batch = decoder.prepare(&outputs.items(&wants)).unwrap();
             for round in 0..20 {
                 // The decode must overwrite the fill, and must be complete when the next fill begins.
                 outputs.poison(&mut rig.rng, &rig.stream);
@@ -72,10 +72,10 @@ fn decoding_over_what_was_decoded() {
         for i in (0..30).map(|_| rig.rng.below(8)).collect::<Vec<_>>() {
             let other = Want { name: infos[i].name.clone(), ..want.clone() };
             // SAFETY: the output outlives the work, which `check` waits for.
-            unsafe { decoder.decode(&outputs.targets(&[other]), &rig.stream) }.unwrap();
+            unsafe { decoder.decode(&outputs.items(&[other]), &rig.stream) }.unwrap();
         }
         // SAFETY: as above.
-        unsafe { decoder.decode(&outputs.targets(std::slice::from_ref(&want)), &rig.stream) }.unwrap();
+        unsafe { decoder.decode(&outputs.items(std::slice::from_ref(&want)), &rig.stream) }.unwrap();
         decoder.check(&rig.stream).unwrap();
         outputs.assert_equal(std::slice::from_ref(&want), &rig.stream, &format!("round {round}"));
     }
@@ -98,7 +98,7 @@ fn two_streams_at_once() {
                 outputs.poison(&mut rig.rng, stream);
                 for _ in 0..3 {
                     // SAFETY: the outputs outlive the work, which `check` waits for.
-                    unsafe { decoder.decode(&outputs.targets(&wants), stream) }.unwrap();
+                    unsafe { decoder.decode(&outputs.items(&wants), stream) }.unwrap();
                 }
             }
             for (i, (outputs, stream)) in outputs.iter().zip(&streams).enumerate() {
@@ -125,7 +125,7 @@ fn threads_share_a_decoder() {
                 for round in 0..10 {
                     outputs.poison(&mut rng, &stream);
                     // SAFETY: the outputs outlive the work, which `check` waits for.
-                    unsafe { decoder.decode(&outputs.targets(wants), &stream) }.unwrap();
+                    unsafe { decoder.decode(&outputs.items(wants), &stream) }.unwrap();
                     decoder.check(&stream).unwrap();
                     outputs.assert_equal(wants, &stream, &format!("thread {i} round {round}"));
                 }
@@ -145,7 +145,7 @@ fn replay(coder: Coder, layout: Layout, zstd_scratch: usize) {
     let options = GpuOptions { zstd_scratch: Some(zstd_scratch), ..Default::default() };
     let decoder = GpuDecoder::new(&rig.device, &container, &[], &options).unwrap();
     let mut outputs = Outputs::new(&mut rig, &wants);
-    let batch = decoder.prepare(&outputs.targets(&wants)).unwrap();
+    let batch = decoder.prepare(&outputs.items(&wants)).unwrap();
     outputs.poison(&mut rig.rng, &rig.stream);
     let graph = Graph::capture(&rig.stream, || {
         // SAFETY: the outputs and the decoder outlive the graph.
@@ -205,12 +205,12 @@ fn batches_and_single_calls_take_turns() {
     let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
     let wants = wants(&mut rig, &container);
     let mut outputs = Outputs::new(&mut rig, &wants);
-    let targets = outputs.targets(&wants);
+    let items = outputs.items(&wants);
     outputs.poison(&mut rig.rng, &rig.stream);
-    let batches: Vec<_> = targets.chunks(7).map(|t| decoder.prepare(t).unwrap()).collect();
+    let batches: Vec<_> = items.chunks(7).map(|t| decoder.prepare(t).unwrap()).collect();
     let scratch = DeviceBuffer::new(&rig.device, 80 * 256 * 4).unwrap();
     for batch in &batches {
-        let single = Target { name: "w3".to_owned(), out: scratch.ptr(), dtype: Dtype::F32, rows: None };
+        let single = DecodeItem { name: "w3".to_owned(), out: scratch.ptr(), dtype: Dtype::F32, rows: None };
         // SAFETY: the outputs and the decoder outlive the work, which `check` waits for.
         unsafe {
             decoder.decode(&[single], &rig.stream).unwrap();
@@ -231,7 +231,7 @@ fn streams_and_graphs_of_zstd_do_not_share_scratch() {
     let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
     let streams: Vec<Stream> = (0..4).map(|_| Stream::new(&rig.device).unwrap()).collect();
     let mut outputs: Vec<Outputs> = (0..4).map(|_| Outputs::new(&mut rig, &wants)).collect();
-    let batches: Vec<_> = outputs.iter().map(|o| decoder.prepare(&o.targets(&wants)).unwrap()).collect();
+    let batches: Vec<_> = outputs.iter().map(|o| decoder.prepare(&o.items(&wants)).unwrap()).collect();
     // SAFETY: the outputs outlive the graphs and all work, which `check` waits for.
     let run = |i: usize| unsafe { batches[i].launch(&streams[i]) };
     let graphs: Vec<Graph> = (0..2).map(|i| Graph::capture(&streams[i], || run(i)).unwrap()).collect();
@@ -283,7 +283,7 @@ fn graphs_keep_what_they_read() {
             let before = rig.device.memory().unwrap().0;
             let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
             // SAFETY: the outputs outlive the graph.
-            let work = || unsafe { decoder.decode(&outputs.targets(&wants), &rig.stream) };
+            let work = || unsafe { decoder.decode(&outputs.items(&wants), &rig.stream) };
             let graph = Graph::capture(&rig.stream, work).unwrap();
             drop(decoder);
             // The freed memory would be reused and overwritten here.

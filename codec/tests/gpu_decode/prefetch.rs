@@ -27,7 +27,7 @@ fn batches(rig: &mut Rig, decoder: &HostDecoder, wants: &[Want], per: usize) -> 
         .chunks(per)
         .map(|wants| {
             let outputs = Outputs::new(rig, wants);
-            let batch = decoder.prepare(&outputs.targets(wants)).unwrap();
+            let batch = decoder.prepare(&outputs.items(wants)).unwrap();
             (wants.to_vec(), outputs, batch)
         })
         .collect()
@@ -59,7 +59,7 @@ fn check(rig: &mut Rig, options: &EncodeOptions, what: &str) {
                     // Prefetched and not launched yet.
                     all[rig.rng.below(all.len())].2.prefetch().unwrap();
                 }
-                // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
+                // SAFETY: the outputs hold the items and outlive the work, which `check` waits for.
                 unsafe { all[i].2.launch(&stream).unwrap() };
             }
             decoder.check(&stream).unwrap();
@@ -122,7 +122,7 @@ fn rows_need_only_their_own_bytes() {
             }
             for i in 0..all.len() {
                 all.iter().skip(i).take(2).for_each(|(_, _, next)| next.prefetch().unwrap());
-                // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
+                // SAFETY: the outputs hold the items and outlive the work, which `check` waits for.
                 unsafe { all[i].2.launch(&stream).unwrap() };
             }
             decoder.check(&stream).unwrap();
@@ -152,7 +152,7 @@ fn batches_and_decoders_that_are_dropped_early() {
             outputs.poison(&mut rig.rng, &stream);
         }
         for (_, _, batch) in &all {
-            // SAFETY: the outputs hold the targets and outlive the work, which is waited for below.
+            // SAFETY: the outputs hold the items and outlive the work, which is waited for below.
             unsafe { batch.launch(&stream).unwrap() };
         }
         // Batches keep the parts of the decoder that they need, until they are dropped with copies in flight.
@@ -181,7 +181,7 @@ fn several_streams_share_the_ring() {
     }
     for i in 0..all.len() {
         all.iter().skip(i + 1).take(2).for_each(|(_, _, next)| next.prefetch().unwrap());
-        // SAFETY: the outputs hold the targets and outlive the work, which is waited for below.
+        // SAFETY: the outputs hold the items and outlive the work, which is waited for below.
         unsafe { all[i].2.launch(&streams[i % 3]).unwrap() };
     }
     streams.iter().for_each(|s| s.synchronize().unwrap());

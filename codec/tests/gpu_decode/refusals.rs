@@ -1,6 +1,6 @@
 //! Invalid calls.
 
-use wcodec::gpu::{DeviceBuffer, GpuDecoder, GpuOptions, Target};
+use wcodec::gpu::{DecodeItem, DeviceBuffer, GpuDecoder, GpuOptions};
 use wcodec::{Container, Dtype, EncodeOptions, ErrorKind, MemorySource};
 
 use crate::data;
@@ -20,31 +20,31 @@ fn what_cannot_be_decoded_is_refused() {
     let container = container(&mut rig);
     let decoder = GpuDecoder::new(&rig.device, &container, &[], &GpuOptions::default()).unwrap();
     let buffer = DeviceBuffer::new(&rig.device, 3 * 40 * 256 * 4).unwrap();
-    let good = Target { name: "w".to_owned(), out: buffer.ptr(), dtype: Dtype::F16, rows: None };
+    let good = DecodeItem { name: "w".to_owned(), out: buffer.ptr(), dtype: Dtype::F16, rows: None };
     let mut wrong = vec![
-        (Target { name: "nobody".to_owned(), ..good.clone() }, "'nobody'"),
-        (Target { dtype: Dtype::U8, ..good.clone() }, "U8"),
-        (Target { dtype: Dtype::F64, ..good.clone() }, "F64"),
-        (Target { name: "norm".to_owned(), ..good.clone() }, "F16"),
-        (Target { out: buffer.ptr() + 1, ..good.clone() }, "an output at"),
-        (Target { out: buffer.ptr() + 2, dtype: Dtype::F32, ..good.clone() }, "an output at"),
+        (DecodeItem { name: "nobody".to_owned(), ..good.clone() }, "'nobody'"),
+        (DecodeItem { dtype: Dtype::U8, ..good.clone() }, "U8"),
+        (DecodeItem { dtype: Dtype::F64, ..good.clone() }, "F64"),
+        (DecodeItem { name: "norm".to_owned(), ..good.clone() }, "F16"),
+        (DecodeItem { out: buffer.ptr() + 1, ..good.clone() }, "an output at"),
+        (DecodeItem { out: buffer.ptr() + 2, dtype: Dtype::F32, ..good.clone() }, "an output at"),
     ];
     // Matrices of 40 rows: strips begin at 0, 16, 32, 40, 56 and so on.
     let ranges = [0..121, 5..16, 0..41, 16..48, 48..80, 120..121, usize::MAX - 1..usize::MAX];
-    wrong.extend(ranges.map(|r| (Target { rows: Some(r), ..good.clone() }, "rows")));
+    wrong.extend(ranges.map(|r| (DecodeItem { rows: Some(r), ..good.clone() }, "rows")));
     #[allow(clippy::reversed_empty_ranges)]
-    wrong.push((Target { rows: Some(32..16), ..good.clone() }, "rows"));
-    wrong.push((Target { name: "t".to_owned(), rows: Some(0..16), ..good.clone() }, "transposed"));
-    for (target, words) in wrong {
-        let e = decoder.prepare(std::slice::from_ref(&target)).expect_err("it is wrong");
-        assert_eq!(e.kind(), ErrorKind::Input, "{target:?}: {e}");
-        assert!(e.to_string().contains(words), "{target:?}: {e}");
-        // A valid target beside it does not help.
-        decoder.prepare(&[good.clone(), target]).expect_err("it is wrong");
+    wrong.push((DecodeItem { rows: Some(32..16), ..good.clone() }, "rows"));
+    wrong.push((DecodeItem { name: "t".to_owned(), rows: Some(0..16), ..good.clone() }, "transposed"));
+    for (item, words) in wrong {
+        let e = decoder.prepare(std::slice::from_ref(&item)).expect_err("it is wrong");
+        assert_eq!(e.kind(), ErrorKind::Input, "{item:?}: {e}");
+        assert!(e.to_string().contains(words), "{item:?}: {e}");
+        // A valid item beside it does not help.
+        decoder.prepare(&[good.clone(), item]).expect_err("it is wrong");
     }
     assert!(decoder.output_bytes("w", Dtype::U8).is_err() && decoder.output_bytes("nobody", Dtype::I8).is_err());
     // Empty work is not an error.
-    let nothing = [Target { rows: Some(16..16), ..good.clone() }, Target { rows: Some(120..120), ..good }];
+    let nothing = [DecodeItem { rows: Some(16..16), ..good.clone() }, DecodeItem { rows: Some(120..120), ..good }];
     // SAFETY: nothing is written.
     unsafe {
         decoder.decode(&nothing, &rig.stream).unwrap();

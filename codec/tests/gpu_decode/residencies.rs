@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use wcodec::gpu::{GpuOptions, Residency, Stream, Target, TensorDecoder};
+use wcodec::gpu::{DecodeItem, GpuOptions, Residency, Stream, TensorDecoder};
 use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource};
 
 use crate::data;
@@ -43,12 +43,12 @@ fn check(rig: &mut Rig, coder: Coder, layout: Layout) {
             shuffle(&mut rig.rng, &mut wants);
             let mut outputs = Outputs::new(rig, &wants);
             outputs.poison(&mut rig.rng, &stream);
-            let targets = outputs.targets(&wants);
-            let batch = decoder.prepare(&targets[..targets.len() / 2]).unwrap();
+            let items = outputs.items(&wants);
+            let batch = decoder.prepare(&items[..items.len() / 2]).unwrap();
             batch.prefetch().unwrap();
-            // SAFETY: the outputs hold the targets and outlive the work, which `check` waits for.
+            // SAFETY: the outputs hold the items and outlive the work, which `check` waits for.
             unsafe {
-                decoder.decode(&targets[targets.len() / 2..], &stream).unwrap();
+                decoder.decode(&items[items.len() / 2..], &stream).unwrap();
                 batch.launch(&stream).unwrap();
             }
             decoder.check(&stream).unwrap();
@@ -93,9 +93,9 @@ fn runs_of_rows_are_those_of_the_whole() {
             let want = [Want { name: "w".to_owned(), dtype: Dtype::F32, rows: None, bytes }];
             let mut outputs = Outputs::new(&mut rig, &want);
             outputs.poison(&mut rig.rng, &rig.stream);
-            let target = Target { rows: None, ..outputs.targets(&want).remove(0) };
+            let item = DecodeItem { rows: None, ..outputs.items(&want).remove(0) };
             // SAFETY: the output has room for all rows and outlives the work, which `check` waits for.
-            unsafe { decoder.decode_runs(&target, &runs, &rig.stream) }.unwrap();
+            unsafe { decoder.decode_runs(&item, &runs, &rig.stream) }.unwrap();
             decoder.check(&rig.stream).unwrap();
             outputs.assert_equal(&want, &rig.stream, &format!("{residency:?}, ring of {ring}"));
         }

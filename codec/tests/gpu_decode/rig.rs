@@ -8,7 +8,7 @@ use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use wcodec::gpu::nvcomp::Nvcomp;
-use wcodec::gpu::{Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{DecodeItem, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream};
 use wcodec::{Container, DecodeOptions, Dtype, Isa, Result, TensorInfo};
 
 use crate::common::{self, Rng};
@@ -80,9 +80,9 @@ impl Rig {
     pub fn compare(&mut self, decoder: &GpuDecoder, wants: &[Want], what: &str) {
         let mut outputs = Outputs::new(self, wants);
         outputs.poison(&mut self.rng, &self.stream);
-        let targets = outputs.targets(wants);
+        let items = outputs.items(wants);
         // SAFETY: the outputs outlive the work, which `check` waits for, and have the right sizes.
-        unsafe { decoder.decode(&targets, &self.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
+        unsafe { decoder.decode(&items, &self.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
         decoder.check(&self.stream).unwrap_or_else(|e| panic!("{what}: {e}"));
         outputs.assert_equal(wants, &self.stream, what);
     }
@@ -221,14 +221,14 @@ impl Outputs {
         self.buffer.fill(self.poison, stream).unwrap();
     }
 
-    pub fn targets(&self, wants: &[Want]) -> Vec<Target> {
-        let target = |(place, w): (&Range<usize>, &Want)| Target {
+    pub fn items(&self, wants: &[Want]) -> Vec<DecodeItem> {
+        let item = |(place, w): (&Range<usize>, &Want)| DecodeItem {
             name: w.name.clone(),
             out: self.buffer.ptr() + place.start as u64,
             dtype: w.dtype,
             rows: w.rows.clone(),
         };
-        self.places.iter().zip(wants).map(target).collect()
+        self.places.iter().zip(wants).map(item).collect()
     }
 
     /// Contents of all outputs, whose guards must be unchanged.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use wcodec::gpu::{GpuDecoder, GpuOptions, Target};
+use wcodec::gpu::{DecodeItem, GpuDecoder, GpuOptions};
 use wcodec::{Container, Dtype, EncodeOptions, MemorySource, TensorInfo};
 
 use crate::common::Rng;
@@ -126,15 +126,15 @@ fn runs_of_rows_lie_one_behind_the_other() {
             let what = format!("{} runs of {}, {coder} {layout}", runs.len(), info.name);
             let mut outputs = Outputs::new(&mut rig, &want);
             outputs.poison(&mut rig.rng, &rig.stream);
-            let target = outputs.targets(&want).remove(0);
+            let item = outputs.items(&want).remove(0);
             // SAFETY: the output outlives the work, which `check` waits for, and has room for all rows.
-            unsafe { decoder.decode_runs(&target, &runs, &rig.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
+            unsafe { decoder.decode_runs(&item, &runs, &rig.stream) }.unwrap_or_else(|e| panic!("{what}: {e}"));
             decoder.check(&rig.stream).unwrap();
             outputs.assert_equal(&want, &rig.stream, &what);
         }
-        let target = Target { name: names[0].clone(), out: 0, dtype: Dtype::F32, rows: None };
+        let item = DecodeItem { name: names[0].clone(), out: 0, dtype: Dtype::F32, rows: None };
         // SAFETY: nothing is written.
-        let wrong = unsafe { decoder.decode_runs(&target, std::slice::from_ref(&(0..usize::MAX)), &rig.stream) };
+        let wrong = unsafe { decoder.decode_runs(&item, std::slice::from_ref(&(0..usize::MAX)), &rig.stream) };
         assert_eq!(wrong.expect_err("there are no such rows").kind(), wcodec::ErrorKind::Input);
     }
 }

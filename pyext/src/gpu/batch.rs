@@ -1,4 +1,4 @@
-//! Targets whose launches are ready.
+//! Items whose launches are ready.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use super::epilogue::Epilogue;
 use super::{crate_stream, named};
 use crate::progress::{detached, run};
 
-/// Targets whose launches are ready; `wcodec.DecodeBatch` is the class for users. It keeps the decoder's memory alive, and the
+/// Items whose launches are ready; `wcodec.DecodeBatch` is the class for users. It keeps the decoder's memory alive, and the
 /// Python half keeps the outputs.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct DecodeBatch {

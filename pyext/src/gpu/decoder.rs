@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Batch, Device, Residency, Target};
+use wcodec::gpu::{Batch, DecodeItem, Device, Residency};
 use wcodec::{Cancel, Dtype, Result};
 
 use super::batch::DecodeBatch;
 use super::lookup::RowLookup;
-use super::{Options, PyFactor, PyTarget, crate_factors, crate_stream, crate_targets, named};
+use super::{Options, PyDecodeItem, PyProductItem, crate_stream, decode_items, named, product_items};
 use crate::container::Container;
 use crate::errors::to_py;
 use crate::progress::{detached, run};
@@ -40,8 +40,8 @@ impl TensorDecoder {
         }
     }
 
-    fn targets(&self, targets: Vec<PyTarget>) -> Result<Vec<Target>> {
-        crate_targets(targets, |name, rows| self.decoder.rows_of(name, rows))
+    fn items(&self, items: Vec<PyDecodeItem>) -> Result<Vec<DecodeItem>> {
+        decode_items(items, |name, rows| self.decoder.rows_of(name, rows))
     }
 
     fn batch(&self, py: Python<'_>, prepare: impl FnOnce() -> Result<Batch> + Send) -> PyResult<DecodeBatch> {
@@ -89,13 +89,13 @@ impl TensorDecoder {
         })
     }
 
-    /// Puts the decoding of `targets` into the stream.
-    fn decode(&self, py: Python<'_>, targets: Vec<PyTarget>, stream: usize) -> PyResult<()> {
+    /// Puts the decoding of `items` into the stream.
+    fn decode(&self, py: Python<'_>, items: Vec<PyDecodeItem>, stream: usize) -> PyResult<()> {
         self.put(py, |cancel| {
-            let targets = self.targets(targets)?;
+            let items = self.items(items)?;
             // SAFETY: The Python half has checked device, shape and dtype of the outputs, and has told torch that the stream uses
             // them.
-            unsafe { self.decoder.decode_until(&targets, &crate_stream(self.decoder.device(), stream), cancel) }
+            unsafe { self.decoder.decode_until(&items, &crate_stream(self.decoder.device(), stream), cancel) }
         })
     }
 
@@ -103,39 +103,39 @@ impl TensorDecoder {
     fn decode_rows(
         &self,
         py: Python<'_>,
-        target: (String, u64, String),
+        item: (String, u64, String),
         runs: Vec<(usize, usize)>,
         stream: usize,
     ) -> PyResult<()> {
-        let (name, out, dtype) = target;
+        let (name, out, dtype) = item;
         self.put(py, |cancel| {
             let runs = runs.iter().map(|&(begin, end)| self.decoder.rows_of(&name, begin..end));
             let runs = runs.collect::<Result<Vec<_>>>()?;
-            let target = Target { name, out, dtype: Dtype::from_name(&dtype)?, rows: None };
+            let item = DecodeItem { name, out, dtype: Dtype::from_name(&dtype)?, rows: None };
             let stream = crate_stream(self.decoder.device(), stream);
             // SAFETY: As in `decode`.
-            unsafe { self.decoder.decode_runs_until(&target, &runs, &stream, cancel) }
+            unsafe { self.decoder.decode_runs_until(&item, &runs, &stream, cancel) }
         })
     }
 
-    /// Fixes addresses and launches for `targets`, to be launched again and again.
-    fn prepare(&self, py: Python<'_>, targets: Vec<PyTarget>) -> PyResult<DecodeBatch> {
-        self.batch(py, || self.decoder.prepare(&self.targets(targets)?))
+    /// Fixes addresses and launches for `items`, to be launched again and again.
+    fn prepare(&self, py: Python<'_>, items: Vec<PyDecodeItem>) -> PyResult<DecodeBatch> {
+        self.batch(py, || self.decoder.prepare(&self.items(items)?))
     }
 
-    /// Fixes launches for products of vectors of `dtype` with these matrices, together. `gated`: they are gates and values in turn, which give
-    /// results together.
-    #[pyo3(signature = (factors, dtype, gated = false))]
+    /// Fixes launches for products of vectors of `dtype` with these matrices, together. `gated`: they are gate and up projections in turn,
+    /// which give results together.
+    #[pyo3(signature = (items, dtype, gated = false))]
     fn prepare_products(
         &self,
         py: Python<'_>,
-        factors: Vec<PyFactor>,
+        items: Vec<PyProductItem>,
         dtype: &str,
         gated: bool,
     ) -> PyResult<DecodeBatch> {
         self.batch(py, || {
-            let factors = crate_factors(factors, dtype, gated, |name, rows| self.decoder.rows_of(name, rows))?;
-            self.decoder.prepare_products(&factors)
+            let items = product_items(items, dtype, gated, |name, rows| self.decoder.rows_of(name, rows))?;
+            self.decoder.prepare_products(&items)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use serde_json::json;
-use wcodec::gpu::{Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream, Target};
+use wcodec::gpu::{DecodeItem, Device, DeviceBuffer, GpuDecoder, GpuOptions, Stream};
 use wcodec::{AlignedBytes, Container, DecodeOptions, Dtype, ErrorKind, ProgressEvent, Result, TensorInfo};
 
 use super::Options;
@@ -80,10 +80,10 @@ fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Re
     let bytes = decoder.output_bytes(name, dtype)?;
     let buffer = DeviceBuffer::new(stream.device(), bytes)?;
     buffer.fill(POISON, stream)?;
-    let target = Target { name: name.to_owned(), out: buffer.ptr(), dtype, rows: None };
+    let item = DecodeItem { name: name.to_owned(), out: buffer.ptr(), dtype, rows: None };
     // SAFETY: The buffer has the size that the decoder tells. It is freed after `check` has waited for the work, and the
     // driver waits too.
-    unsafe { decoder.decode(&[target], stream)? };
+    unsafe { decoder.decode(&[item], stream)? };
     decoder.check(stream)?;
     let mut found = AlignedBytes::zeroed(bytes)?;
     buffer.download(0, &mut found, stream)?;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::gpu::device::Device;
 use crate::gpu::shared::{Bytes, Work};
 use crate::gpu::stream::Stream;
-use crate::gpu::task::Vectors;
+use crate::gpu::work_item::Vectors;
 
 /// Targets or products whose copies and launches are ready. It keeps the decoder's memory alive, and so does a graph that captures it.
 ///

@@ -13,7 +13,7 @@ use crate::gpu::launch::Lookups;
 use crate::gpu::residency::Home;
 use crate::gpu::shared::Bytes;
 use crate::gpu::stream::Stream;
-use crate::gpu::task::{RowIds, Target};
+use crate::gpu::work_item::{DecodeItem, RowIds};
 use crate::tensor::Dtype;
 
 /// Rows of a matrix, to be looked up again and again. It keeps the decoder's memory alive, and so does a graph that captures it.
@@ -25,7 +25,7 @@ pub struct Lookup {
     /// The ring for a tensor in the file.
     file: Option<Arc<Streaming>>,
     /// The tensor and its dtype.
-    target: Target,
+    item: DecodeItem,
     /// Bytes from one row of the output to the next.
     row_bytes: usize,
     /// The launches for a tensor that kernels read where it stays.
@@ -40,11 +40,11 @@ impl Lookup {
         let items = tensors.lookup_items(name, dtype, |i| inner.addresses(i))?;
         let row_bytes = items.first().map_or(0, |item| item.plan.row_bytes(item.kind));
         let work = shared.prepare_lookup(&items)?;
-        let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };
+        let item = DecodeItem { name: name.to_owned(), out: 0, dtype, rows: None };
         let home = inner.homes[number];
         let file = inner.streaming.clone().filter(|_| home == Home::Disk);
         let on_host = matches!(home, Home::Host(_));
-        Ok(Self { inner: inner.clone(), on_host, file, target, row_bytes, work })
+        Ok(Self { inner: inner.clone(), on_host, file, item, row_bytes, work })
     }
 
     /// Puts the looking up into the stream: rows of these numbers are written from `out` on, one behind the other, each as it is decoded with
@@ -104,7 +104,7 @@ impl Lookup {
     ) -> Result<()> {
         if stream.is_capturing()? {
             return Err(Error::input("rows of a tensor in the file cannot be looked up in a CUDA graph")
-                .tensor(&self.target.name)
+                .tensor(&self.item.name)
                 .advice("do it outside of the capture, or keep the tensor on the device or in the host's memory"));
         }
         self.work.check(ids, out)?;
@@ -117,7 +117,7 @@ impl Lookup {
         // SAFETY: as the caller promises.
         unsafe { read_device(ids.ptr, &mut numbers, stream)? };
         let lookup =
-            FileLookup::new(&self.inner.sources(streaming), &shared.tensors, &self.target, &ids.numbers(&numbers))?;
+            FileLookup::new(&self.inner.sources(streaming), &shared.tensors, &self.item, &ids.numbers(&numbers))?;
         let groups = streaming.batch(lookup.groups);
         // Otherwise the ring would take it that the order of what was prefetched for others is not the one that comes.
         let begun = streaming.prefetch(&groups);
@@ -129,7 +129,7 @@ impl Lookup {
                     Some(work) => work,
                     none => {
                         let place = |_| pieces[*piece].places(base);
-                        let items = shared.tensors.lookup_items(&self.target.name, self.target.dtype, place)?;
+                        let items = shared.tensors.lookup_items(&self.item.name, self.item.dtype, place)?;
                         none.insert(shared.prepare_lookup(&items)?)
                     }
                 };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::gpu::plan::{LookupLaunch, can_look_up};
-use crate::gpu::task::RowIds;
+use crate::gpu::work_item::RowIds;
 
 /// Numbers of rows of a matrix of `rows`, some of which it has not.
 pub fn some_ids(rng: &mut StdRng, rows: usize) -> Vec<i64> {

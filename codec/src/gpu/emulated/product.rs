@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductItem, ProductLaunch, Times, can_fuse, product_launches};
+use crate::gpu::plan::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
 use half::{bf16, f16};
 
 mod epilogue;
@@ -66,22 +66,22 @@ fn items<'a>(
     bias: Option<&Buffer>,
     strips: &dyn Fn(usize) -> Range<usize>,
     part: &dyn Fn(usize) -> u32,
-) -> (Vec<ProductItem<'a>>, usize) {
+) -> (Vec<ProductTiles<'a>>, usize) {
     let (mut items, mut before) = (Vec::new(), 0);
     for (i, t) in tensors.iter().enumerate() {
         let s = strips(t.plan.strips());
         let rows = t.plan.first_row(s.end) - t.plan.first_row(s.start);
         let tiles = t.in_tiles(0, s, kind);
         let bias = bias.map_or(0, Buffer::address);
-        let times = Times { bias, before, stride: rows as u32, place: 0, part: part(i), vector: 0 };
-        before += if times.part == abi::PART_GATE { 0 } else { rows as u32 };
-        items.push(ProductItem { tiles, times });
+        let product = ProductOutput { bias, before, stride: rows as u32, place: 0, part: part(i), vector: 0 };
+        before += if product.part == abi::PART_GATE { 0 } else { rows as u32 };
+        items.push(ProductTiles { tiles, product });
     }
     (items, before as usize)
 }
 
 /// The launches of items, and their kernels' names.
-pub fn launches(items: &[ProductItem<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
+pub fn launches(items: &[ProductTiles<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
     let most = *MOST_VECTORS.iter().find(|&&m| m >= count).unwrap();
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| a.key() == b.key()) {
@@ -146,7 +146,7 @@ fn multiply(
     let mut out = Buffer::new(rows * inputs.count * 2 + 2 * GUARD);
     out.fill(POISON);
     let (launches, kernels) = launches(&items, inputs.count, limits);
-    let sizes: Vec<usize> = items.iter().map(|j| j.times.stride as usize).collect();
+    let sizes: Vec<usize> = items.iter().map(|j| j.product.stride as usize).collect();
     let more = bias.as_mut().map(|bias| Memory::write::<u8>(bias)).into_iter().collect();
     run(&launches, tensors, inputs, &mut out, more, |_| (), seed);
     assert!(out[..GUARD].iter().chain(&out[out.len() - GUARD..]).all(|&b| b == POISON), "{kernels:?} writes elsewhere");
@@ -260,12 +260,12 @@ fn matrices_of_other_vectors_each() {
         let mut tensors = loaded;
         let places = [2u32, 0, 3, 1];
         let (mut items, rows) = items(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
-        items.iter_mut().zip(places).for_each(|(item, vector)| item.times.vector = vector);
+        items.iter_mut().zip(places).for_each(|(item, vector)| item.product.vector = vector);
         let (launches, _) = launches(&items, 1, limits);
         let mut out = Buffer::new(rows * 2 + 2 * GUARD);
         out.fill(POISON);
         let own = |params: &mut abi::ProductBatch| (params.vectors, params.vector) = (1, 0);
-        let sizes: Vec<usize> = items.iter().map(|j| j.times.stride as usize).collect();
+        let sizes: Vec<usize> = items.iter().map(|j| j.product.stride as usize).collect();
         run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, i as u64);
         let mut at = GUARD;
         for ((t, place), rows) in tensors.iter_mut().zip(places).zip(sizes) {

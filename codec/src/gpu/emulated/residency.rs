@@ -5,10 +5,10 @@ use super::*;
 use crate::error::{Error, Result};
 use crate::gpu::disk::{self, Disk, tests::filled};
 use crate::gpu::groups::{FileLookup, Group, Sources, Wanted, split};
-use crate::gpu::plan::{LookupLaunch, ProductItem, can_fuse, can_look_up};
+use crate::gpu::plan::{LookupLaunch, ProductTiles, can_fuse, can_look_up};
 use crate::gpu::residency::{Home, Residency};
-use crate::gpu::task::{Factor, FactorPart, RowIds, Target};
 use crate::gpu::tensors::Tensors;
+use crate::gpu::work_item::{DecodeItem, ProductItem, ProductPart, RowIds};
 use crate::{ErrorKind, TensorInfo};
 
 const ALL: [Residency; 3] = [Residency::Device, Residency::Host, Residency::Disk];
@@ -143,9 +143,9 @@ impl Machine {
         Ok(groups.len())
     }
 
-    /// Decodes targets to `out`; how many slots that takes.
-    fn decode(&mut self, rng: &mut StdRng, targets: Vec<Target>, out: &mut Buffer) -> Result<usize> {
-        let wanted = targets.into_iter().map(|target| (target, None)).collect();
+    /// Decodes items to `out`; how many slots that takes.
+    fn decode(&mut self, rng: &mut StdRng, items: Vec<DecodeItem>, out: &mut Buffer) -> Result<usize> {
+        let wanted = items.into_iter().map(|item| (item, None)).collect();
         let seed = rng.random();
         self.each(rng, wanted, &mut [out], |items, memory| launch(items, memory, seed))
     }
@@ -154,21 +154,21 @@ impl Machine {
     fn multiply(
         &mut self,
         rng: &mut StdRng,
-        factors: &[Factor],
+        items: &[ProductItem],
         inputs: &Inputs,
         bias: &Buffer,
         out: &mut Buffer,
     ) -> Result<usize> {
         // Another launch may have written them: as memory that is written to, they are not to be read by loads of what never changes.
         let (mut bias, mut vectors) = (bias.clone(), Buffer::from(&inputs.memory[..]));
-        let at = |f: &Factor| if f.bias == 0 { 0 } else { bias.address() };
-        let factors: Vec<Factor> = factors.iter().map(|f| Factor { bias: at(f), ..f.clone() }).collect();
-        let wanted = self.tensors.factors(&factors, |dtype| dtype != Dtype::F32)?;
-        let wanted = wanted.into_iter().map(|(target, times)| (target, Some(times))).collect();
+        let at = |f: &ProductItem| if f.bias == 0 { 0 } else { bias.address() };
+        let items: Vec<ProductItem> = items.iter().map(|f| ProductItem { bias: at(f), ..f.clone() }).collect();
+        let wanted = self.tensors.products(&items, |dtype| dtype != Dtype::F32)?;
+        let wanted = wanted.into_iter().map(|(item, product)| (item, Some(product))).collect();
         let (seed, y, x) = (rng.random(), out.address() + GUARD as u64, vectors.address() + inputs.off as u64);
         self.each(rng, wanted, &mut [out, &mut bias, &mut vectors], |items, memory| {
-            let mut items: Vec<ProductItem<'_>> = items.iter().map(product).collect();
-            items.sort_by_key(ProductItem::key);
+            let mut items: Vec<ProductTiles<'_>> = items.iter().map(product).collect();
+            items.sort_by_key(ProductTiles::key);
             for l in product::launches(&items, inputs.count, LIMITS).0 {
                 let mut params = l.params.clone();
                 (params.vectors, params.x, params.x_stride) = (inputs.count as u32, x, inputs.stride as u64);
@@ -196,11 +196,11 @@ impl Machine {
         }
         let plan = &self.tensors.plans[number];
         let row = plan.row_bytes(plan.output(dtype)?);
-        let target = Target { name: name.to_owned(), out: 0, dtype, rows: None };
+        let item = DecodeItem { name: name.to_owned(), out: 0, dtype, rows: None };
         // The host has the numbers that it has read of the device's memory.
         let numbers = ids.place(0..ids.all.len()).numbers(&ids.memory);
         assert_eq!(numbers, ids.all);
-        let mut lookup = FileLookup::new(&self.sources(), &self.tensors, &target, &numbers)?;
+        let mut lookup = FileLookup::new(&self.sources(), &self.tensors, &item, &numbers)?;
         let mut runs = 0;
         for (group, of) in lookup.groups.iter_mut().zip(&lookup.runs) {
             let slot = self.filled(group, rng.random())?;
@@ -251,9 +251,9 @@ impl Ids {
     }
 }
 
-fn product<'a>(item: &WorkItem<'a>) -> ProductItem<'a> {
+fn product<'a>(item: &WorkItem<'a>) -> ProductTiles<'a> {
     let Method::Tiles(tiles) = item.method else { panic!("{} is not in tiles", item.plan.name()) };
-    ProductItem { tiles: item.in_tiles(tiles), times: item.times.expect("it is multiplied with") }
+    ProductTiles { tiles: item.in_tiles(tiles), product: item.product.expect("it is multiplied with") }
 }
 
 /// Decodes, in as few launches as a device.
@@ -401,7 +401,7 @@ fn targets_of_every_residency_decode_to_the_oracle() {
             let residency = random_homes(&mut rng, &container);
             let mut machine = Machine::new(&container, &mut rng, &residency, true);
             // All tensors, and some rows of some, each to its place in one output.
-            let (mut targets, mut want, mut at) = (Vec::new(), Vec::new(), GUARD);
+            let (mut items, mut want, mut at) = (Vec::new(), Vec::new(), GUARD);
             for (info, plan) in ours.iter().chain(&ours) {
                 let dtypes = dtypes(plan);
                 let dtype = dtypes[rng.random_range(0..dtypes.len())];
@@ -414,20 +414,20 @@ fn targets_of_every_residency_decode_to_the_oracle() {
                 }
                 let begin = at;
                 at = (begin + bytes.len() + GUARD).next_multiple_of(4);
-                targets.push((Target { name: info.name.clone(), out: begin as u64, dtype, rows }, begin));
+                items.push((DecodeItem { name: info.name.clone(), out: begin as u64, dtype, rows }, begin));
                 want.push(bytes);
             }
             let mut out = poisoned(at);
             let base = out.address();
-            let placed = targets.iter().map(|(t, begin)| Target { out: base + *begin as u64, ..t.clone() }).collect();
+            let placed = items.iter().map(|(t, begin)| DecodeItem { out: base + *begin as u64, ..t.clone() }).collect();
             most = most.max(machine.decode(&mut rng, placed, &mut out).unwrap());
             assert!(machine.check().is_none());
             let mut end = 0;
-            for ((target, begin), want) in targets.iter().zip(&want) {
-                let what = format!("{} as {} {:?}", target.name, target.dtype, target.rows);
+            for ((item, begin), want) in items.iter().zip(&want) {
+                let what = format!("{} as {} {:?}", item.name, item.dtype, item.rows);
                 assert!(out[end..*begin].iter().all(|&b| b == POISON), "{what}: wrote before it");
                 end = begin + want.len();
-                assert!(out[*begin..end] == want[..], "{what}, {:?}", residency(&target.name));
+                assert!(out[*begin..end] == want[..], "{what}, {:?}", residency(&item.name));
                 outputs += 1;
             }
             assert!(out[end..].iter().all(|&b| b == POISON));
@@ -458,18 +458,18 @@ fn runs_of_rows_of_every_residency_are_those_of_the_whole() {
                 let mut machine = Machine::new(&container, &mut rng, &|_| residency, true);
                 let mut out = poisoned(want.len());
                 let to = out.address() + GUARD as u64;
-                let target = Target { name: info.name.clone(), out: to, dtype, rows: None };
+                let item = DecodeItem { name: info.name.clone(), out: to, dtype, rows: None };
                 let what = format!("{} {runs:?} as {dtype}, {residency:?}", info.name);
                 if residency == Residency::Device {
-                    let items = machine.tensors.runs(&target, &runs, |i| machine.addresses(i)).unwrap();
+                    let items = machine.tensors.runs(&item, &runs, |i| machine.addresses(i)).unwrap();
                     let items: Vec<_> = items.into_iter().filter(|item| !item.rows.is_empty()).collect();
                     let mut memory =
                         Machine::memory(&machine.packed_tensors, &machine.host, &machine.tables, &mut machine.statuses);
                     memory.push(Memory::write::<u8>(&mut out));
                     launch(&items, &memory, rng.random());
                 } else {
-                    let targets = machine.tensors.run_targets(&target, &runs).unwrap();
-                    machine.decode(&mut rng, targets, &mut out).unwrap();
+                    let items = machine.tensors.run_items(&item, &runs).unwrap();
+                    machine.decode(&mut rng, items, &mut out).unwrap();
                 }
                 assert!(machine.check().is_none(), "{what}");
                 assert!(inside(&out, &what) == want, "{what}");
@@ -507,19 +507,19 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
             let homes = random_homes(&mut rng, &container);
             let residency = |name: &str| if turn < 3 { ALL[turn] } else { homes(name) };
             let mut machine = Machine::new(&container, &mut rng, &residency, true);
-            let factors: Vec<Factor> = multiplied
+            let items: Vec<ProductItem> = multiplied
                 .iter()
-                .map(|(info, _)| Factor {
+                .map(|(info, _)| ProductItem {
                     name: info.name.clone(),
                     dtype,
                     rows: None,
                     bias: 0,
-                    part: FactorPart::Result,
+                    part: ProductPart::Result,
                     vector: 0,
                 })
                 .collect();
             let mut out = poisoned(rows * count * 2);
-            slots += machine.multiply(&mut rng, &factors, &inputs, &bias, &mut out).unwrap();
+            slots += machine.multiply(&mut rng, &items, &inputs, &bias, &mut out).unwrap();
             let what = format!("{o:?} turn {turn}");
             assert!(machine.check().is_none(), "{what}");
             let results = inside(&out, &what).to_vec();
@@ -543,11 +543,11 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
         }
         for residency in ALL {
             let mut machine = Machine::new(&container, &mut rng, &|_| residency, true);
-            let (name, part) = (info.name.clone(), FactorPart::Result);
+            let (name, part) = (info.name.clone(), ProductPart::Result);
             // Any address but 0 stands for the bias.
-            let factor = Factor { name, dtype, rows: Some(some.clone()), bias: 1, part, vector: 0 };
+            let item = ProductItem { name, dtype, rows: Some(some.clone()), bias: 1, part, vector: 0 };
             let mut out = poisoned(some.len() * count * 2);
-            machine.multiply(&mut rng, &[factor], &inputs, &bias, &mut out).unwrap();
+            machine.multiply(&mut rng, &[item], &inputs, &bias, &mut out).unwrap();
             let what = format!("{o:?} rows {some:?} of {}, {residency:?}", info.name);
             let got: Vec<u16> = inside(&out, &what).as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
             product::compare(&container, plan, &inputs, Some(&bias), some.clone(), &got, &what);
@@ -600,9 +600,9 @@ fn a_lookup_reads_what_it_needs() {
     let mut machine = Machine::new(&container, &mut rng, &|_| Residency::Disk, true);
     machine.slot *= 20;
     machine.pinned = machine.slot + (1 << 20);
-    let target = Target { name: "w0".into(), out: 0, dtype: Dtype::F32, rows: None };
+    let item = DecodeItem { name: "w0".into(), out: 0, dtype: Dtype::F32, rows: None };
     let plan = |ids: &[i64]| {
-        let lookup = FileLookup::new(&machine.sources(), &machine.tensors, &target, ids).unwrap();
+        let lookup = FileLookup::new(&machine.sources(), &machine.tensors, &item, ids).unwrap();
         let pieces: Vec<_> =
             lookup.groups.iter().flat_map(|g| g.pieces.iter().map(|p| (p.rows.start, p.rows.end))).collect();
         (pieces, lookup.runs.concat())
@@ -648,12 +648,12 @@ fn what_cannot_be_done_is_refused_alike_for_every_residency() {
             ("w1", Dtype::F32, Some(0..16), 0),
         ] {
             // Behind one that can be done: nothing is written of that, too.
-            let good = Target { name: "w0".into(), out: to, dtype: Dtype::F16, rows: None };
-            let bad = Target { name: name.into(), out: to + off, dtype, rows: rows.clone() };
+            let good = DecodeItem { name: "w0".into(), out: to, dtype: Dtype::F16, rows: None };
+            let bad = DecodeItem { name: name.into(), out: to + off, dtype, rows: rows.clone() };
             refused.push(refusal(&machine.decode(&mut rng, vec![good, bad.clone()], &mut out).unwrap_err()));
             if let Some(rows) = rows {
                 let runs = [0..16, rows];
-                refused.push(refusal(&machine.tensors.run_targets(&bad, &runs).unwrap_err()));
+                refused.push(refusal(&machine.tensors.run_items(&bad, &runs).unwrap_err()));
                 refused.push(refusal(&machine.tensors.runs(&bad, &runs, |i| machine.addresses(i)).unwrap_err()));
             }
         }
@@ -663,10 +663,10 @@ fn what_cannot_be_done_is_refused_alike_for_every_residency() {
         }
         let inputs = Inputs::new(&mut rng, OutputKind::F16, 1, 192, 1.0);
         for (name, dtype) in [("nobody", Dtype::F16), ("w1", Dtype::F16), ("w0", Dtype::F32)] {
-            let (part, name) = (FactorPart::Result, name.to_owned());
-            let factor = Factor { name, dtype, rows: None, bias: 0, part, vector: 0 };
+            let (part, name) = (ProductPart::Result, name.to_owned());
+            let item = ProductItem { name, dtype, rows: None, bias: 0, part, vector: 0 };
             refused
-                .push(refusal(&machine.multiply(&mut rng, &[factor], &inputs, &Buffer::new(0), &mut out).unwrap_err()));
+                .push(refusal(&machine.multiply(&mut rng, &[item], &inputs, &Buffer::new(0), &mut out).unwrap_err()));
         }
         assert!(out.iter().all(|&b| b == POISON), "{residency:?}: wrote something");
         assert!(refused.iter().all(|(kind, _)| *kind == ErrorKind::Input), "{refused:?}");
@@ -699,15 +699,15 @@ fn damage_in_the_file_is_found_whatever_is_asked() {
             bytes[at] ^= 1 << rng.random_range(0..8);
         }
         let container = on_disk(&dir, &bytes);
-        let target = |name: &str, to: u64| Target { name: name.into(), out: to, dtype: Dtype::F32, rows: None };
+        let item = |name: &str, to: u64| DecodeItem { name: name.into(), out: to, dtype: Dtype::F32, rows: None };
         let ids = Ids::new((0..10).map(|_| rng.random_range(0..112)).collect(), rng.random());
         // Compared with hashes: nothing of it is decoded, and what is sound is.
         let mut machine = Machine::new(&container, &mut rng, &|_| Residency::Disk, true);
         let mut out = poisoned(want.len());
         let to = out.address() + GUARD as u64;
-        let runs = machine.tensors.run_targets(&target("w0", to), &[0..16, 96..112]).unwrap();
+        let runs = machine.tensors.run_items(&item("w0", to), &[0..16, 96..112]).unwrap();
         let errors = [
-            machine.decode(&mut rng, vec![target("w0", to)], &mut out).unwrap_err(),
+            machine.decode(&mut rng, vec![item("w0", to)], &mut out).unwrap_err(),
             machine.decode(&mut rng, runs, &mut out).unwrap_err(),
             machine.look_up(&mut rng, "w0", Dtype::F32, &ids, &mut out).unwrap_err(),
         ];
@@ -716,14 +716,14 @@ fn damage_in_the_file_is_found_whatever_is_asked() {
             refused += 1;
         }
         assert!(out.iter().all(|&b| b == POISON), "{o:?}: wrote of a damaged tensor");
-        machine.decode(&mut rng, vec![target("w1", to)], &mut out).unwrap();
+        machine.decode(&mut rng, vec![item("w1", to)], &mut out).unwrap();
         assert!(out[GUARD..GUARD + good.len()] == good[..] && machine.check().is_none());
         // Not compared: the same is told of every residency, and found in the same rows.
         let mut shown: Option<(Option<String>, Vec<u8>)> = None;
         for residency in ALL {
             let mut machine = Machine::new(&container, &mut rng, &|_| residency, false);
             let mut out = poisoned(want.len());
-            machine.decode(&mut rng, vec![target("w0", out.address() + GUARD as u64)], &mut out).unwrap();
+            machine.decode(&mut rng, vec![item("w0", out.address() + GUARD as u64)], &mut out).unwrap();
             let damage = machine.check();
             assert!(damage.as_ref().is_none_or(|e| e.tensor_name() == Some("w0") && e.kind() == ErrorKind::Corrupt));
             let row = 320 * 4;

@@ -6,7 +6,7 @@ use wcodec_kernels::abi::{self, OutputKind};
 use super::{Limits, Method, Mode, SharedMemory, TensorPlan, TilesItem};
 use crate::coder::LANES;
 use crate::error::{Error, Result};
-use crate::gpu::task::RowIds;
+use crate::gpu::work_item::RowIds;
 
 /// The reason why no kernel gathers rows of a tensor by indices that only the device knows; none if one does.
 pub fn can_look_up(plan: &TensorPlan) -> Option<String> {

@@ -44,9 +44,9 @@ const LEAST_EARLY: usize = 3;
 /// Warps that a block of one vector's kernels has at least, if there are chunks for them: what it prepares, it prepares for them.
 const SOME_WARPS: usize = 8;
 
-/// The results of a matrix, and their places.
+/// The places of the results of products with a matrix.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct ProductOutput {
     /// Address of what is added to the results of the first of the item's rows; 0 for nothing.
     pub bias: u64,
     /// Results of the matrices before this one, for each vector.
@@ -61,9 +61,9 @@ pub struct Times {
     pub vector: u32,
 }
 
-impl Times {
+impl ProductOutput {
     /// From a later row on.
-    pub fn from(self, row: u32) -> Self {
+    pub fn starting_at(self, row: u32) -> Self {
         let bias = if self.bias == 0 { 0 } else { self.bias + 2 * u64::from(row) };
         Self { bias, place: self.place + row, ..self }
     }
@@ -106,14 +106,14 @@ pub fn can_fuse(plan: &TensorPlan) -> Option<String> {
 
 /// A work item of products: strips of a matrix to multiply with.
 #[derive(Clone, Copy, Debug)]
-pub struct ProductItem<'a> {
+pub struct ProductTiles<'a> {
     /// `out` is not used; `kind` is the vectors'.
     pub tiles: TilesItem<'a>,
-    pub times: Times,
+    pub product: ProductOutput,
 }
 
-impl ProductItem<'_> {
-    /// Jobs with the same answer can share a launch.
+impl ProductTiles<'_> {
+    /// Items with the same answer can share a launch.
     pub fn key(&self) -> (Module, Mode, OutputKind, bool) {
         let tiles = self.tiles.tiles;
         (tiles.module(), mode(tiles).expect("`can_fuse` was asked"), self.tiles.kind, tiles.tiling.changes)
@@ -227,7 +227,7 @@ struct Way {
 }
 
 impl Way {
-    fn warps(self, items: &[ProductItem<'_>], vectors: usize) -> usize {
+    fn warps(self, items: &[ProductTiles<'_>], vectors: usize) -> usize {
         if !self.one && (self.early || vectors > 8) {
             return MOST_WARPS[1];
         }
@@ -236,7 +236,7 @@ impl Way {
     }
 
     /// log2 of the copies in which the table may lie, from the best on.
-    fn copies(self, items: &[ProductItem<'_>]) -> impl Iterator<Item = usize> {
+    fn copies(self, items: &[ProductTiles<'_>]) -> impl Iterator<Item = usize> {
         let (module, mode, ..) = items[0].key();
         let bytes = items.iter().map(|j| 4 << j.tiles.tiles.table.bits()).max().unwrap_or(0);
         let most = if self.early { EARLY_COPIES } else { MOST_COPIES / self.blocks };
@@ -248,7 +248,7 @@ impl Way {
     /// Whether the sums of what patches change are added behind all blocks of a chunk, in whole numbers, which have no order. Symbols of a trellis have to
     /// be right before it is undone, what is decoded before the vector is there can have its patches then, too, and rows with several scales have no sum of
     /// a whole chunk.
-    fn corrects(self, items: &[ProductItem<'_>]) -> bool {
+    fn corrects(self, items: &[ProductTiles<'_>]) -> bool {
         let (_, mode, _, changes) = items[0].key();
         items.iter().all(|j| j.tiles.params(0).output.scales_per_row <= 1)
             && changes
@@ -258,8 +258,8 @@ impl Way {
     }
 
     /// Bytes that a block of so many warps, which has `per_block` strips, wants for what is staged, and for digits.
-    fn staging(self, items: &[ProductItem<'_>], warps: usize, per_block: usize) -> usize {
-        let of = |item: &ProductItem<'_>| {
+    fn staging(self, items: &[ProductTiles<'_>], warps: usize, per_block: usize) -> usize {
+        let of = |item: &ProductTiles<'_>| {
             let (tiles, blocks) = (item.tiles(), item.blocks());
             match (self.one, self.early) {
                 (true, true) => warps.min(per_block * tiles) * blocks * STAGED_SYMBOLS,
@@ -273,15 +273,15 @@ impl Way {
 }
 
 /// Ways for some items, from the best on.
-fn ways(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
+fn ways(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
     let chunks: usize = items.iter().map(|j| j.strips() * j.tiles()).sum();
-    let strips: usize = items.iter().map(ProductItem::strips).sum();
-    let tiles = items.iter().map(ProductItem::tiles).max().unwrap_or(1);
+    let strips: usize = items.iter().map(ProductTiles::strips).sum();
+    let tiles = items.iter().map(ProductTiles::tiles).max().unwrap_or(1);
     let processors = limits.multiprocessors;
     // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
     let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
     let mut ways = Vec::new();
-    if vectors == 1 && items.iter().all(ProductItem::whole) {
+    if vectors == 1 && items.iter().all(ProductTiles::whole) {
         // A warp for each chunk: so all are decoded before the vector is there, or nearly all.
         let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
         let together = strips.div_ceil(few).div_ceil(processors);
@@ -306,7 +306,7 @@ fn ways(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
 
 /// The shared memory of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
 fn divided(
-    items: &[ProductItem<'_>],
+    items: &[ProductTiles<'_>],
     vectors: usize,
     way: Way,
     copies: usize,
@@ -318,7 +318,7 @@ fn divided(
     let limit = share.min(limits.shared_per_block);
     // Sums must not take the space that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
-    let most_blocks = items.iter().map(ProductItem::blocks).max().unwrap_or(0);
+    let most_blocks = items.iter().map(ProductTiles::blocks).max().unwrap_or(0);
     // A warp that has decoded its only chunk leaves the digits in the chunk's place.
     let digits = if way.one && way.early { most_blocks * DIGITS_BLOCK } else { 0 };
     let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
@@ -338,7 +338,7 @@ fn divided(
         staged: if way.early { most_blocks } else { 0 },
         staging: way.staging(items, warps, per_block),
         squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
-        arrived: if items.iter().any(|j| j.times.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
+        arrived: if items.iter().any(|j| j.product.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
         corrections: if way.corrects(items) { abi::CHANGES_BYTES } else { 0 },
         known: if way.one && way.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
     };
@@ -366,11 +366,11 @@ fn divided(
 }
 
 /// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
-pub fn product_launches(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
+pub fn product_launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     items.chunks(abi::MAX_PRODUCT_ITEMS).map(|items| product_launch(items, vectors, limits)).collect()
 }
 
-fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
+fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
     let mut wanted = 0;
     let mut tried =
@@ -389,8 +389,8 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
     };
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
-    let least = |item: &ProductItem<'_>| item.strips().div_ceil(per_block);
-    let strips: usize = items.iter().map(ProductItem::strips).sum();
+    let least = |item: &ProductTiles<'_>| item.strips().div_ceil(per_block);
+    let strips: usize = items.iter().map(ProductTiles::strips).sum();
     let more = (limits.multiprocessors * way.blocks).saturating_sub(items.iter().map(least).sum());
     let mut grid = 0usize;
     for (item, to) in items.iter().zip(&mut params.items) {
@@ -403,13 +403,13 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
         let tiles = abi::Tiles { block_begin, block_end, ..item.tiles.params(0) };
         *to = abi::ProductItem {
             tiles,
-            bias: item.times.bias,
-            before: item.times.before,
-            stride: item.times.stride,
-            place: item.times.place,
+            bias: item.product.bias,
+            before: item.product.before,
+            stride: item.product.stride,
+            place: item.product.place,
             strips: (item.strips() / blocks) as u32,
-            part: item.times.part,
-            vector: item.times.vector,
+            part: item.product.part,
+            vector: item.product.vector,
             reserved: 0,
             minus: match (tiles.output.offset, kind) {
                 (0, OutputKind::BF16) => 0xBF00_BF00,
@@ -419,8 +419,8 @@ fn product_launch(items: &[ProductItem<'_>], vectors: usize, limits: Limits) -> 
         };
     }
     // Kernels count results in 32 bits.
-    let results = |t: &Times| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
-    if items.iter().any(|item| results(&item.times) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
+    let results = |t: &ProductOutput| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
+    if items.iter().any(|item| results(&item.product) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
         return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
     }
     params.barriers = memory.barriers as u32;

@@ -56,7 +56,7 @@ def gpu_options(
 class _Plan:
     """Outputs that the native half writes, and conversions that torch does for it."""
 
-    native: list[_native._Target]
+    native: list[_native._DecodeItem]
     outs: list[torch.Tensor]
     # Kernels convert symbols only; for the few floats that are stored raw torch does, from a tensor beside the output.
     conversions: list[tuple[torch.Tensor, torch.Tensor]]
@@ -202,7 +202,7 @@ class ProductBatch:
         self._outs = [info.shape[0] for info in infos]
         self._total = sum(self._outs)
         first = vectors or [0] * len(infos)
-        factors: list[_native._Factor] = [
+        factors: list[_native._ProductItem] = [
             (info.name, None, 0 if bias is None else bias.data_ptr(), vector)
             for info, bias, vector in zip(infos, biases, first, strict=True)
         ]  # fmt: skip

@@ -1,17 +1,20 @@
-//! One tensor's decoding, plane by plane: what is asked for, what is to be done, and what kernels of module `util` are told about it.
+//! Work items: a tensor to decode or to multiply with, as callers ask for it; its planes, as launches are made of them; and
+//! the parameters of kernels of module `util`.
 
 use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Limits, MOST_VECTORS, Method, Part, PlaneAddresses, TensorPlan, TilesItem, TilesPlan, Times};
+use super::plan::{
+    Limits, MOST_VECTORS, Method, Part, PlaneAddresses, ProductOutput, TensorPlan, TilesItem, TilesPlan,
+};
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
 
 /// A tensor to decode, and where to.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct DecodeItem {
     /// Name of the tensor, or of an alias.
     pub name: String,
     /// Device address of the first element; the output is contiguous and row-major in the tensor's shape. Multiples of 16
@@ -28,31 +31,38 @@ pub struct Target {
 
 /// A matrix to multiply vectors with, as it is stored.
 #[derive(Clone, Debug)]
-pub struct Factor {
+pub struct ProductItem {
     /// Name of the tensor, or of an alias.
     pub name: String,
     /// The dtype of the vectors' elements and of the results: `F16` or `BF16`.
     pub dtype: Dtype,
-    /// Rows to multiply with, as in [`Target::rows`]; all where absent. Each gives one result.
+    /// Rows to multiply with, as in [`DecodeItem::rows`]; all where absent. Each gives one result.
     pub rows: Option<Range<usize>>,
     /// Device address of what is added to the results, as many elements of `dtype`; 0 for nothing.
     pub bias: u64,
     /// The use of the results.
-    pub part: FactorPart,
+    pub part: ProductPart,
     /// Which of the vectors of a call is the first that it multiplies: for matrices that belong to other vectors each, as experts do.
     pub vector: usize,
 }
 
 /// The use of the products with a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FactorPart {
+pub enum ProductPart {
     /// They are results.
     #[default]
     Result,
-    /// They are gates of the factor behind this one, which is a [`Value`](Self::Value) of as many rows. Results are `activation(gate) * value`.
+    /// They are a gate projection, which belongs to the item behind this one: an [`Up`](Self::Up) projection of as many rows. Results are
+    /// `activation(gate) * up`.
     Gate,
-    /// They are values, whose gates are the factor's before this one.
-    Value,
+    /// They are an up projection, whose gate projection is the item before this one.
+    Up,
+}
+
+impl ProductPart {
+    /// [`Up`](Self::Up) by its former name.
+    #[allow(non_upper_case_globals, reason = "it was a variant")]
+    pub const Value: Self = Self::Up;
 }
 
 /// Vectors to multiply with matrices, and where the results go.
@@ -65,7 +75,7 @@ pub struct Vectors {
     /// The number of vectors: at most [`Vectors::MOST`].
     pub count: usize,
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
-    /// Gates and their values give results together.
+    /// A gate and its up projection give results together.
     pub y: u64,
     /// The launch's epilogue, as in blocks of models.
     pub epilogue: Epilogue,
@@ -141,7 +151,7 @@ pub struct Epilogue {
     pub residual: u64,
     /// Address of more results, which lie as those at `y` do: these as they were rounded, times `gain` and `gain_scale`, and rounded again.
     pub scaled: u64,
-    /// Address of a gain for each row of the matrix; of launches of one factor.
+    /// Address of a gain for each row of the matrix; of launches of one item.
     pub gain: u64,
     /// By what results are multiplied besides; a power of two rounds nothing.
     pub gain_scale: f32,
@@ -152,10 +162,10 @@ pub struct Epilogue {
     /// Is applied to gates, and in launches without gates to the results, before the residual is added. SiLU of gates, and nothing of results,
     /// where it is absent.
     pub activation: Option<Activation>,
-    /// Address of f32, twice as many as there are results, where gates and values meet.
+    /// Address of f32, twice as many as there are results, for gate and up projections.
     pub stash: u64,
-    /// Address of a u32 for each 16 results of a vector, which are 0 before and behind each launch with gates. Launches that may run at the
-    /// same time need their own, and their own `stash`.
+    /// Address of arrival counters: a u32 for each 16 results of a vector, 0 before and after each launch with gates. Launches that may run
+    /// at the same time need their own, and their own `stash`.
     pub arrivals: u64,
 }
 
@@ -227,7 +237,7 @@ pub(super) struct WorkItem<'a> {
     /// Rows of all matrices.
     pub rows: Range<usize>,
     /// The places of its rows' results, if it is to be multiplied with and not decoded.
-    pub times: Option<Times>,
+    pub product: Option<ProductOutput>,
 }
 
 impl<'a> WorkItem<'a> {
@@ -248,7 +258,7 @@ impl<'a> WorkItem<'a> {
     }
 }
 
-/// Rows of a target as the kernels can decode them: whole strips.
+/// Rows of an item as the kernels can decode them: whole strips.
 pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Result<Range<usize>> {
     let all = 0..plan.rows();
     let Some(rows) = rows else { return Ok(all) };
