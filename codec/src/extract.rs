@@ -42,9 +42,9 @@ use crate::tensor::out_of_memory;
 /// # Errors
 /// There is no such tensor, `names` is empty, a segment is damaged, which names the tensor, or the work was cancelled.
 pub fn extract(container: &Container, names: &[&str], options: &DecodeOptions) -> Result<Vec<u8>> {
-    let part = Part::new(container, names)?;
-    let out = memory_for(container, part.kept.keys().copied())?;
-    let out = copy(&[part], &BTreeMap::new(), Cursor::new(out), Path::new("memory"), options)?;
+    let selection = Selection::new(container, names)?;
+    let out = memory_for(container, selection.kept.keys().copied())?;
+    let out = copy(&[selection], &BTreeMap::new(), Cursor::new(out), Path::new("memory"), options)?;
     Ok(out.into_inner())
 }
 
@@ -74,18 +74,18 @@ pub fn join_to(
     metadata: &BTreeMap<String, String>,
     options: &DecodeOptions,
 ) -> Result<()> {
-    let parts: Vec<Part<'_>> =
-        parts.iter().map(|(container, names)| Part::new(container, names)).collect::<Result<_>>()?;
-    copy(&parts, metadata, out.writer()?, out.path(), options).map(drop)
+    let selections: Vec<Selection<'_>> =
+        parts.iter().map(|(container, names)| Selection::new(container, names)).collect::<Result<_>>()?;
+    copy(&selections, metadata, out.writer()?, out.path(), options).map(drop)
 }
 
 /// A container, and its tensors that are kept.
-struct Part<'a> {
+struct Selection<'a> {
     container: &'a Container,
     kept: BTreeMap<usize, Vec<&'a str>>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> Selection<'a> {
     fn new(container: &'a Container, names: &[&'a str]) -> Result<Self> {
         Ok(Self { container, kept: chosen(container, names)? })
     }
@@ -115,7 +115,7 @@ fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize
 
 /// Copies the kept tensors to `out`, which errors call `path`.
 fn copy<W: Write + Seek>(
-    parts: &[Part<'_>],
+    selections: &[Selection<'_>],
     metadata: &BTreeMap<String, String>,
     out: W,
     path: &Path,
@@ -125,9 +125,9 @@ fn copy<W: Write + Seek>(
     let mut copied = Copied::default();
     let (mut version, mut texts) = (None, Vec::new());
     let mut all = metadata.clone();
-    for part in parts {
-        let container = part.container;
-        copied.add(part, &mut writer, options)?;
+    for selection in selections {
+        let container = selection.container;
+        copied.add(selection, &mut writer, options)?;
         version = version.max(Some(container.reader().header().version));
         texts.push(container.index_texts()?);
         for (key, value) in container.metadata().iter().filter(|(key, _)| !OF_THE_WHOLE.contains(&key.as_str())) {
@@ -157,12 +157,17 @@ struct Copied {
 
 impl Copied {
     /// Copies the kept tensors of a container.
-    fn add<W: Write + Seek>(&mut self, part: &Part<'_>, writer: &mut Writer<W>, options: &DecodeOptions) -> Result<()> {
-        let reader = part.container.reader();
+    fn add<W: Write + Seek>(
+        &mut self,
+        selection: &Selection<'_>,
+        writer: &mut Writer<W>,
+        options: &DecodeOptions,
+    ) -> Result<()> {
+        let reader = selection.container.reader();
         let index = reader.index();
-        let texts = part.container.index_texts()?;
+        let texts = selection.container.index_texts()?;
         let mut numbers: HashMap<usize, usize> = HashMap::new();
-        for (&place, names) in &part.kept {
+        for (&place, names) in &selection.kept {
             let entry = &index.tensors[place];
             let named = |e: Error| reader.name(e.tensor(&entry.name));
             if let Some(twice) = names.iter().find(|name| !self.names.insert((**name).to_owned())) {

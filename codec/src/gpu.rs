@@ -51,7 +51,7 @@ mod module;
 mod norm;
 pub mod nvcomp;
 mod options;
-mod piece;
+mod packed_rows;
 mod plan;
 mod residency;
 mod ring;

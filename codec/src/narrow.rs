@@ -23,7 +23,7 @@ mod cut;
 mod tiles;
 
 pub use cut::Cut;
-use cut::Part;
+use cut::MatrixCut;
 
 /// The path of a container in memory, in errors.
 const MEMORY: &str = "memory";
@@ -100,7 +100,7 @@ impl Narrowing<'_> {
             let place = self.container.reader().place(cut.tensor)?;
             self.container.check_segments(place, self.options)?;
         }
-        let Some(part) = Part::of(&tensor, cut) else {
+        let Some(part) = MatrixCut::of(&tensor, cut) else {
             return self.encode_elements(&tensor, cut, shape);
         };
         if let Some(planes) = self.copy_planes(&tensor, &part)? {
@@ -118,7 +118,7 @@ impl Narrowing<'_> {
         tensor: &StoredTensor,
         cut: &Cut<'_>,
         shape: Vec<usize>,
-        part: &Part,
+        part: &MatrixCut,
         planes: Vec<PlaneEntry>,
     ) -> Result<()> {
         let scales = match &tensor.scales {
@@ -146,7 +146,7 @@ impl Narrowing<'_> {
     }
 
     /// The planes of a part that consists of whole tiles; `None` if it does not.
-    fn copy_planes(&mut self, tensor: &StoredTensor, part: &Part) -> Result<Option<Vec<PlaneEntry>>> {
+    fn copy_planes(&mut self, tensor: &StoredTensor, part: &MatrixCut) -> Result<Option<Vec<PlaneEntry>>> {
         let tiles = |plane: &StoredPlane| match plane.form.coding {
             Coding::Tiles(tiling) => {
                 let geometry = tiling.geometry(plane.form.matrix)?;
@@ -212,7 +212,7 @@ impl Narrowing<'_> {
     }
 
     /// The plane of a part whose symbols are coded again.
-    fn encode_symbols(&mut self, tensor: &StoredTensor, part: &Part) -> Result<PlaneEntry> {
+    fn encode_symbols(&mut self, tensor: &StoredTensor, part: &MatrixCut) -> Result<PlaneEntry> {
         let plane = tensor.plane();
         let pool = self.container.pool(self.options.threads)?;
         let cancel = &self.options.cancel;
@@ -250,7 +250,7 @@ impl Narrowing<'_> {
         let bytes = cut.read(self.container, tensor, self.options)?;
         let coding = tensor.planes.iter().map(|plane| &plane.form.coding).find(|c| c.coder() != Coder::Raw);
         let coding = coding.unwrap_or(&Coding::Raw);
-        let whole = Part::whole(MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: 0 });
+        let whole = MatrixCut::whole(MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: 0 });
         let mut plane = like(coding, None, &whole);
         // The tile width depends on the matrix view of the new elements, not on the old one.
         plane.tile = None;
@@ -277,7 +277,7 @@ impl Narrowing<'_> {
 }
 
 /// Options that encode a part as the whole was encoded; `bits` is the size of its table.
-fn like(coding: &Coding, bits: Option<u32>, part: &Part) -> PlaneOptions {
+fn like(coding: &Coding, bits: Option<u32>, part: &MatrixCut) -> PlaneOptions {
     let mut options = PlaneOptions {
         coder: coding.coder(),
         layout: Layout::Byte,

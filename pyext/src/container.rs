@@ -23,7 +23,7 @@ use crate::options::{Decode, open_options};
 use crate::progress::{detached, run, run_for};
 
 /// A part of a tensor: its name, the part's name, the dimension that is cut, and the start and end of each range.
-type Part = (String, String, usize, Vec<(usize, usize)>);
+type TensorCut = (String, String, usize, Vec<(usize, usize)>);
 
 /// An open container; `wcodec.Container` is the class for users.
 #[pyclass(frozen, module = "wcodec._native")]
@@ -208,7 +208,7 @@ impl Container {
 
     /// An open container in memory with parts of tensors: name of the tensor, name of the part, dimension, ranges of
     /// it.
-    fn narrow(&self, py: Python<'_>, cuts: Vec<Part>, options: Decode) -> PyResult<Self> {
+    fn narrow(&self, py: Python<'_>, cuts: Vec<TensorCut>, options: Decode) -> PyResult<Self> {
         let ranges = |ranges: &[(usize, usize)]| ranges.iter().map(|&(start, stop)| start..stop).collect();
         let parts = cuts.iter();
         let cuts = parts.map(|(tensor, name, axis, kept)| Cut { tensor, name, axis: *axis, ranges: ranges(kept) });

@@ -61,7 +61,7 @@ struct Work<'a> {
 }
 
 /// Results of some rows, `[rows / ROWS][columns][ROWS]`.
-type Part = Vec<([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS])>;
+type RoundedRows = Vec<([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS])>;
 
 impl Work<'_> {
     fn all(&self, threads: usize) -> (Vec<i8>, Vec<f32>) {
@@ -72,7 +72,7 @@ impl Work<'_> {
         let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
         // Not the shared threads: those may be waiting for Python, which waits here. This thread processes the last
         // range, and those that the system refuses a thread for.
-        let mut found: Vec<Part> = std::thread::scope(|scope| {
+        let mut found: Vec<RoundedRows> = std::thread::scope(|scope| {
             let start = |(place, range): (usize, Range<usize>)| {
                 let (is_last, own) = (place + 1 == ranges.len(), range.clone());
                 let thread = (!is_last).then(|| Builder::new().spawn_scoped(scope, move || self.some(own)).ok());
@@ -97,7 +97,7 @@ impl Work<'_> {
         (levels, errors)
     }
 
-    fn some(&self, parts: Range<usize>) -> Part {
+    fn some(&self, parts: Range<usize>) -> RoundedRows {
         let rows = self.x.len() / self.columns;
         parts.map(|part| self.part(part * ROWS, ((part + 1) * ROWS).min(rows), rows)).collect()
     }

@@ -75,13 +75,13 @@ struct State {
 #[derive(Debug)]
 struct Item {
     number: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<PieceState>,
     left: usize,
     failed: Option<Error>,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum PieceState {
     Waits,
     IsRead,
     Done(PageBuffer),
@@ -188,7 +188,7 @@ impl ReadAhead {
         let taken = failed.map_or_else(|| self.put_together(span, &buffers), Err);
         let mut state = self.shared.state();
         for piece in buffers {
-            if let Piece::Done(buffer) = piece {
+            if let PieceState::Done(buffer) = piece {
                 state.give_back(buffer);
             }
         }
@@ -196,10 +196,10 @@ impl ReadAhead {
         Some(taken)
     }
 
-    fn put_together(&self, span: Span, buffers: &[Piece]) -> Result<AlignedBytes> {
+    fn put_together(&self, span: Span, buffers: &[PieceState]) -> Result<AlignedBytes> {
         let mut out = AlignedBytes::zeroed(span.1 as usize)?;
         for (piece, buffer) in pieces(span).zip(buffers) {
-            let Piece::Done(buffer) = buffer else { unreachable!("all pieces were read") };
+            let PieceState::Done(buffer) = buffer else { unreachable!("all pieces were read") };
             let begin = (piece.start - pages(&piece).start) as usize;
             let to = (piece.start - span.0) as usize..(piece.end - span.0) as usize;
             out[to.clone()].copy_from_slice(&buffer[begin..begin + to.len()]);
@@ -230,9 +230,9 @@ impl State {
         let Some(item) = self.items.remove(span) else { return };
         for (range, piece) in pieces(*span).zip(item.pieces) {
             match piece {
-                Piece::Waits => self.used -= buffer_of(&range),
-                Piece::IsRead => {}
-                Piece::Done(buffer) => self.give_back(buffer),
+                PieceState::Waits => self.used -= buffer_of(&range),
+                PieceState::IsRead => {}
+                PieceState::Done(buffer) => self.give_back(buffer),
             }
         }
     }
@@ -266,7 +266,7 @@ impl Shared {
             state.most = state.most.max(state.used);
             state.number += 1;
             let number = state.number;
-            let waiting: Vec<Piece> = pieces(span).map(|_| Piece::Waits).collect();
+            let waiting: Vec<PieceState> = pieces(span).map(|_| PieceState::Waits).collect();
             let item = Item { number, left: waiting.len(), pieces: waiting, failed: None };
             state.items.insert(span, item);
             let tasks = pieces(span).enumerate().map(|(i, piece)| {
@@ -285,7 +285,7 @@ impl Shared {
         let size = buffer_of(piece);
         let mut state = self.state();
         match state.items.get_mut(&span) {
-            Some(item) if item.number == number && item.failed.is_none() => item.pieces[i] = Piece::IsRead,
+            Some(item) if item.number == number && item.failed.is_none() => item.pieces[i] = PieceState::IsRead,
             _ => return,
         }
         let spare = if size == PIECE as usize { state.spare.pop() } else { None };
@@ -304,12 +304,12 @@ impl Shared {
         };
         match read {
             Ok(buffer) => {
-                item.pieces[i] = Piece::Done(buffer);
+                item.pieces[i] = PieceState::Done(buffer);
                 item.left -= 1;
             }
             Err(e) => {
                 // The buffer is gone, but its bytes count until the span is dropped.
-                item.pieces[i] = Piece::Waits;
+                item.pieces[i] = PieceState::Waits;
                 item.failed.get_or_insert(e);
             }
         }

@@ -39,7 +39,7 @@ struct Ticket<'a> {
 }
 
 /// A tensor in flight.
-struct Way {
+struct InFlight {
     /// Its index in the source.
     index: usize,
     /// The number of bytes and of elements.
@@ -56,7 +56,7 @@ pub struct Pipeline<'scope, 'a, W: Sink> {
     naming: Naming<'scope>,
     /// Receives the tables once the last tensor has chosen.
     tables: Receiver<Vec<Table>>,
-    under_way: VecDeque<Way>,
+    in_flight: VecDeque<InFlight>,
     /// Bytes in flight, and their limit.
     held: u64,
     budget: u64,
@@ -174,19 +174,19 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
             Ok(threads) => Crew::Threads(threads),
             Err(writer) => Crew::Nobody { writer, numbers: Tables::default(), result: Ok(()) },
         };
-        let (under_way, budget) = (VecDeque::new(), largest + AHEAD * threads as u64);
-        Ok(Self { crew, workers, naming, tables, under_way, held: 0, budget, done: 0, last: None })
+        let (in_flight, budget) = (VecDeque::new(), largest + AHEAD * threads as u64);
+        Ok(Self { crew, workers, naming, tables, in_flight, held: 0, budget, done: 0, last: None })
     }
 
     /// The index in the source of the tensor that is written next, or was last; and the bytes of finished tensors, plus
     /// the encoded share of those in flight.
     pub fn progress(&self) -> (Option<usize>, u64) {
-        let share = |way: &Way| {
-            let done = way.done.load(Ordering::Relaxed).min(way.elements);
-            (way.length as f64 * done as f64 / way.elements.max(1) as f64) as u64
+        let share = |tensor: &InFlight| {
+            let done = tensor.done.load(Ordering::Relaxed).min(tensor.elements);
+            (tensor.length as f64 * done as f64 / tensor.elements.max(1) as f64) as u64
         };
-        let at = self.under_way.front().map(|way| way.index).or(self.last);
-        (at, self.done + self.under_way.iter().map(share).sum::<u64>())
+        let at = self.in_flight.front().map(|tensor| tensor.index).or(self.last);
+        (at, self.done + self.in_flight.iter().map(share).sum::<u64>())
     }
 
     /// Counts bytes of a tensor that need no work.
@@ -202,7 +202,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
             self.one_less();
             tell(self)?;
         }
-        while !self.under_way.is_empty() && self.held.saturating_add(length) > self.budget {
+        while !self.in_flight.is_empty() && self.held.saturating_add(length) > self.budget {
             if let Err(ended) = self.wait(tell)? {
                 return Ok(Err(ended));
             }
@@ -226,10 +226,10 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
     }
 
     fn one_less(&mut self) {
-        if let Some(way) = self.under_way.pop_front() {
-            self.held -= way.length;
-            self.done += way.length;
-            self.last = Some(way.index);
+        if let Some(tensor) = self.in_flight.pop_front() {
+            self.held -= tensor.length;
+            self.done += tensor.length;
+            self.last = Some(tensor.index);
         }
     }
 
@@ -247,7 +247,7 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
                 let (next, chosen) = channel();
                 let tables = std::mem::replace(&mut self.tables, chosen);
                 self.held += length;
-                self.under_way.push_back(Way { index, length, elements, done: done.clone() });
+                self.in_flight.push_back(InFlight { index, length, elements, done: done.clone() });
                 Some(Ticket { task, bytes, done, tables, next, reply })
             }
         };
@@ -280,14 +280,14 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
     /// That of `done`; the first one, in the order of the file; or one of `tell`.
     pub fn finish(mut self, tell: &mut impl FnMut(&Self) -> Result<()>, done: Result<()>) -> Result<Box<Writer<W>>> {
         let mut told = done;
-        while told.is_ok() && !self.under_way.is_empty() {
+        while told.is_ok() && !self.in_flight.is_empty() {
             match self.wait(tell) {
                 Ok(Ok(())) => {}
                 Ok(Err(Ended)) => break,
                 Err(e) => told = Err(e),
             }
         }
-        if !self.under_way.is_empty() {
+        if !self.in_flight.is_empty() {
             // Their remaining work would be discarded.
             self.workers.cancel.cancel();
         }

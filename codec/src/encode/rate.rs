@@ -51,7 +51,7 @@ pub struct Search<'a> {
 }
 
 /// Tensors that share one target.
-struct Group {
+struct SharedTarget {
     rate: Rate,
     /// Their indices in the source.
     tensors: Vec<usize>,
@@ -99,7 +99,7 @@ impl Search<'_> {
     /// read; or `tell`'s.
     pub fn factors(&self, kept: &[usize], tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<HashMap<usize, f32>> {
         let tensors = self.source.tensors();
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<SharedTarget> = Vec::new();
         for &i in kept {
             let (scheme, _) = self.choices.way(&tensors[i].name);
             let Scheme::Rate(rate) = scheme else { continue };
@@ -109,7 +109,7 @@ impl Search<'_> {
             let alike = if self.options.bits_per_tensor { None } else { groups.iter_mut().find(|g| g.rate == rate) };
             match alike {
                 Some(group) => group.tensors.push(i),
-                None => groups.push(Group { rate, tensors: vec![i] }),
+                None => groups.push(SharedTarget { rate, tensors: vec![i] }),
             }
         }
         self.check_steps()?;
@@ -163,7 +163,7 @@ impl Search<'_> {
     /// The common step at which the tensors of `group` take the requested bits.
     fn find(
         &self,
-        group: &Group,
+        group: &SharedTarget,
         of: &dyn Fn(usize) -> f32,
         tables: &mut Tables,
         tell: &mut dyn FnMut(usize) -> Result<()>,
@@ -223,7 +223,7 @@ impl Search<'_> {
 
     /// Whether tensors are so small that their tables matter, and in all not too large to be encoded completely for
     /// counting.
-    fn is_of_small_tensors(&self, group: &Group) -> bool {
+    fn is_of_small_tensors(&self, group: &SharedTarget) -> bool {
         let tensors = self.source.tensors();
         let total: usize = group.tensors.iter().map(|&i| tensors[i].shape.iter().product::<usize>()).sum();
         (SAMPLE..MOST_COUNTED).contains(&total) && total / group.tensors.len() < SMALL
@@ -313,7 +313,12 @@ impl Search<'_> {
     }
 
     /// Strips of the tensors of `group`, evenly spread, with at most about `weights` weights.
-    fn samples(&self, group: &Group, weights: usize, tell: &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<Sample>> {
+    fn samples(
+        &self,
+        group: &SharedTarget,
+        weights: usize,
+        tell: &mut dyn FnMut(usize) -> Result<()>,
+    ) -> Result<Vec<Sample>> {
         let tensors = self.source.tensors();
         let elements = |i: usize| tensors[i].shape.iter().product::<usize>();
         let total: usize = group.tensors.iter().map(|&i| elements(i)).sum();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::piece::Piece;
+use super::packed_rows::PackedRows;
 use super::plan::TensorPlan;
 use crate::cancel::Cancel;
 use crate::container::{Hash, Segment, hash};
@@ -87,7 +87,7 @@ pub fn margin(planes: impl Iterator<Item = usize>) -> usize {
 }
 
 /// The bytes of the file that a piece of a tensor needs; they go to `at` of a slot.
-pub fn fetches(plan: &TensorPlan, piece: &Piece, at: usize) -> Vec<Fetch> {
+pub fn fetches(plan: &TensorPlan, piece: &PackedRows, at: usize) -> Vec<Fetch> {
     let (tensor, packed) = (&plan.tensor, &plan.packed);
     let planes = tensor.planes.iter().zip(&packed.planes).flat_map(|(stored, place)| {
         [

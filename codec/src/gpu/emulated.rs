@@ -8,10 +8,10 @@ use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use wcodec_kernels::emulate::{Buffer, Launch, Range as Memory};
 
-use super::piece::Piece;
+use super::packed_rows::PackedRows;
 use super::plan::{Limits, Method, PlaneAddresses, TensorPlan, TilesItem, tiles_launches};
 use super::table::{Form, device_table};
-use super::work_item::{UTIL_THREADS, WorkItem, elements_of, part_item, parts_batches, symbols_batch, symbols_item};
+use super::work_item::{UTIL_THREADS, WorkItem, bits_batches, bits_item, elements_of, symbols_batch, symbols_item};
 use crate::coder::plane::{Coding, Plane, Scratch};
 use crate::decode::{PlaneBytes, TensorBytes};
 use crate::{
@@ -49,7 +49,7 @@ impl Loaded {
     /// Nothing where kernels of ours have no work, or only that of scales.
     fn new(parts: &TensorBytes) -> Option<Self> {
         let loaded = Self::any(parts);
-        let others = matches!(loaded.plan.planes[0], Method::Zstd { part: None, .. } | Method::Raw { part: None });
+        let others = matches!(loaded.plan.planes[0], Method::Zstd { bits: None, .. } | Method::Raw { bits: None });
         (!others).then_some(loaded)
     }
 
@@ -95,7 +95,7 @@ impl Loaded {
     }
 
     /// Decodes rows from a packed tensor of a piece of the tensor, to their places in `out`.
-    fn decode_piece(&self, piece: &Piece, packed: Buffer, rows: Range<usize>, out: &mut [u8]) {
+    fn decode_piece(&self, piece: &PackedRows, packed: Buffer, rows: Range<usize>, out: &mut [u8]) {
         let plan = &self.plan;
         let mut part = Self {
             plan: plan.clone(),
@@ -152,16 +152,16 @@ fn run_at(
         .collect();
     let mut outputs: Vec<Buffer> = sizes.iter().map(|n| Buffer::new(n + 2 * GUARD + off)).collect();
     outputs.iter_mut().for_each(|o| o.fill(POISON));
-    let (mut items, mut parts, mut symbols): (Vec<TilesItem<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut items, mut element_bits, mut symbols): (Vec<TilesItem<'_>>, _, _) = (Vec::new(), Vec::new(), Vec::new());
     for (t, out) in tensors.iter().zip(&outputs) {
         for (i, method) in t.plan.planes.iter().enumerate() {
             let item = t.item(i, rows(&t.plan), out.address() + (GUARD + off) as u64, kind);
             match method {
                 Method::Tiles(tiles) => items.push(item.in_tiles(tiles)),
-                Method::Zstd { part, .. } | Method::Raw { part } => {
+                Method::Zstd { bits, .. } | Method::Raw { bits } => {
                     let decoded = symbols_item(&item, t.symbols[i].address(), elements_of(&item));
-                    match *part {
-                        Some(part) => parts.push(part_item(part, kind, decoded)),
+                    match *bits {
+                        Some(bits) => element_bits.push(bits_item(bits, kind, decoded)),
                         None => symbols.push(decoded),
                     }
                 }
@@ -171,7 +171,7 @@ fn run_at(
     items.sort_by_key(TilesItem::key);
     let launches: Vec<_> =
         items.chunk_by(|a, b| a.key() == b.key()).flat_map(|items| tiles_launches(items, LIMITS).unwrap()).collect();
-    let parts = parts_batches(parts, LIMITS);
+    let element_bits = bits_batches(element_bits, LIMITS);
     let symbols = (!symbols.is_empty()).then(|| symbols_batch(&symbols, LIMITS));
     let mut lent: Vec<&mut Vec<u32>> = Vec::new();
     let mut memory = Vec::new();
@@ -193,7 +193,7 @@ fn run_at(
             .run(l.params.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("{}: {e}", l.kernel));
     }
-    for (batch, grid) in &parts {
+    for (batch, grid) in &element_bits {
         Launch::new(Module::Util, "wcodec_fields")
             .grid(*grid)
             .threads(UTIL_THREADS)
@@ -411,7 +411,7 @@ fn slices_of_rows_are_those_of_the_whole() {
         for t in &mut tensors {
             // Only what is needed for these rows is there, packed, as in a slot of a ring.
             let strips = t.plan.strips();
-            let piece = Piece::of(&t.plan, &t.packed, &(t.plan.first_row(1)..t.plan.first_row(strips - 1)));
+            let piece = PackedRows::of(&t.plan, &t.packed, &(t.plan.first_row(1)..t.plan.first_row(strips - 1)));
             let mut packed = Buffer::new(piece.len);
             packed.fill(POISON);
             for (range, place) in &piece.copies {
@@ -442,14 +442,14 @@ fn pieces_of_a_tensor_cover_it_and_decode_to_the_whole() {
             let Some(mut whole) = Loaded::new(&parts) else { continue };
             let want = run_all(std::slice::from_mut(&mut whole), OutputKind::F32).remove(0).bytes;
             let plan = &whole.plan;
-            let least = Piece::bound_of_strip(&parts.tensor);
-            assert!(Piece::fitting(plan, &whole.packed, &(0..plan.rows()), 128).is_none());
+            let least = PackedRows::bound_of_strip(&parts.tensor);
+            assert!(PackedRows::fitting(plan, &whole.packed, &(0..plan.rows()), 128).is_none());
             for capacity in [least, least + rng.random_range(0..whole.packed.len()), whole.packed.len()] {
                 let mut got = vec![POISON; want.len()];
                 let mut left = 0..plan.rows();
                 let mut pieces = 0;
                 while !left.is_empty() {
-                    let (rows, piece) = Piece::fitting(plan, &whole.packed, &left, capacity).unwrap();
+                    let (rows, piece) = PackedRows::fitting(plan, &whole.packed, &left, capacity).unwrap();
                     assert!(rows.start == left.start && !rows.is_empty() && piece.len <= capacity);
                     (left.start, pieces) = (rows.end, pieces + 1);
                     let mut packed = Buffer::new(piece.len);

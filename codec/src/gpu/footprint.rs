@@ -8,7 +8,7 @@ use super::device::Device;
 use super::disk;
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
-use super::piece::Piece;
+use super::packed_rows::PackedRows;
 use super::plan::PackedTensor;
 use super::ring::SLOTS;
 use super::table::Form;
@@ -90,7 +90,7 @@ impl Sizes {
                 }
             }
             found.packed_bytes.push(PackedTensor::of(&tensor).len);
-            let (strip, planes) = (Piece::bound_of_strip(&tensor), tensor.planes.len());
+            let (strip, planes) = (PackedRows::bound_of_strip(&tensor), tensor.planes.len());
             found.tensors.push(TensorSize { strip, planes, tables, zstd });
         }
         Ok(found)

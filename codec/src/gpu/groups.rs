@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::disk::{self, Disk, Reads};
-use super::piece::Piece;
+use super::packed_rows::PackedRows;
 use super::plan::{PlaneAddresses, ProductOutput, TensorPlan};
 use super::residency::Home;
 use super::tensors::Tensors;
@@ -15,7 +15,7 @@ use crate::tensor::AlignedBytes;
 /// Rows of tensors that share a slot, and what to copy for them.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    pub pieces: Vec<GroupPiece>,
+    pub pieces: Vec<GroupRows>,
     /// Ranges of the packed tensors in the host's memory, each with its place in the slot.
     pub copies: Vec<(Range<usize>, usize)>,
     /// The bytes that come from the file.
@@ -26,12 +26,12 @@ pub(super) struct Group {
 
 /// Rows of an item, all or some.
 #[derive(Debug)]
-pub(super) struct GroupPiece {
+pub(super) struct GroupRows {
     item: DecodeItem,
     /// Its products' places, if it is to be multiplied with.
     product: Option<ProductOutput>,
     pub rows: Range<usize>,
-    piece: Piece,
+    piece: PackedRows,
     /// Its place in the slot.
     at: usize,
 }
@@ -126,7 +126,7 @@ impl Sources<'_> {
             let fits = if whole && home == Home::Disk && plan.packed.len > capacity {
                 None
             } else {
-                Piece::fitting(plan, packed, &left, capacity)
+                PackedRows::fitting(plan, packed, &left, capacity)
             };
             let Some((rows, piece)) = fits else {
                 groups.push(Group::default());
@@ -160,7 +160,7 @@ impl Sources<'_> {
 
 impl Group {
     /// Copies a piece of the item whose packed tensor begins at `packed` of all.
-    fn copy(&mut self, piece: &Piece, packed: usize) {
+    fn copy(&mut self, piece: &PackedRows, packed: usize) {
         for (part, place) in &piece.copies {
             let (from, to) = (packed + part.start..packed + part.end, self.bytes + place);
             match self.copies.last_mut() {
@@ -171,10 +171,10 @@ impl Group {
     }
 
     /// Adds rows of an item, behind what is there.
-    fn add(&mut self, item: &DecodeItem, product: Option<ProductOutput>, rows: Range<usize>, piece: Piece) {
+    fn add(&mut self, item: &DecodeItem, product: Option<ProductOutput>, rows: Range<usize>, piece: PackedRows) {
         let at = self.bytes;
         self.bytes += piece.len;
-        self.pieces.push(GroupPiece { item: item.clone(), product, rows, piece, at });
+        self.pieces.push(GroupRows { item: item.clone(), product, rows, piece, at });
     }
 
     /// The work items that decode the group, or multiply with it, from a slot at the address `base`.
@@ -192,7 +192,7 @@ impl Group {
     }
 }
 
-impl GroupPiece {
+impl GroupRows {
     /// The places of the tensor's planes in a slot at the address `base`.
     pub fn places(&self, base: u64) -> Vec<PlaneAddresses> {
         self.piece.at(base + self.at as u64)

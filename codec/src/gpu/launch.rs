@@ -10,8 +10,8 @@ use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductLaunch, Pro
 use super::plan::{product_launches, tiles_launches};
 use super::stream::Stream;
 use super::work_item::{
-    Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, elements_of, part_item, parts_batches,
-    symbols_batch, symbols_item,
+    Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, bits_batches, bits_item, elements_of, symbols_batch,
+    symbols_item,
 };
 use crate::error::{Error, Result};
 use crate::tensor::Dtype;
@@ -22,7 +22,7 @@ pub(super) struct Launches {
     tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
     raw: Vec<(u64, u64, usize)>,
     symbols: Vec<(super::kernel::Kernel, Box<abi::SymbolsBatch>, u32)>,
-    parts: Vec<(super::kernel::Kernel, Box<abi::FieldsSymbolsBatch>, u32)>,
+    bits: Vec<(super::kernel::Kernel, Box<abi::FieldsSymbolsBatch>, u32)>,
     /// For each of [`MOST_VECTORS`].
     products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
 }
@@ -71,7 +71,7 @@ impl Launcher {
         let mut work = Launches::default();
         let mut tiles = Vec::new();
         let mut symbols = Vec::new();
-        let mut parts = Vec::new();
+        let mut element_bits = Vec::new();
         let mut products = Vec::new();
         for item in items {
             match item.method {
@@ -82,11 +82,11 @@ impl Launcher {
                         None => tiles.push(tiles_item),
                     }
                 }
-                Method::Raw { part: Some(part) } => {
+                Method::Raw { bits: Some(bits) } => {
                     let symbols = symbols_item(item, item.addresses.data, elements_of(item));
-                    parts.push(part_item(*part, item.kind, symbols));
+                    element_bits.push(bits_item(*bits, item.kind, symbols));
                 }
-                Method::Raw { part: None } => {
+                Method::Raw { bits: None } => {
                     let (data, elements) = (item.addresses.data, elements_of(item));
                     if item.kind == OutputKind::Int8 && !item.plan.tensor.transposed() {
                         work.raw.push((item.out, data.wrapping_add(elements.start as u64), elements.len()));
@@ -119,8 +119,8 @@ impl Launcher {
             let (batch, grid) = symbols_batch(items, self.limits);
             work.symbols.push((self.device.kernel(Module::Util, "wcodec_dequantize")?, batch, grid));
         }
-        for (batch, grid) in parts_batches(parts, self.limits) {
-            work.parts.push((self.device.kernel(Module::Util, "wcodec_fields")?, batch, grid));
+        for (batch, grid) in bits_batches(element_bits, self.limits) {
+            work.bits.push((self.device.kernel(Module::Util, "wcodec_fields")?, batch, grid));
         }
         Ok(work)
     }
@@ -242,7 +242,7 @@ impl Launcher {
             unsafe { kernel.launch(*grid, UTIL_THREADS, 0, batch.as_bytes(), stream, overlap)? };
         }
         // Behind the tiles: what they have written of elements is added to.
-        for (kernel, batch, grid) in &work.parts {
+        for (kernel, batch, grid) in &work.bits {
             // SAFETY: likewise.
             unsafe { kernel.launch(*grid, UTIL_THREADS, 0, batch.as_bytes(), stream, overlap)? };
         }

@@ -1,9 +1,9 @@
 //! The part of a tensor that a device needs: one run of bytes, the *packed tensor*, and the facts that kernels are told about it. No device is
 //! touched here, so that the emulator's tests run the same plans.
 
+mod element_bits;
 mod lookup;
 mod packed;
-mod part;
 mod product;
 mod shared_memory;
 
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
 
+pub use self::element_bits::ElementBits;
 pub use self::lookup::{LookupLaunch, can_look_up};
 pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
-pub use self::part::Part;
 pub use self::product::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
 use self::shared_memory::SharedMemory;
 use crate::coder::plane::{Coding, Tiling};
@@ -28,7 +28,7 @@ use crate::scheme::Fields;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::Dtype;
 
-/// The way in which a plane is decoded, and the part of elements that it is if that is not all.
+/// The method by which a plane is decoded, and the bits of elements that it has if those are not all.
 #[derive(Clone, Debug)]
 pub enum Method {
     /// Our own kernels.
@@ -39,10 +39,10 @@ pub enum Method {
         chunk: usize,
         frames: usize,
         filter: Filter,
-        part: Option<Part>,
+        bits: Option<ElementBits>,
     },
     /// The bytes as they are.
-    Raw { part: Option<Part> },
+    Raw { bits: Option<ElementBits> },
 }
 
 /// The facts that kernels are told about a plane in tiles.
@@ -56,7 +56,7 @@ pub struct TilesPlan {
     pub table: Arc<Table>,
     /// Length of its chunks in units of [`OFFSET_UNIT`].
     data_units: u32,
-    part: Option<Part>,
+    bits: Option<ElementBits>,
     /// The kind of output that names the kernels which put its bits together, if it has some of their own.
     common: Option<OutputKind>,
     /// Whether symbols become values by products with scales of f32 alone, as scheme `int8` says.
@@ -70,7 +70,7 @@ pub struct TensorPlan {
     /// Matrices, rows, columns: see [`StoredTensor::rows_view`].
     pub matrix: (usize, usize, usize),
     pub packed: PackedTensor,
-    /// The way in which each plane is decoded.
+    /// The method by which each plane is decoded.
     pub planes: Vec<Method>,
 }
 
@@ -217,7 +217,7 @@ impl TensorPlan {
     }
 }
 
-/// The part that a plane is of elements that are put together.
+/// The bits that a plane has of elements that are joined.
 struct Joins<'a> {
     fields: &'a Fields,
     /// Bytes of an element.
@@ -247,16 +247,16 @@ fn method(
     products: bool,
 ) -> Result<Method> {
     let coding = stored.form.coding;
-    let (mut part, mut common) = (None, None);
+    let (mut bits, mut common) = (None, None);
     if let Some(Joins { fields, bytes, pass }) = joins {
         if fields.bytes() != coding.element_bytes() {
             let (bits, bytes) = (fields.runs(), coding.element_bytes());
             return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
         }
         // A plane of whole elements is written as symbols are.
-        if bytes > 1 || !part::is_whole(fields, bytes) {
-            part = Some(Part::new(fields, pass)?);
-            common = part::common(fields, bytes).filter(|_| pass == 0);
+        if bytes > 1 || !element_bits::is_whole(fields, bytes) {
+            bits = Some(ElementBits::new(fields, pass)?);
+            common = element_bits::common(fields, bytes).filter(|_| pass == 0);
         }
     }
     Ok(match coding {
@@ -277,13 +277,13 @@ fn method(
                 table_number,
                 table,
                 data_units,
-                part,
+                bits,
                 common,
                 products,
             })
         }
-        Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter, part },
-        Coding::Raw => Method::Raw { part },
+        Coding::Zstd { chunk, filter } => Method::Zstd { chunk, frames: stored.chunks, filter, bits },
+        Coding::Raw => Method::Raw { bits },
     })
 }
 
@@ -317,7 +317,7 @@ impl TilesPlan {
         let special = filter == Filter::None && self.table.bits() == 12;
         match (layout, shift) {
             (Layout::Split, _) if special && self.common.is_some() => Mode::Split,
-            _ if self.part.is_some() => Mode::Fields,
+            _ if self.bits.is_some() => Mode::Fields,
             (Layout::Byte, _) if special && self.products => Mode::Byte,
             (Layout::Pair, 3) if special && self.products => Mode::Pair,
             (Layout::Pair, 0..=2) if filter == Filter::None => Mode::Low,
@@ -355,7 +355,7 @@ pub struct Key {
     mode: Mode,
     kind: OutputKind,
     /// The bits of elements that a kernel is told.
-    part: Option<Part>,
+    bits: Option<ElementBits>,
 }
 
 /// A [work item](crate::gpu::work_item::WorkItem) whose plane is in tiles: strips to decode to one place.
@@ -381,11 +381,11 @@ impl TilesItem<'_> {
     pub fn key(&self) -> Key {
         let mode = self.tiles.mode();
         Key {
-            pass: self.tiles.part.map_or(0, |p| p.pass),
+            pass: self.tiles.bits.map_or(0, |p| p.pass),
             module: self.tiles.module(),
             mode,
             kind: self.tiles.common.filter(|_| mode == Mode::Split).unwrap_or(self.kind),
-            part: self.tiles.part.filter(|_| mode == Mode::Fields),
+            bits: self.tiles.bits.filter(|_| mode == Mode::Fields),
         }
     }
 
@@ -510,7 +510,7 @@ fn share(item: &mut abi::Tiles, cost: u32, grid: u32) {
 }
 
 fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> {
-    let Key { module, mode, kind, part, .. } = items[0].key();
+    let Key { module, mode, kind, bits, .. } = items[0].key();
     let mut params = Box::new(abi::TilesBatch { count: items.len() as u32, ..Default::default() });
     let (mut cost, mut chunks) = (0u32, 0usize);
     for (item, to) in items.iter().zip(&mut params.items) {
@@ -551,8 +551,8 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
         Mode::Split => format!("wcodec_{coder}_split_{}", kind.name()),
         Mode::Fields => format!("wcodec_{coder}_fields"),
     };
-    let params = match part {
-        Some(part) => Params::Fields(Box::new(abi::FieldsBatch { tiles: *params, fields: part.fields(kind) })),
+    let params = match bits {
+        Some(bits) => Params::Fields(Box::new(abi::FieldsBatch { tiles: *params, fields: bits.fields(kind) })),
         None => Params::Tiles(params),
     };
     Ok(TilesLaunch {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use wcodec_kernels::abi::{self, OutputKind};
 
 use super::plan::{
-    Limits, MOST_VECTORS, Method, Part, PlaneAddresses, ProductOutput, TensorPlan, TilesItem, TilesPlan,
+    ElementBits, Limits, MOST_VECTORS, Method, PlaneAddresses, ProductOutput, TensorPlan, TilesItem, TilesPlan,
 };
 use crate::coder::TILE_ROWS;
 use crate::error::{Error, Result};
@@ -223,7 +223,7 @@ impl RowIds {
 #[derive(Clone, Debug)]
 pub(super) struct WorkItem<'a> {
     pub plan: &'a TensorPlan,
-    /// The way in which the plane is decoded.
+    /// The method by which the plane is decoded.
     pub method: &'a Method,
     /// The addresses that it is decoded from.
     pub addresses: PlaneAddresses,
@@ -321,17 +321,17 @@ pub(super) fn symbols_batch(items: &[abi::Symbols], limits: Limits) -> (Box<abi:
 }
 
 /// Symbols of planes that are bits of elements, each with its pass: those of one are launched together, and before those of the next.
-pub(super) type Parts = Vec<(u8, abi::FieldsSymbols)>;
+pub(super) type BitsItems = Vec<(u8, abi::FieldsSymbols)>;
 
 /// An item of `wcodec_fields`, and its pass.
-pub(super) fn part_item(part: Part, kind: OutputKind, symbols: abi::Symbols) -> (u8, abi::FieldsSymbols) {
-    (part.pass, abi::FieldsSymbols { symbols: abi::Symbols { kind: 0, ..symbols }, fields: part.fields(kind) })
+pub(super) fn bits_item(bits: ElementBits, kind: OutputKind, symbols: abi::Symbols) -> (u8, abi::FieldsSymbols) {
+    (bits.pass, abi::FieldsSymbols { symbols: abi::Symbols { kind: 0, ..symbols }, fields: bits.fields(kind) })
 }
 
 /// Launches of `wcodec_fields`, in order, and their grids.
-pub(super) fn parts_batches(mut parts: Parts, limits: Limits) -> Vec<(Box<abi::FieldsSymbolsBatch>, u32)> {
-    parts.sort_by_key(|(pass, _)| *pass);
-    let together = parts.chunk_by(|a, b| a.0 == b.0).flat_map(|items| items.chunks(abi::MAX_ITEMS));
+pub(super) fn bits_batches(mut planes: BitsItems, limits: Limits) -> Vec<(Box<abi::FieldsSymbolsBatch>, u32)> {
+    planes.sort_by_key(|(pass, _)| *pass);
+    let together = planes.chunk_by(|a, b| a.0 == b.0).flat_map(|items| items.chunks(abi::MAX_ITEMS));
     let batches = together.map(|items| {
         let mut batch = Box::new(abi::FieldsSymbolsBatch { count: items.len() as u32, ..Default::default() });
         for (to, (_, item)) in batch.items.iter_mut().zip(items) {

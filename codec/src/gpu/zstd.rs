@@ -11,10 +11,10 @@ use super::device::Device;
 use super::kernel::Kernel;
 use super::nvcomp::{DeviceBatch, Nvcomp};
 use super::options::GpuOptions;
-use super::plan::{Limits, Method, Part, filter_code};
+use super::plan::{ElementBits, Limits, Method, filter_code};
 use super::stream::{Event, Stream};
 use super::work_item::{
-    UTIL_THREADS, WorkItem, elements_of, grid_for, part_item, parts_batches, symbols_batch, symbols_item,
+    UTIL_THREADS, WorkItem, bits_batches, bits_item, elements_of, grid_for, symbols_batch, symbols_item,
 };
 use crate::coder::Filter;
 use crate::error::{Error, Result};
@@ -32,8 +32,8 @@ pub(super) struct FrameRun {
     /// The address that decoded bytes go to themselves; otherwise they go to scratch, and from there by `symbols`.
     direct: Option<u64>,
     symbols: abi::Symbols,
-    /// The part of elements that the symbols are, where they are not all.
-    part: Option<Part>,
+    /// The bits of elements that the symbols are, where they are not all.
+    bits: Option<ElementBits>,
     kind: OutputKind,
     filter: Filter,
     cols: usize,
@@ -42,7 +42,7 @@ pub(super) struct FrameRun {
 
 impl FrameRun {
     pub fn new(item: &WorkItem<'_>) -> Result<Self> {
-        let &Method::Zstd { chunk, frames, filter, part } = item.method else { unreachable!("a plane of coder zstd") };
+        let &Method::Zstd { chunk, frames, filter, bits } = item.method else { unreachable!("a plane of coder zstd") };
         let elements = elements_of(item);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
@@ -61,10 +61,10 @@ impl FrameRun {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && part.is_none() && item.kind == OutputKind::Int8 && !item.plan.tensor.transposed())
+            direct: (whole && bits.is_none() && item.kind == OutputKind::Int8 && !item.plan.tensor.transposed())
                 .then_some(item.out),
             symbols: symbols_item(item, 0, elements),
-            part,
+            bits,
             kind: item.kind,
             filter,
             cols: item.plan.matrix.2,
@@ -442,9 +442,9 @@ impl Batches<'_> {
         });
         let (mut whole, mut joined) = (Vec::new(), Vec::new());
         for (p, item) in items {
-            match p.part {
+            match p.bits {
                 None => whole.push(item),
-                Some(part) => joined.push(part_item(part, p.kind, item)),
+                Some(bits) => joined.push(bits_item(bits, p.kind, item)),
             }
         }
         if !whole.is_empty() {
@@ -452,7 +452,7 @@ impl Batches<'_> {
             // SAFETY: it reads what was just decoded and writes where the caller wants it.
             unsafe { self.zstd.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)? };
         }
-        for (batch, grid) in parts_batches(joined, limits) {
+        for (batch, grid) in bits_batches(joined, limits) {
             // SAFETY: likewise.
             unsafe { self.zstd.kernels[4].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)? };
         }

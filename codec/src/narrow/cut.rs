@@ -90,14 +90,14 @@ impl Cut<'_> {
 
 /// A part of a tensor's matrices.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct MatrixCut {
     view: MatrixEntry,
     matrices: Vec<Range<usize>>,
     rows: Vec<Range<usize>>,
     cols: Vec<Range<usize>>,
 }
 
-impl Part {
+impl MatrixCut {
     /// All of these matrices.
     pub fn whole(view: MatrixEntry) -> Self {
         let all = |n: usize| std::iter::once(0..n).collect::<Vec<_>>();
@@ -251,8 +251,8 @@ fn gcd(a: usize, b: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn part(cols: Vec<Range<usize>>) -> Part {
-        Part { cols, ..Part::whole(MatrixEntry { count: 1, rows: 2, cols: 320, row_axis: 0 }) }
+    fn part(cols: Vec<Range<usize>>) -> MatrixCut {
+        MatrixCut { cols, ..MatrixCut::whole(MatrixEntry { count: 1, rows: 2, cols: 320, row_axis: 0 }) }
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let g = TileGeometry::new(1, 40, 320, 128).unwrap();
         let view = MatrixEntry { count: 1, rows: 40, cols: 320, row_axis: 0 };
         let of = |rows: Range<usize>, cols: Range<usize>| {
-            Part { rows: vec![rows], cols: vec![cols], ..Part::whole(view) }.tiles(&g)
+            MatrixCut { rows: vec![rows], cols: vec![cols], ..MatrixCut::whole(view) }.tiles(&g)
         };
         assert_eq!(of(16..40, 0..320), Some((vec![1, 2], vec![0, 1, 2])));
         assert_eq!(of(0..20, 128..256), Some((vec![0, 1], vec![1])));
@@ -285,9 +285,9 @@ mod tests {
         for bad in [of(0..40, 0..192), of(0..40, 64..320), of(8..40, 0..320)] {
             assert_eq!(bad, None);
         }
-        let several = Part { rows: vec![32..40, 0..16], cols: vec![256..320], ..Part::whole(view) };
+        let several = MatrixCut { rows: vec![32..40, 0..16], cols: vec![256..320], ..MatrixCut::whole(view) };
         assert_eq!(several.tiles(&g), None);
-        let several = Part { rows: vec![16..32, 0..16], cols: vec![128..256, 0..100], ..Part::whole(view) };
+        let several = MatrixCut { rows: vec![16..32, 0..16], cols: vec![128..256, 0..100], ..MatrixCut::whole(view) };
         assert_eq!(several.tiles(&g), Some((vec![1, 0], vec![1, 0])));
     }
 }

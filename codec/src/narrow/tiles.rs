@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::cut::Part;
+use super::cut::MatrixCut;
 use crate::coder::plane::{Coding, Plane, PlaneForm, PlaneSource, Scratch, Tiling};
 use crate::coder::tile::OFFSET_UNIT;
 use crate::container::{Hash, Hasher, Segment, hash};
@@ -34,7 +34,7 @@ pub(super) fn copy(
     container: &Container,
     plane: &StoredPlane,
     tiling: Tiling,
-    part: &Part,
+    part: &MatrixCut,
     (strips, tiles): &(Vec<usize>, Vec<usize>),
     options: &DecodeOptions,
 ) -> Result<Copied> {
@@ -87,7 +87,7 @@ pub(super) fn copy(
 pub(super) fn copy_raw(
     container: &Container,
     plane: &StoredPlane,
-    part: &Part,
+    part: &MatrixCut,
     options: &DecodeOptions,
 ) -> Result<Copied> {
     let data = part.elements_of(container, plane, options)?;

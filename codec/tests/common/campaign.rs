@@ -56,7 +56,7 @@ pub fn run(campaign: &Campaign) {
         return;
     }
     match std::env::var("WCODEC_PART") {
-        Ok(part) => work(campaign, &part),
+        Ok(worker) => work(campaign, &worker),
         Err(_) => watch(campaign),
     }
 }
@@ -80,9 +80,9 @@ fn from_hex(text: &str) -> Vec<u8> {
 /// The last panic's message: bodies may work on another thread.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// A process of a campaign: `part` has its number, the number of all, and the file that records its current input.
-fn work(campaign: &Campaign, part: &str) {
-    let [number, all, at] = part.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("{part}") };
+/// A process of a campaign: `worker` has its number, the number of all, and the file that records its current input.
+fn work(campaign: &Campaign, worker: &str) {
+    let [number, all, at] = worker.splitn(3, ':').collect::<Vec<_>>()[..] else { panic!("{worker}") };
     let (number, all): (u64, u64) = (number.parse().unwrap(), all.parse().unwrap());
     let at = File::options().write(true).open(at).unwrap();
     std::panic::set_hook(Box::new(|info| {
@@ -156,7 +156,7 @@ struct Heard {
     findings: Vec<(u64, String)>,
 }
 
-struct Part {
+struct Worker {
     child: Child,
     heard: Arc<Mutex<Heard>>,
     at: PathBuf,
@@ -165,7 +165,7 @@ struct Part {
     over: bool,
 }
 
-impl Part {
+impl Worker {
     fn start(campaign: &Campaign, number: u64, all: u64, folder: &Path) -> Self {
         let at = folder.join(number.to_string());
         std::fs::write(&at, [0; 8]).unwrap();
@@ -234,14 +234,14 @@ fn watch(campaign: &Campaign) {
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let (begun, mut line) = (Instant::now(), Instant::now());
-    let mut parts: Vec<Part> = (0..all).map(|i| Part::start(campaign, i, all, folder.path())).collect();
+    let mut workers: Vec<Worker> = (0..all).map(|i| Worker::start(campaign, i, all, folder.path())).collect();
     let mut findings: BTreeMap<String, u64> = BTreeMap::new();
     loop {
         std::thread::sleep(Duration::from_millis(200));
-        for part in &mut parts {
-            let wrong = if part.over { None } else { part.look() };
-            let heard = std::mem::take(&mut part.heard.lock().unwrap().findings);
-            for (n, said) in heard.into_iter().chain(wrong.map(|wrong| (part.seen.0, wrong))) {
+        for worker in &mut workers {
+            let wrong = if worker.over { None } else { worker.look() };
+            let heard = std::mem::take(&mut worker.heard.lock().unwrap().findings);
+            for (n, said) in heard.into_iter().chain(wrong.map(|wrong| (worker.seen.0, wrong))) {
                 let place = said.split(": ").next().unwrap_or_default().to_owned();
                 findings.entry(place).or_insert_with(|| {
                     found(campaign, n, &said);
@@ -249,10 +249,10 @@ fn watch(campaign: &Campaign) {
                 });
             }
         }
-        let over = parts.iter().all(|part| part.over);
+        let over = workers.iter().all(|worker| worker.over);
         if over || line.elapsed() >= LINE {
             line = Instant::now();
-            report(&parts, wanted, begun.elapsed(), over);
+            report(&workers, wanted, begun.elapsed(), over);
         }
         if over {
             break;
@@ -260,8 +260,8 @@ fn watch(campaign: &Campaign) {
     }
     // The last lines of output have arrived by now, or will in a moment.
     std::thread::sleep(Duration::from_millis(200));
-    report(&parts, wanted, begun.elapsed(), true);
-    let most = figure(&parts, "resident", u64::max).0.max(figure(&parts, "most", u64::max).0);
+    report(&workers, wanted, begun.elapsed(), true);
+    let most = figure(&workers, "resident", u64::max).0.max(figure(&workers, "most", u64::max).0);
     assert!(most < MEMORY as u64, "{most} bytes of memory");
     assert!(findings.is_empty(), "{} findings, of inputs {:?}", findings.len(), findings.values());
 }
@@ -289,15 +289,18 @@ fn found(campaign: &Campaign, n: u64, said: &str) {
 }
 
 /// A figure of all processes together, and the one that accompanies the largest.
-fn figure(parts: &[Part], word: &str, join: fn(u64, u64) -> u64) -> (u64, u64) {
-    let all = parts.iter().filter_map(|part| part.heard.lock().unwrap().figures.get(word).copied());
+fn figure(workers: &[Worker], word: &str, join: fn(u64, u64) -> u64) -> (u64, u64) {
+    let all = workers.iter().filter_map(|worker| worker.heard.lock().unwrap().figures.get(word).copied());
     all.reduce(|a, b| (join(a.0, b.0), if a.0 >= b.0 { a.1 } else { b.1 })).unwrap_or_default()
 }
 
-fn report(parts: &[Part], wanted: u64, took: Duration, all: bool) {
-    let done = figure(parts, "done", |a, b| a + b).0;
-    let (slowest, most, resident) =
-        (figure(parts, "slowest", u64::max), figure(parts, "most", u64::max), figure(parts, "resident", u64::max));
+fn report(workers: &[Worker], wanted: u64, took: Duration, all: bool) {
+    let done = figure(workers, "done", |a, b| a + b).0;
+    let (slowest, most, resident) = (
+        figure(workers, "slowest", u64::max),
+        figure(workers, "most", u64::max),
+        figure(workers, "resident", u64::max),
+    );
     println!(
         "{done} of {wanted} inputs, {:.0} s, {:.0}/s; slowest {:.3} s (input {}); most memory {:.1} MB for one (input {}), {:.0} MB resident",
         took.as_secs_f64(),
@@ -310,9 +313,9 @@ fn report(parts: &[Part], wanted: u64, took: Duration, all: bool) {
     );
     if all {
         let words: std::collections::BTreeSet<String> =
-            parts.iter().flat_map(|p| p.heard.lock().unwrap().figures.keys().cloned().collect::<Vec<_>>()).collect();
+            workers.iter().flat_map(|p| p.heard.lock().unwrap().figures.keys().cloned().collect::<Vec<_>>()).collect();
         for word in words.iter().filter(|w| !["done", "slowest", "most", "resident", "over"].contains(&w.as_str())) {
-            println!("  {word}: {}", figure(parts, word, |a, b| a + b).0);
+            println!("  {word}: {}", figure(workers, word, |a, b| a + b).0);
         }
     }
 }

@@ -50,9 +50,9 @@ pub fn encode(
 }
 
 /// The decisions on encoding a plane, made before it is encoded.
-pub struct Draft(Way);
+pub struct Draft(DraftKind);
 
-enum Way {
+enum DraftKind {
     Raw,
     Zstd(ZstdDraft),
     Tiles(TilesDraft),
@@ -65,11 +65,11 @@ impl Draft {
     /// Those of [`encode`].
     pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         Ok(Self(match options.coder {
-            _ if symbols.data.is_empty() => Way::Raw,
-            Coder::Raw => Way::Raw,
-            Coder::Zstd => Way::Zstd(ZstdDraft::new(symbols, options, pool, cancel)?),
+            _ if symbols.data.is_empty() => DraftKind::Raw,
+            Coder::Raw => DraftKind::Raw,
+            Coder::Zstd => DraftKind::Zstd(ZstdDraft::new(symbols, options, pool, cancel)?),
             Coder::Rans | Coder::Huffman => {
-                TilesDraft::new(symbols, options, pool, cancel)?.map_or(Way::Raw, Way::Tiles)
+                TilesDraft::new(symbols, options, pool, cancel)?.map_or(DraftKind::Raw, DraftKind::Tiles)
             }
         }))
     }
@@ -83,7 +83,7 @@ impl Draft {
     /// As [`choose`](Self::choose), for a sample of a plane that is `times` as large: the table's own bytes weigh that
     /// much less.
     pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
-        if let Way::Tiles(tiles) = &mut self.0 {
+        if let DraftKind::Tiles(tiles) = &mut self.0 {
             tiles.choose(shared, times);
         }
     }
@@ -101,9 +101,9 @@ impl Draft {
         done: &AtomicUsize,
     ) -> Result<EncodedPlane> {
         let coded = match self.0 {
-            Way::Raw => None,
-            Way::Zstd(zstd) => zstd.encode(symbols, pool, cancel, done)?,
-            Way::Tiles(tiles) => tiles.encode(symbols, pool, cancel, done)?,
+            DraftKind::Raw => None,
+            DraftKind::Zstd(zstd) => zstd.encode(symbols, pool, cancel, done)?,
+            DraftKind::Tiles(tiles) => tiles.encode(symbols, pool, cancel, done)?,
         };
         Ok(coded.filter(|c| c.stored_bytes() < symbols.bytes()).unwrap_or_else(|| EncodedPlane::raw(symbols)))
     }

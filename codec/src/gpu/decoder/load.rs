@@ -19,7 +19,7 @@ use crate::gpu::upload::{Stage, read_plans};
 
 /// Some of the tensors that a decoder is for: those of one residency.
 #[derive(Default)]
-struct Part {
+struct Residents {
     names: Vec<String>,
     /// Bytes of them, packed.
     sizes: Vec<usize>,
@@ -27,7 +27,7 @@ struct Part {
     places: Vec<usize>,
 }
 
-impl Part {
+impl Residents {
     fn bytes(&self) -> usize {
         self.sizes.iter().sum()
     }
@@ -44,16 +44,16 @@ pub fn load(
     let names = container.stored_names(names)?;
     // Sizes are known from the index, so that memory is asked for once.
     let sizes = Sizes::new(container, &names)?;
-    let (mut on_device, mut on_host, mut on_disk) = (Part::default(), Part::default(), Part::default());
+    let (mut on_device, mut on_host, mut on_disk) = (Residents::default(), Residents::default(), Residents::default());
     for (place, (name, &size)) in names.iter().zip(sizes.packed_bytes()).enumerate() {
-        let part = match residency(name) {
+        let residents = match residency(name) {
             Residency::Device => &mut on_device,
             Residency::Host => &mut on_host,
             Residency::Disk => &mut on_disk,
         };
-        part.names.push(name.clone());
-        part.sizes.push(size);
-        part.places.push(place);
+        residents.names.push(name.clone());
+        residents.sizes.push(size);
+        residents.places.push(place);
     }
     let mut plans: Vec<Option<(TensorPlan, Home)>> = names.iter().map(|_| None).collect();
     let stream = Stream::new(device)?;
@@ -92,24 +92,24 @@ pub fn load(
 fn to_device(
     device: &Device,
     container: &Container,
-    part: &Part,
+    residents: &Residents,
     options: &GpuOptions,
     stream: &Stream,
     plans: &mut [Option<(TensorPlan, Home)>],
 ) -> Result<DeviceBuffer> {
-    let packed_tensors = DeviceBuffer::new(device, part.bytes())?;
-    if part.names.is_empty() {
+    let packed_tensors = DeviceBuffer::new(device, residents.bytes())?;
+    if residents.names.is_empty() {
         return Ok(packed_tensors);
     }
     let mut stage = Stage::new(device, packed_tensors.len())?;
-    let (mut begins, mut at) = (Vec::with_capacity(part.names.len()), 0);
-    let read = read_plans(container, &part.names, &part.sizes, options, &mut |read| {
+    let (mut begins, mut at) = (Vec::with_capacity(residents.names.len()), 0);
+    let read = read_plans(container, &residents.names, &residents.sizes, options, &mut |read| {
         begins.extend(read.begins().iter().map(|begin| at + begin));
         stage.send(read, &packed_tensors, at, stream)?;
         at += read.len();
         Ok(())
     })?;
-    for ((&place, plan), begin) in part.places.iter().zip(read).zip(begins) {
+    for ((&place, plan), begin) in residents.places.iter().zip(read).zip(begins) {
         plans[place] = Some((plan, Home::Device(begin)));
     }
     Ok(packed_tensors)
@@ -119,22 +119,22 @@ fn to_device(
 fn to_host(
     device: &Device,
     container: &Container,
-    part: &Part,
+    residents: &Residents,
     options: &GpuOptions,
     plans: &mut [Option<(TensorPlan, Home)>],
 ) -> Result<Option<HostTensors>> {
-    if part.names.is_empty() {
+    if residents.names.is_empty() {
         return Ok(None);
     }
-    let mut memory = PinnedBuffer::new(device, part.bytes())?;
-    let (mut begins, mut at) = (Vec::with_capacity(part.names.len()), 0);
-    let read = read_plans(container, &part.names, &part.sizes, options, &mut |read| {
+    let mut memory = PinnedBuffer::new(device, residents.bytes())?;
+    let (mut begins, mut at) = (Vec::with_capacity(residents.names.len()), 0);
+    let read = read_plans(container, &residents.names, &residents.sizes, options, &mut |read| {
         begins.extend(read.begins().iter().map(|begin| at + begin));
         read.fill(0, &mut memory[at..at + read.len()])?;
         at += read.len();
         Ok(())
     })?;
-    for ((&place, plan), begin) in part.places.iter().zip(read).zip(begins) {
+    for ((&place, plan), begin) in residents.places.iter().zip(read).zip(begins) {
         plans[place] = Some((plan, Home::Host(begin)));
     }
     let address = memory.device_address()?;

@@ -92,7 +92,7 @@ fn slots_get_what_pieces_of_images_have() {
                 for capacity in [whole.len(), whole.len() / 3] {
                     let mut left = 0..plan.rows();
                     while !left.is_empty() {
-                        let Some((rows, piece)) = Piece::fitting(&plan, &head, &left, capacity) else { break };
+                        let Some((rows, piece)) = PackedRows::fitting(&plan, &head, &left, capacity) else { break };
                         left.start = rows.end;
                         // Behind another piece of the same, as in a slot that two tensors share.
                         let mut reads = Reads::default();
@@ -138,8 +138,8 @@ fn damage_is_found_before_anything_is_taken() {
         // As where a disk errs, of which the system knows nothing.
         file.set_modified(modified).unwrap();
     };
-    let whole = Piece::of(&plan, &[], &(0..plan.rows()));
-    let reads = |piece: &Piece| {
+    let whole = PackedRows::of(&plan, &[], &(0..plan.rows()));
+    let reads = |piece: &PackedRows| {
         let mut reads = Reads::default();
         reads.add(fetches(&plan, piece, 0), 1 << 30).unwrap();
         reads
@@ -151,7 +151,7 @@ fn damage_is_found_before_anything_is_taken() {
     assert_eq!(e.file_path(), Some(path.as_path()), "{e}");
     // A part of a segment that is damaged elsewhere.
     let head = disk.head(&plan).unwrap();
-    let part = Piece::of(&plan, &head, &(800..1600));
+    let part = PackedRows::of(&plan, &head, &(800..1600));
     let e = disk.check_parts(&reads(&part)).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name(), e.byte_offset()), (ErrorKind::Corrupt, Some("t1"), Some(data.offset)));
     flip(data.offset + 1000);
@@ -188,7 +188,7 @@ fn a_job_that_was_stopped_writes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (_, container) = write(dir.path(), Coder::Raw);
     let (disk, plan) = (Disk::new(&container, Some(2), false, true).unwrap(), plan(&container, "t1"));
-    let piece = Piece::of(&plan, &[], &(0..plan.rows()));
+    let piece = PackedRows::of(&plan, &[], &(0..plan.rows()));
     for turn in 0..20 {
         let mut reads = Reads::default();
         reads.add(fetches(&plan, &piece, 0), 1 << 30).unwrap();

@@ -21,11 +21,11 @@ fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
             let (tensor, tables) = container.structure_of(name, &oracle()).unwrap();
             let plan = TensorPlan::of(&tensor, tables.into_iter()).unwrap();
             let head = disk.head(&plan).unwrap();
-            for capacity in [Piece::bound_of_strip(&tensor), whole.packed.len()] {
+            for capacity in [PackedRows::bound_of_strip(&tensor), whole.packed.len()] {
                 let mut got = vec![POISON; want.len()];
                 let mut left = 0..plan.rows();
                 while !left.is_empty() {
-                    let (rows, piece) = Piece::fitting(&plan, &head, &left, capacity).unwrap();
+                    let (rows, piece) = PackedRows::fitting(&plan, &head, &left, capacity).unwrap();
                     left.start = rows.end;
                     let mut reads = Reads::default();
                     reads.add(fetches(&plan, &piece, 0), 1 << 30).unwrap();

@@ -128,8 +128,8 @@ fn pieces(whole: &mut Loaded, want: &[u8], kind: OutputKind) {
     let mut got = vec![POISON; want.len()];
     let mut left = 0..plan.rows();
     while !left.is_empty() {
-        let capacity = Piece::bound_of_strip(&plan.tensor);
-        let (rows, piece) = Piece::fitting(&plan, &whole.packed, &left, capacity).expect("a strip fits");
+        let capacity = PackedRows::bound_of_strip(&plan.tensor);
+        let (rows, piece) = PackedRows::fitting(&plan, &whole.packed, &left, capacity).expect("a strip fits");
         left.start = rows.end;
         let mut packed = Buffer::new(piece.len);
         packed.fill(POISON);

@@ -196,14 +196,14 @@ fn slices_of_rows_are_those_of_the_whole() {
             let whole = encoded.read_as(name, Dtype::F32, &oracle()).unwrap().to_vec();
             let strips = t.plan.strips();
             let (first, last) = (t.plan.first_row(1), t.plan.first_row(strips - 1));
-            let piece = Piece::of(&t.plan, &t.packed, &(first..last));
+            let piece = PackedRows::of(&t.plan, &t.packed, &(first..last));
             let mut packed = Buffer::new(piece.len);
             packed.fill(POISON);
             for (range, place) in &piece.copies {
                 packed[*place..place + range.len()].copy_from_slice(&t.packed[range.clone()]);
             }
-            let least = Piece::bound_of_strip(&parts.tensor);
-            let (rows, small) = Piece::fitting(&t.plan, &t.packed, &(first..last), least).unwrap();
+            let least = PackedRows::bound_of_strip(&parts.tensor);
+            let (rows, small) = PackedRows::fitting(&t.plan, &t.packed, &(first..last), least).unwrap();
             assert!(!rows.is_empty() && small.len <= least);
             t.places = piece.at(packed.address());
             t.packed = packed;

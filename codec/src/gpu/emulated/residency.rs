@@ -42,11 +42,11 @@ impl Machine {
                 let (tensor, tables) = container.structure_of(&info.name, &read).unwrap();
                 plans.push(TensorPlan::of(&tensor, tables.into_iter()).unwrap());
                 homes.push(Home::Disk);
-                slot = slot.max(Piece::bound_of_strip(&tensor));
+                slot = slot.max(PackedRows::bound_of_strip(&tensor));
                 continue;
             };
             let plan = TensorPlan::new(&parts).unwrap();
-            slot = slot.max(Piece::bound_of_strip(&plan.tensor));
+            slot = slot.max(PackedRows::bound_of_strip(&plan.tensor));
             let mut packed = vec![0; plan.packed.len];
             plan.packed.fill(&parts, 0, &mut packed);
             let (to, at, home): (&mut Vec<u8>, _, fn(usize) -> Home) = match residency(&info.name) {
@@ -258,14 +258,14 @@ fn product<'a>(item: &WorkItem<'a>) -> ProductTiles<'a> {
 
 /// Decodes, in as few launches as a device.
 fn launch(items: &[WorkItem<'_>], memory: &[Memory<'_>], seed: u64) {
-    let (mut in_tiles, mut parts, mut symbols) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut in_tiles, mut element_bits, mut symbols) = (Vec::new(), Vec::new(), Vec::new());
     for item in items {
         match item.method {
             Method::Tiles(tiles) => in_tiles.push(item.in_tiles(tiles)),
-            Method::Raw { part } => {
+            Method::Raw { bits } => {
                 let raw = symbols_item(item, item.addresses.data, elements_of(item));
-                match *part {
-                    Some(part) => parts.push(part_item(part, item.kind, raw)),
+                match *bits {
+                    Some(bits) => element_bits.push(bits_item(bits, item.kind, raw)),
                     None => symbols.push(raw),
                 }
             }
@@ -288,7 +288,7 @@ fn launch(items: &[WorkItem<'_>], memory: &[Memory<'_>], seed: u64) {
         let (batch, grid) = symbols_batch(items, LIMITS);
         util("wcodec_dequantize", batch.as_bytes(), grid);
     }
-    for (batch, grid) in parts_batches(parts, LIMITS) {
+    for (batch, grid) in bits_batches(element_bits, LIMITS) {
         util("wcodec_fields", batch.as_bytes(), grid);
     }
 }
@@ -360,8 +360,8 @@ fn whole(container: &Container, name: &str, dtype: Dtype) -> Vec<u8> {
 /// Files of every coder and layout, of scheme `int8`, `rate` and `lossless`; transposed matrices and a stack among them.
 fn samples(rng: &mut StdRng) -> Vec<Vec<u8>> {
     let shapes = [vec![112, 512], vec![81, 330], vec![3, 36, 192], vec![40, 65], vec![150, 96]];
-    let ways = options().into_iter().step_by(3).chain(rate::options());
-    let mut all: Vec<Vec<u8>> = ways
+    let encodings = options().into_iter().step_by(3).chain(rate::options());
+    let mut all: Vec<Vec<u8>> = encodings
         .enumerate()
         .map(|(i, o)| {
             let transpose = if i % 2 == 0 { vec!["w1".to_owned()] } else { Vec::new() };
@@ -485,8 +485,8 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
     let mut rng = StdRng::seed_from_u64(102);
     let dir = tempfile::tempdir().unwrap();
     let (mut compared, mut slots) = (0, 0);
-    let ways = options().into_iter().step_by(2).chain(rate::options());
-    for (i, o) in ways.enumerate() {
+    let encodings = options().into_iter().step_by(2).chain(rate::options());
+    for (i, o) in encodings.enumerate() {
         let source = sample(&mut rng, &[vec![112, 512], vec![81, 512], vec![3, 36, 512], vec![40, 512]]);
         let container = on_disk(&dir, &encode(&source, &o));
         let multiplied: Vec<_> =
@@ -682,8 +682,8 @@ fn damage_in_the_file_is_found_whatever_is_asked() {
     let mut rng = StdRng::seed_from_u64(106);
     let dir = tempfile::tempdir().unwrap();
     let (mut refused, mut told, mut missed) = (0, 0, 0);
-    let ways = options().into_iter().filter(|o| o.layout == Some(Layout::Pair)).chain(rate::options());
-    for (turn, o) in ways.enumerate() {
+    let encodings = options().into_iter().filter(|o| o.layout == Some(Layout::Pair)).chain(rate::options());
+    for (turn, o) in encodings.enumerate() {
         let mut bytes = encode(&sample(&mut rng, &[vec![112, 320], vec![64, 320]]), &o);
         let container = Container::from_bytes(bytes.clone()).unwrap();
         let stored = container.stored("w0").unwrap();

@@ -76,7 +76,7 @@ impl LookupLaunch {
             buffer_bytes: shared_memory.buffer as u32,
             buffers_per_warp: buffers as u32,
             tiles: item.params(0),
-            fields: item.tiles.part.map(|part| part.fields(kind)).unwrap_or_default(),
+            fields: item.tiles.bits.map(|bits| bits.fields(kind)).unwrap_or_default(),
             ..Default::default()
         };
         Ok(Self {

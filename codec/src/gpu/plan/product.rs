@@ -213,9 +213,9 @@ impl ProductMemory {
     }
 }
 
-/// A way to multiply.
+/// A configuration of kernels that multiply.
 #[derive(Clone, Copy)]
-struct Way {
+struct ProductConfig {
     /// The first chunk of each warp is decoded before the vectors are there.
     early: bool,
     /// One vector, in whole numbers (`kernels/cuda/single.h`).
@@ -226,7 +226,7 @@ struct Way {
     per_block: usize,
 }
 
-impl Way {
+impl ProductConfig {
     fn warps(self, items: &[ProductTiles<'_>], vectors: usize) -> usize {
         if !self.one && (self.early || vectors > 8) {
             return MOST_WARPS[1];
@@ -272,60 +272,60 @@ impl Way {
     }
 }
 
-/// Ways for some items, from the best on.
-fn ways(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Vec<Way> {
+/// Configurations for some items, from the best on.
+fn configs(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Vec<ProductConfig> {
     let chunks: usize = items.iter().map(|j| j.strips() * j.tiles()).sum();
     let strips: usize = items.iter().map(ProductTiles::strips).sum();
     let tiles = items.iter().map(ProductTiles::tiles).max().unwrap_or(1);
     let processors = limits.multiprocessors;
     // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
     let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
-    let mut ways = Vec::new();
+    let mut configs = Vec::new();
     if vectors == 1 && items.iter().all(ProductTiles::whole) {
         // A warp for each chunk: so all are decoded before the vector is there, or nearly all.
         let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
         let together = strips.div_ceil(few).div_ceil(processors);
         if few * tiles <= MOST_WARPS[0] && together * few * tiles <= MOST_EARLY {
-            let early = |blocks| Way { early: true, one: true, blocks, per_block: few };
+            let early = |blocks| ProductConfig { early: true, one: true, blocks, per_block: few };
             // The next launch's blocks begin beside these if there is room.
             let at_a_time = together.max(2).min(MOST_WARPS[0] / (few * tiles));
-            ways.extend((together.min(LEAST_EARLY)..=at_a_time).rev().map(early));
+            configs.extend((together.min(LEAST_EARLY)..=at_a_time).rev().map(early));
         }
         // Two blocks have no more strips than one would.
         if chunks <= processors * MOST_CHUNKS && 2 * strips.div_ceil(2 * processors) <= strips.div_ceil(processors) {
-            ways.push(Way { early: false, one: true, blocks: 2, per_block: per_block(2) });
+            configs.push(ProductConfig { early: false, one: true, blocks: 2, per_block: per_block(2) });
         }
-        ways.push(Way { early: false, one: true, blocks: 1, per_block: per_block(1) });
+        configs.push(ProductConfig { early: false, one: true, blocks: 1, per_block: per_block(1) });
     }
     if vectors <= 8 && chunks <= processors * FEW_CHUNKS {
-        ways.push(Way { early: true, one: false, blocks: 1, per_block: per_block(1) });
+        configs.push(ProductConfig { early: true, one: false, blocks: 1, per_block: per_block(1) });
     }
-    ways.push(Way { early: false, one: false, blocks: 1, per_block: per_block(1) });
-    ways
+    configs.push(ProductConfig { early: false, one: false, blocks: 1, per_block: per_block(1) });
+    configs
 }
 
 /// The shared memory of a block of threads, whose table lies in 2^`copies` copies, and its strips; or how many bytes there would have to be.
 fn divided(
     items: &[ProductTiles<'_>],
     vectors: usize,
-    way: Way,
+    config: ProductConfig,
     copies: usize,
     limits: Limits,
 ) -> std::result::Result<(ProductMemory, usize), usize> {
     let most = |of: fn(&TilesPlan) -> usize| items.iter().map(|j| of(j.tiles.tiles)).max().unwrap_or(0);
     let tiles = most(|t| t.geometry.tiles());
-    let share = (limits.shared_per_multiprocessor / way.blocks).saturating_sub(RESERVED);
+    let share = (limits.shared_per_multiprocessor / config.blocks).saturating_sub(RESERVED);
     let limit = share.min(limits.shared_per_block);
     // Sums must not take the space that chunks need.
     let strip_sums = tiles * vectors * TILE_ROWS * 4;
     let most_blocks = items.iter().map(ProductTiles::blocks).max().unwrap_or(0);
     // A warp that has decoded its only chunk leaves the digits in the chunk's place.
-    let digits = if way.one && way.early { most_blocks * DIGITS_BLOCK } else { 0 };
-    let per_block = way.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
+    let digits = if config.one && config.early { most_blocks * DIGITS_BLOCK } else { 0 };
+    let per_block = config.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
     let own = per_block * tiles;
-    let rounds = own.div_ceil(way.warps(items, vectors)).max(1);
+    let rounds = own.div_ceil(config.warps(items, vectors)).max(1);
     // As many on each of a multiprocessor's schedulers, if there are that many.
-    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(way.warps(items, vectors)).min(own).max(1);
+    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(config.warps(items, vectors)).min(own).max(1);
     let mut memory = ProductMemory {
         copies,
         barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
@@ -335,12 +335,12 @@ fn divided(
         buffer: (12 + most(|t| t.max_chunk.next_multiple_of(4))).next_multiple_of(16).max(digits),
         slack: most(TilesPlan::slack),
         sums: per_block * strip_sums,
-        staged: if way.early { most_blocks } else { 0 },
-        staging: way.staging(items, warps, per_block),
+        staged: if config.early { most_blocks } else { 0 },
+        staging: config.staging(items, warps, per_block),
         squares: most(|t| t.geometry.cols().div_ceil(abi::SQUARES_COLS)) * vectors * 4,
         arrived: if items.iter().any(|j| j.product.part != abi::PART_RESULT) { per_block * 4 } else { 0 },
-        corrections: if way.corrects(items) { abi::CHANGES_BYTES } else { 0 },
-        known: if way.one && way.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
+        corrections: if config.corrects(items) { abi::CHANGES_BYTES } else { 0 },
+        known: if config.one && config.early { (warps + per_block * TILE_ROWS) * abi::KNOWN_BYTES } else { 0 },
     };
     while memory.bytes() > limit {
         match (memory.buffers, memory.warps) {
@@ -352,14 +352,14 @@ fn divided(
             _ if copies > 0 => return Err(memory.bytes()),
             (_, warps) => {
                 memory.warps = warps - 1;
-                memory.staging = way.staging(items, memory.warps, per_block);
+                memory.staging = config.staging(items, memory.warps, per_block);
             }
         }
     }
     // Chunks that are decoded early have to be all there are, or nearly: others come one after the other.
-    let least = match way {
-        Way { early: true, one: true, .. } => own,
-        Way { early: true, .. } => tiles.min(MOST_WARPS[1]),
+    let least = match config {
+        ProductConfig { early: true, one: true, .. } => own,
+        ProductConfig { early: true, .. } => tiles.min(MOST_WARPS[1]),
         _ => 1,
     };
     if memory.warps < least { Err(memory.bytes()) } else { Ok((memory, per_block)) }
@@ -373,16 +373,17 @@ pub fn product_launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limi
 fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
     let mut wanted = 0;
-    let mut tried =
-        ways(items, vectors, limits).into_iter().flat_map(|way| way.copies(items).map(move |copies| (way, copies)));
-    let found = tried.find_map(|(way, copies)| match divided(items, vectors, way, copies, limits) {
-        Ok((memory, per_block)) => Some((way, memory, per_block)),
+    let mut tried = configs(items, vectors, limits)
+        .into_iter()
+        .flat_map(|config| config.copies(items).map(move |copies| (config, copies)));
+    let found = tried.find_map(|(config, copies)| match divided(items, vectors, config, copies, limits) {
+        Ok((memory, per_block)) => Some((config, memory, per_block)),
         Err(bytes) => {
             wanted = bytes;
             None
         }
     });
-    let Some((way, memory, per_block)) = found else {
+    let Some((config, memory, per_block)) = found else {
         return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
             .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));
@@ -391,7 +392,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
     // As many blocks of threads as there is room for at a time, or as many as it takes: so multiprocessors have nearly as much to do, each.
     let least = |item: &ProductTiles<'_>| item.strips().div_ceil(per_block);
     let strips: usize = items.iter().map(ProductTiles::strips).sum();
-    let more = (limits.multiprocessors * way.blocks).saturating_sub(items.iter().map(least).sum());
+    let more = (limits.multiprocessors * config.blocks).saturating_sub(items.iter().map(least).sum());
     let mut grid = 0usize;
     for (item, to) in items.iter().zip(&mut params.items) {
         let begin = grid;
@@ -443,7 +444,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         Mode::QuadTrellis => "quadtrellis",
         _ => unreachable!("`can_fuse` was asked"),
     };
-    let variant = match (way.one, way.early, vectors > 8) {
+    let variant = match (config.one, config.early, vectors > 8) {
         (true, true, _) => "1_early",
         (true, false, _) => "1",
         (_, true, _) => "8_early",

@@ -10,7 +10,7 @@ const COPY_PIECE: usize = 4 << 20;
 
 /// Consecutive chunks.
 #[derive(Default)]
-pub struct Part {
+pub struct ChunkRun {
     pub data: Vec<u8>,
     pub side: Vec<u8>,
     /// Length of each chunk, bytes.

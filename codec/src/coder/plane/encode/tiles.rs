@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::filters;
-use super::parts::{Part, joined, reserved};
+use super::parts::{ChunkRun, joined, reserved};
 use super::tables::{Counts, TableKind};
 use crate::cancel::Cancel;
 use crate::coder::chunk::ChunkEncoder;
@@ -287,7 +287,7 @@ struct Tiles<'a> {
 
 impl Tiles<'_> {
     /// Encodes all chunks; `None` where the patches of one do not fit.
-    fn encode(&self, pool: &Pool, cancel: &Cancel, done: &AtomicUsize) -> Result<Option<Vec<Part>>> {
+    fn encode(&self, pool: &Pool, cancel: &Cancel, done: &AtomicUsize) -> Result<Option<Vec<ChunkRun>>> {
         let chunks = self.geometry.chunks();
         let step = (pool.piece(self.geometry.padded_elements()) / (TILE_ROWS * self.geometry.tile())).max(1);
         let hopeless = AtomicBool::new(false);
@@ -295,17 +295,17 @@ impl Tiles<'_> {
             if hopeless.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let part = self.encode_part(first..chunks.min(first + step), done)?;
-            hopeless.fetch_or(part.is_none(), Ordering::Relaxed);
-            Ok(part)
+            let run = self.encode_run(first..chunks.min(first + step), done)?;
+            hopeless.fetch_or(run.is_none(), Ordering::Relaxed);
+            Ok(run)
         })?;
         Ok(parts.into_iter().collect())
     }
 
-    fn encode_part(&self, chunks: std::ops::Range<usize>, done: &AtomicUsize) -> Result<Option<Part>> {
+    fn encode_run(&self, chunks: std::ops::Range<usize>, done: &AtomicUsize) -> Result<Option<ChunkRun>> {
         let Self { symbols, geometry, filter, format, .. } = *self;
         let most = chunks.len() * TILE_ROWS * geometry.tile();
-        let mut part = Part {
+        let mut run = ChunkRun {
             data: reserved(most)?,
             side: reserved((most / 2).max(most * symbols.beside.len()))?,
             lengths: Vec::new(),
@@ -331,13 +331,13 @@ impl Tiles<'_> {
                 cut(plane, 0, tile);
             }
             filter::apply(filter, &mut tile[..lines * position.width], position.width, cols);
-            let begin = part.data.len();
-            if !encoder.encode(&tile, &beside, position.width, &mut part.data, &mut part.side) {
+            let begin = run.data.len();
+            if !encoder.encode(&tile, &beside, position.width, &mut run.data, &mut run.side) {
                 return Ok(None);
             }
-            part.lengths.push(part.data.len() - begin);
+            run.lengths.push(run.data.len() - begin);
             done.fetch_add(lines * cols, Ordering::Relaxed);
         }
-        Ok(Some(part))
+        Ok(Some(run))
     }
 }

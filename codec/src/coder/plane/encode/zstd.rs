@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::filters;
-use super::parts::{Part, joined, reserved};
+use super::parts::{ChunkRun, joined, reserved};
 use crate::cancel::Cancel;
 use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices};
 use crate::coder::plane::form::{Coding, PlaneForm};
@@ -63,21 +63,21 @@ impl ZstdDraft {
         let step = (ZSTD_PIECE / chunk).max(1) * chunk;
         let total = symbols.data.len();
         let mut parts = pool.each(symbols.data.chunks(step).enumerate(), cancel, |(i, bytes)| {
-            let mut part = Part::default();
-            part.data.try_reserve(bytes.len()).map_err(|_| out_of_memory(bytes.len()))?;
+            let mut run = ChunkRun::default();
+            run.data.try_reserve(bytes.len()).map_err(|_| out_of_memory(bytes.len()))?;
             let mut compressor = zstd::Compressor::new(level)?;
             for (j, frame) in bytes.chunks(chunk).enumerate() {
                 let frame = compressor.chunk(frame, i * step + j * chunk, symbols.cols, filter, cancel)?;
-                part.lengths.push(frame.len());
-                part.data.resize(part.data.len().next_multiple_of(zstd::ALIGN), 0);
-                part.data.extend_from_slice(&frame);
+                run.lengths.push(frame.len());
+                run.data.resize(run.data.len().next_multiple_of(zstd::ALIGN), 0);
+                run.data.extend_from_slice(&frame);
             }
             let end = i * step + bytes.len();
             if end < total {
-                part.data.resize(part.data.len().next_multiple_of(zstd::ALIGN), 0);
+                run.data.resize(run.data.len().next_multiple_of(zstd::ALIGN), 0);
             }
             done.fetch_add(bytes.len(), Ordering::Relaxed);
-            Ok(part)
+            Ok(run)
         })?;
         let frames = total.div_ceil(chunk);
         let mut offsets = reserved(8 * frames)?;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::scheme::rate::{Bits, Rate};
 
-/// A way to encode that kernels multiply with.
-fn way(rng: &mut StdRng) -> EncodeOptions {
+/// Options of an encoding that kernels multiply with.
+fn encoding(rng: &mut StdRng) -> EncodeOptions {
     let coder = [Coder::Rans, Coder::Huffman][rng.random_range(0..2)];
     let tile = [None, Some(64), Some(128), Some(192), Some(256), Some(512)][rng.random_range(0..6)];
     let layout = if coder == Coder::Huffman && rng.random() { Layout::Quad } else { Layout::Pair };
@@ -45,7 +45,7 @@ fn random_shapes_rates_and_damage() {
         }
         assert!(case < 4 * cases as u64 + 20, "{sound} of {case}");
         let mut rng = StdRng::seed_from_u64(9000 + case);
-        let (o, shape) = (way(&mut rng), shape(&mut rng));
+        let (o, shape) = (encoding(&mut rng), shape(&mut rng));
         let what = format!("case {case}, {shape:?} {o:?}");
         let source = sample(&mut rng, std::slice::from_ref(&shape));
         let container = Container::from_bytes(encode(&source, &o)).unwrap();

@@ -5,9 +5,9 @@ use wcodec_kernels::abi::{self, MAX_RUNS, OutputKind};
 use crate::error::{Error, Result};
 use crate::scheme::Fields;
 
-/// The part of elements that a plane is, and when it is written.
+/// The bits of elements that a plane has, and when they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Part {
+pub struct ElementBits {
     /// Planes of the tensor that are written before: the first one writes whole elements, 0 where it holds nothing, and the others add
     /// their bits.
     pub pass: u8,
@@ -16,8 +16,8 @@ pub struct Part {
     runs: [u16; MAX_RUNS],
 }
 
-impl Part {
-    /// The part that a plane of these bits is.
+impl ElementBits {
+    /// Those of a plane of these fields.
     ///
     /// # Errors
     /// More runs than kernels take.
@@ -27,14 +27,14 @@ impl Part {
             return Err(Error::unsupported(format!("a plane of {} runs of bits of an element on a GPU", runs.len()))
                 .advice("encode the tensor again, or decode it on the CPU"));
         }
-        let mut part = Self { pass: pass as u8, count: runs.len() as u8, runs: [0; MAX_RUNS] };
+        let mut bits = Self { pass: pass as u8, count: runs.len() as u8, runs: [0; MAX_RUNS] };
         let mut above: u32 = runs.iter().map(|[_, width]| width).sum();
-        for (to, [lowest, width]) in part.runs.iter_mut().zip(runs) {
+        for (to, [lowest, width]) in bits.runs.iter_mut().zip(runs) {
             above -= width;
             // All are below 32: elements have at most so many bits.
             *to = (lowest | above << 5 | (width - 1) << 10) as u16;
         }
-        Ok(part)
+        Ok(bits)
     }
 
     /// The fields that kernels are told, of elements of `kind`.
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn runs_are_what_kernels_take_apart() {
-        let part = Part::new(&fields(&[[23, 8], [31, 1], [16, 7], [8, 8]]), 2).unwrap();
-        let told = part.fields(OutputKind::F32);
+        let bits = ElementBits::new(&fields(&[[23, 8], [31, 1], [16, 7], [8, 8]]), 2).unwrap();
+        let told = bits.fields(OutputKind::F32);
         assert_eq!((told.bytes, told.adds, told.count), (4, 1, 3));
         let runs = told.runs[..3].iter().map(|r| [r & 31, r >> 5 & 31, (r >> 10) + 1]);
         assert_eq!(runs.collect::<Vec<_>>(), [[23, 16, 8], [31, 15, 1], [8, 0, 15]]);
-        let all = Part::new(&fields(&[[0, 32]]), 0).unwrap().fields(OutputKind::F32);
+        let all = ElementBits::new(&fields(&[[0, 32]]), 0).unwrap().fields(OutputKind::F32);
         assert_eq!((all.adds, all.count, all.runs[0]), (0, 1, 31 << 10));
     }
 
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn too_many_runs_are_refused() {
         let scattered: Vec<[u32; 2]> = (0..16).map(|i| [i * 2 % 32, 1]).collect();
-        assert!(Part::new(&fields(&scattered[..8]), 0).is_ok());
-        let e = Part::new(&fields(&scattered), 0).unwrap_err();
+        assert!(ElementBits::new(&fields(&scattered[..8]), 0).is_ok());
+        let e = ElementBits::new(&fields(&scattered), 0).unwrap_err();
         assert_eq!(
             e.to_string(),
             "a plane of 16 runs of bits of an element on a GPU (encode the tensor again, or decode it on the CPU)"

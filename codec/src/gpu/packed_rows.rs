@@ -11,7 +11,7 @@ use crate::stored::StoredTensor;
 
 /// The parts of a packed tensor that decoding some rows reads, packed closer.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct PackedRows {
     /// Ranges of the packed tensor, each with its place in the piece: multiples of 128.
     pub copies: Vec<(Range<usize>, usize)>,
     pub len: usize,
@@ -19,7 +19,7 @@ pub struct Piece {
     places: Vec<PlaneAddresses>,
 }
 
-impl Piece {
+impl PackedRows {
     /// The parts of the tensor `packed` that are read when `rows` are decoded, which begin and end with strips: whole units of
     /// [`PackedTensor::ALIGN`] bytes, in which lies what kernels read around a part.
     pub fn of(plan: &TensorPlan, packed: &[u8], rows: &Range<usize>) -> Self {
