@@ -24,7 +24,7 @@ pub struct Cancel(Arc<Flag>);
 struct Flag {
     stopped: AtomicBool,
     /// The operation that this is a part of.
-    whole: Option<Cancel>,
+    operation: Option<Cancel>,
 }
 
 impl Cancel {
@@ -33,9 +33,9 @@ impl Cancel {
         Self::default()
     }
 
-    /// A token for a part of the operation: it stops with the whole, and can be cancelled alone.
+    /// A token for a part of the operation: it stops with the operation, and can be cancelled alone.
     pub(crate) fn part(&self) -> Self {
-        Self(Arc::new(Flag { stopped: AtomicBool::new(false), whole: Some(self.clone()) }))
+        Self(Arc::new(Flag { stopped: AtomicBool::new(false), operation: Some(self.clone()) }))
     }
 
     /// Asks the operation to stop. It cannot be undone.
@@ -45,7 +45,7 @@ impl Cancel {
 
     /// Whether the operation has been cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.0.stopped.load(Ordering::Relaxed) || self.0.whole.as_ref().is_some_and(Self::is_cancelled)
+        self.0.stopped.load(Ordering::Relaxed) || self.0.operation.as_ref().is_some_and(Self::is_cancelled)
     }
 
     /// # Errors

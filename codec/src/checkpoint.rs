@@ -401,8 +401,8 @@ impl Source for MemorySource<'_> {
 
     fn read_with(&self, index: usize, _pool: &Pool, _cancel: &Cancel) -> Result<SourceBytes<'_>> {
         // The target of an alias is never an alias itself.
-        let own = self.tensors[index].alias_of.as_ref().map_or(index, |target| self.names[target]);
-        Ok(SourceBytes::Borrowed(&self.data[own]))
+        let target = self.tensors[index].alias_of.as_ref().map_or(index, |target| self.names[target]);
+        Ok(SourceBytes::Borrowed(&self.data[target]))
     }
 
     fn metadata(&self) -> BTreeMap<String, String> {

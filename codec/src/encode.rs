@@ -731,10 +731,10 @@ mod tests {
         let rules = vec![rule("d*", block, Coder::Huffman), rule("{head,down}", Scheme::Raw, Coder::Zstd)];
         let options = EncodeOptions { rules, ..EncodeOptions::of(Optimize::Size) };
         let report = encode_to_vec(&source, &options, &mut |_| Ok(())).unwrap().1;
-        let found: Vec<_> =
+        let matched: Vec<_> =
             report.tensors.iter().map(|t| (t.scheme.as_str(), t.scales.as_deref(), t.coder())).collect();
         let want = [("int8", Some("row"), "rans"), ("int8", Some("block 32"), "huffman"), ("raw", None, "zstd")];
-        assert_eq!(found, want);
+        assert_eq!(matched, want);
         let refused = |rule| {
             let options = EncodeOptions { rules: vec![rule], ..Default::default() };
             encode_to_vec(&source, &options, &mut |_| Ok(())).expect_err("refused").to_string()

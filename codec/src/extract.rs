@@ -101,9 +101,9 @@ fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize
     let mut kept: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for name in names {
         let place = reader.place(name)?;
-        let own = index.tensors[place].name == **name;
+        let is_original = index.tensors[place].name == **name;
         let list = kept.entry(place).or_default();
-        match (list.contains(name), own) {
+        match (list.contains(name), is_original) {
             (true, _) => {}
             (false, true) => list.insert(0, name),
             (false, false) => list.push(name),
@@ -135,15 +135,15 @@ fn copy<W: Write + Seek>(
         }
     }
     let version = version.ok_or_else(|| Error::input("no containers to copy from").advice("name at least one"))?;
-    let mut whole = Object::default();
+    let mut keys = Object::default();
     for text in &texts {
-        whole.add_missing(Object::parse(text.whole())?);
+        keys.add_missing(Object::parse(text.file())?);
     }
-    whole.set("tables", &copied.tables)?;
-    whole.set("tensors", &copied.tensors)?;
-    whole.set("aliases", &copied.aliases)?;
-    whole.set("metadata", &all)?;
-    writer.finish_with(version, raw(&whole)?.get().as_bytes())
+    keys.set("tables", &copied.tables)?;
+    keys.set("tensors", &copied.tensors)?;
+    keys.set("aliases", &copied.aliases)?;
+    keys.set("metadata", &all)?;
+    writer.finish_with(version, raw(&keys)?.get().as_bytes())
 }
 
 /// Entries of the new index.

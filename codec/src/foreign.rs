@@ -89,11 +89,11 @@ const MAGICS: [(&[u8], Foreign); 15] = [
 
 /// As [`known`], also considering the file's name.
 pub(crate) fn known_as(path: &Path, head: &[u8], length: u64) -> Option<Foreign> {
-    let found = known(head, length)?;
-    if found.what == GGUF && is_part(path) {
+    let format = known(head, length)?;
+    if format.what == GGUF && is_part(path) {
         return Some(Foreign { what: "a part of a split GGUF file", advice: MERGE_GGUF });
     }
-    Some(found)
+    Some(format)
 }
 
 /// The format of a file that begins with these bytes, at most [`HEAD_BYTES`], if it is one that users are likely to
@@ -105,8 +105,8 @@ pub(crate) fn known(head: &[u8], length: u64) -> Option<Foreign> {
     if is_big_endian_gguf(head) {
         return Some(Foreign { what: "a big-endian GGUF file", advice: LITTLE_ENDIAN });
     }
-    let found = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|&(_, foreign)| foreign);
-    found.or_else(|| archive(head)).or_else(|| onnx(head)).or_else(|| text(head))
+    let format = MAGICS.iter().find(|(magic, _)| head.starts_with(magic)).map(|&(_, foreign)| foreign);
+    format.or_else(|| archive(head)).or_else(|| onnx(head)).or_else(|| text(head))
 }
 
 /// Whether it may begin with the header of a `.safetensors` file.

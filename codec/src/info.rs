@@ -264,10 +264,10 @@ impl TensorInfos {
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
         let scheme = if t.scheme == OPAQUE { Some(SchemeKind::Raw) } else { SchemeKind::from_name(&t.scheme).ok() };
-        let whole = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
+        let all_bits = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
         let plane = |p: &PlaneEntry| PlaneInfo {
             bits: match &p.fields {
-                None => whole.clone().filter(|_| t.planes.len() == 1),
+                None => all_bits.clone().filter(|_| t.planes.len() == 1),
                 Some(fields) => {
                     serde_json::from_str(fields.get()).ok().filter(|_| scheme == Some(SchemeKind::Lossless))
                 }

@@ -250,7 +250,7 @@ impl Narrowing<'_> {
         let bytes = cut.read(self.container, tensor, self.options)?;
         let coding = tensor.planes.iter().map(|plane| &plane.form.coding).find(|c| c.coder() != Coder::Raw);
         let coding = coding.unwrap_or(&Coding::Raw);
-        let whole = MatrixCut::whole(MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: 0 });
+        let whole = MatrixCut::uncut(MatrixEntry { count: 1, rows: 1, cols: bytes.len(), row_axis: 0 });
         let mut plane = like(coding, None, &whole);
         // The tile width depends on the matrix view of the new elements, not on the old one.
         plane.tile = None;

@@ -136,7 +136,7 @@ fn absolute(target: &Path) -> Result<PathBuf> {
     }
     let path = std::fs::canonicalize(parent).map_err(|e| Error::io("look at the output", target, e))?.join(name);
     match std::fs::symlink_metadata(&path) {
-        Ok(found) if !found.is_dir() => Err(other()),
+        Ok(metadata) if !metadata.is_dir() => Err(other()),
         Err(e) if e.kind() != ErrorKind::NotFound => Err(Error::io("look at the output", target, e)),
         _ => Ok(path),
     }
@@ -151,9 +151,9 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !std::fs::symlink_metadata(target).is_ok_and(|m| m.is_dir()) {
         return refuse("there is something else than a folder".to_owned(), "choose another name");
     }
-    let there = entries(target)?;
+    let present = entries(target)?;
     let container = container_of(target);
-    if container.is_none() && !there.is_empty() {
+    if container.is_none() && !present.is_empty() {
         return refuse(
             "there is something else than a compressed model, which is not replaced".to_owned(),
             "choose another name, or empty the folder",
@@ -175,7 +175,7 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !overwrite {
         return Err(Error::io("create the output", target, ErrorKind::AlreadyExists.into()));
     }
-    for name in there {
+    for name in present {
         if !std::fs::symlink_metadata(target.join(&name)).is_ok_and(|m| m.is_file()) {
             return refuse(
                 format!(
@@ -192,7 +192,7 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
 /// The first of the inputs that is in a folder at whatever depth, through whatever links, or that is the folder itself.
 fn held<'a>(folder: &Path, inputs: &'a [PathBuf]) -> Option<&'a Path> {
     let handle = |path: &Path| same_file::Handle::from_path(path).ok();
-    let own = handle(folder);
+    let folder_handle = handle(folder);
     // Inputs may be other names of the same files.
     let files: HashSet<_> = entries(folder)
         .unwrap_or_default()
@@ -204,7 +204,7 @@ fn held<'a>(folder: &Path, inputs: &'a [PathBuf]) -> Option<&'a Path> {
         .collect();
     let is_held = |input: &&PathBuf| {
         let Ok(path) = std::fs::canonicalize(input) else { return false };
-        let around = path.ancestors().any(|p| p.is_dir() && own.is_some() && handle(p) == own);
+        let around = path.ancestors().any(|p| p.is_dir() && folder_handle.is_some() && handle(p) == folder_handle);
         around || path.is_file() && handle(&path).is_some_and(|h| files.contains(&h))
     };
     inputs.iter().find(is_held).map(PathBuf::as_path)

@@ -81,7 +81,7 @@ static SHARED: Place = Place::new();
 /// ```
 pub struct Pool {
     threads: Option<usize>,
-    own: Place,
+    crew_place: Place,
 }
 
 impl std::fmt::Debug for Pool {
@@ -100,14 +100,14 @@ impl Pool {
         if let Some(n) = threads.filter(|&n| n > MOST) {
             return Err(Error::input(format!("{n} threads were asked for")).advice(format!("use at most {MOST}")));
         }
-        let pool = Self { threads, own: Place::new() };
+        let pool = Self { threads, crew_place: Place::new() };
         pool.crew()?;
         Ok(pool)
     }
 
     /// A pool of `threads` threads, which are started on first use.
     pub(crate) fn on_demand(threads: usize) -> Self {
-        Self { threads: Some(threads.clamp(1, MOST)), own: Place::new() }
+        Self { threads: Some(threads.clamp(1, MOST)), crew_place: Place::new() }
     }
 
     /// Returns this pool, or a new one of the same size if the calling thread is one of its own: such a thread could
@@ -121,7 +121,7 @@ impl Pool {
     }
 
     fn crew(&self) -> Result<&rayon::ThreadPool> {
-        Crew::of_this_process(if self.threads.is_some() { &self.own } else { &SHARED }, self.threads)
+        Crew::of_this_process(if self.threads.is_some() { &self.crew_place } else { &SHARED }, self.threads)
     }
 
     /// Runs `work` on the pool and waits for it.

@@ -168,9 +168,9 @@ impl StoredTensor {
 
     /// The bits of an element that each plane holds, if planes hold parts of elements.
     pub fn fields(&self) -> Vec<Fields> {
-        let whole = || lossless::planes_of(self.dtype).unwrap_or_default();
+        let usual = || lossless::planes_of(self.dtype).unwrap_or_default();
         let given: Option<Vec<_>> = self.planes.iter().map(|p| p.fields.clone()).collect();
-        given.unwrap_or_else(whole)
+        given.unwrap_or_else(usual)
     }
 
     /// Bytes that a plane's symbol decodes to, in a tensor that is decoded to `dtype`.
@@ -303,10 +303,10 @@ impl StoredScales {
     fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
         // Keys that 1.0 does not define are ignored in its schemes.
         if let Some(dtype) = stated_dtype(scheme) {
-            let found = entry.dtype.as_ref().map(|text| text.get());
-            if found != Some(dtype.get()) {
+            let dtype_text = entry.dtype.as_ref().map(|text| text.get());
+            if dtype_text != Some(dtype.get()) {
                 // The text may have any length.
-                let what: String = found.unwrap_or("none").chars().take(32).collect();
+                let what: String = dtype_text.unwrap_or("none").chars().take(32).collect();
                 return Err(upgrade(format!("scales of scheme {scheme} with dtype {what}, not {dtype}")));
             }
         }

@@ -90,9 +90,9 @@ pub fn verify(
     let codes: HashSet<(&str, Dtype)> = infos.iter().map(|t| (t.name.as_str(), t.dtype)).collect();
     let values = match against.and_then(|source| Some((source, Quantization::of(source)?))) {
         // Codes that the container has are compared unchanged, others by the values that were encoded.
-        Some((source, found)) => {
+        Some((source, quantization)) => {
             let keeps = |_: &str, tensor: &SourceTensor| codes.contains(&(tensor.name.as_str(), tensor.dtype));
-            Some(Dequantized::new(source, &found, &|_, _| false, &keeps)?)
+            Some(Dequantized::new(source, &quantization, &|_, _| false, &keeps)?)
         }
         None => None,
     };
@@ -146,24 +146,24 @@ fn check_names(
     let read = |i| source.read_with(i, pool, &options.cancel);
     // If the rest cannot be opened, its tensors count as missing.
     let rest = container.open_rest().ok().flatten();
-    let mut found = Vec::new();
+    let mut verdicts = Vec::new();
     for (i, tensor) in source.tensors().iter().enumerate() {
         if container.reader().find(&tensor.name).is_some() {
             continue;
         }
-        let there = rest.as_ref().and_then(|r| Some((r, r.tensors().iter().position(|t| t.name == tensor.name)?)));
-        let Some((rest, at)) = there else {
-            found.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
+        let plain = rest.as_ref().and_then(|r| Some((r, r.tensors().iter().position(|t| t.name == tensor.name)?)));
+        let Some((rest, at)) = plain else {
+            verdicts.push(verdict(&tensor.name, VerifyStatus::Missing, "not in the container"));
             continue;
         };
         let same = (rest.tensors()[at].dtype, &rest.tensors()[at].shape) == (tensor.dtype, &tensor.shape)
             && rest.read_with(at, pool, &options.cancel)?[..] == read(i)?[..];
         if same {
-            found.push(verdict(&tensor.name, VerifyStatus::Ok, ""));
+            verdicts.push(verdict(&tensor.name, VerifyStatus::Ok, ""));
         } else {
             let place = rest.path().unwrap_or(Path::new("")).display();
             let detail = format!("in the rest of its model, {place}, it is not what the source has");
-            found.push(verdict(&tensor.name, VerifyStatus::Differs, &detail));
+            verdicts.push(verdict(&tensor.name, VerifyStatus::Differs, &detail));
         }
     }
     for (alias, target) in container.aliases() {
@@ -176,9 +176,9 @@ fn check_names(
                 &format!("tied to '{target}', from which it differs in the source"),
             ),
         };
-        found.push(status);
+        verdicts.push(status);
     }
-    Ok(found)
+    Ok(verdicts)
 }
 
 fn verdict(name: &str, status: VerifyStatus, detail: &str) -> VerifiedTensor {
@@ -318,9 +318,9 @@ fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOp
         errors.add(&scales, begin, symbols, |at| element_of::<T>(pass, original, at));
         Ok(())
     })?;
-    let (found, stated) = (errors.relative(), pass.tensor().error);
-    let difference = stated.filter(|&stated| !error_fits(found, stated)).map(|stated| {
-        format!("the error is {found:.4e} of the source's root mean square, and the file says {stated:.4e} at most")
+    let (measured, stated) = (errors.relative(), pass.tensor().error);
+    let difference = stated.filter(|&stated| !error_fits(measured, stated)).map(|stated| {
+        format!("the error is {measured:.4e} of the source's root mean square, and the file says {stated:.4e} at most")
     });
     Ok(Comparison { difference, errors: Some(errors.figures()) })
 }
@@ -331,8 +331,8 @@ const ROUNDING: f64 = 1e-9;
 /// Whether the error of the decoded values, their RMS error relative to the RMS of the source, is at most the one that
 /// the file states: [`verify`] then accepts a tensor of scheme `rate`. A NaN, as from a source with non-finite values,
 /// does not fit.
-pub fn error_fits(found: f64, stated: f64) -> bool {
-    found <= stated * (1.0 + ROUNDING)
+pub fn error_fits(measured: f64, stated: f64) -> bool {
+    measured <= stated * (1.0 + ROUNDING)
 }
 
 /// Elements that one task compares.

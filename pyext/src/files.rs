@@ -22,10 +22,10 @@ type Places = Vec<(String, PathBuf)>;
 #[pyfunction]
 pub fn checkpoint(py: Python<'_>, path: PathBuf, rest: bool) -> PyResult<(Places, Vec<PathBuf>)> {
     detached(py, || {
-        let found = if rest { Checkpoint::open_rest(&path)? } else { Checkpoint::open(&path)? };
-        let tensors = found.tensors().iter().enumerate();
-        let tensors = tensors.map(|(i, t)| (t.name.clone(), found.file_of(i).to_owned())).collect();
-        Ok((tensors, found.files()))
+        let checkpoint = if rest { Checkpoint::open_rest(&path)? } else { Checkpoint::open(&path)? };
+        let tensors = checkpoint.tensors().iter().enumerate();
+        let tensors = tensors.map(|(i, t)| (t.name.clone(), checkpoint.file_of(i).to_owned())).collect();
+        Ok((tensors, checkpoint.files()))
     })
 }
 

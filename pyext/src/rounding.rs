@@ -72,10 +72,11 @@ impl Work<'_> {
         let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
         // Not the shared threads: those may be waiting for Python, which waits here. This thread processes the last
         // range, and those that the system refuses a thread for.
-        let mut found: Vec<RoundedRows> = std::thread::scope(|scope| {
+        let mut rounded: Vec<RoundedRows> = std::thread::scope(|scope| {
             let start = |(place, range): (usize, Range<usize>)| {
-                let (is_last, own) = (place + 1 == ranges.len(), range.clone());
-                let thread = (!is_last).then(|| Builder::new().spawn_scoped(scope, move || self.some(own)).ok());
+                let (is_last, rows_of_thread) = (place + 1 == ranges.len(), range.clone());
+                let thread =
+                    (!is_last).then(|| Builder::new().spawn_scoped(scope, move || self.some(rows_of_thread)).ok());
                 (range, thread.flatten())
             };
             let begun: Vec<_> = ranges.iter().cloned().enumerate().map(start).collect();
@@ -85,9 +86,9 @@ impl Work<'_> {
             });
             done.collect()
         });
-        found.reverse();
+        rounded.reverse();
         let (mut levels, mut errors) = (vec![0; self.x.len()], vec![0.0; self.x.len()]);
-        for (place, (q, e)) in found.iter().flatten().enumerate() {
+        for (place, (q, e)) in rounded.iter().flatten().enumerate() {
             let (begin, end) = (place * ROWS, ((place + 1) * ROWS).min(rows));
             for j in 0..self.columns {
                 levels[j * rows + begin..j * rows + end].copy_from_slice(&q[j][..end - begin]);

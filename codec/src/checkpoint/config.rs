@@ -83,13 +83,13 @@ pub fn container_in(folder: &Path) -> Result<PathBuf> {
         return Ok(path);
     }
     let entries = std::fs::read_dir(folder).map_err(|e| Error::io("list the folder", folder, e))?;
-    let mut found: Vec<PathBuf> = entries
+    let mut configs: Vec<PathBuf> = entries
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| path.extension().is_some_and(|ending| ending == "wcodec") && path.is_file())
         .collect();
-    match found.len() {
-        1 => Ok(found.remove(0)),
+    match configs.len() {
+        1 => Ok(configs.remove(0)),
         0 => Err(Error::missing("no .wcodec file in the folder", folder)
             .advice("name a .wcodec file, or encode the model first")),
         n => Err(Error::input(format!("there are {n} .wcodec files in the folder"))

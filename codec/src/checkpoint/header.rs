@@ -61,9 +61,9 @@ pub(super) fn read_header(file: &InputFile, cut: bool) -> Result<(u64, Header)> 
     let length = head.first_chunk().map_or(u64::MAX, |&b| u64::from_le_bytes(b));
     let fits = length <= MAX_HEADER && length <= file.length().saturating_sub(8);
     if (!fits || head.get(8) != Some(&b'{'))
-        && let Some(found) = foreign::known_as(file.path(), &head, file.length())
+        && let Some(format) = foreign::known_as(file.path(), &head, file.length())
     {
-        return Err(Error::format(format!("this is {}, not a .safetensors file", found.what)).advice(found.advice));
+        return Err(Error::format(format!("this is {}, not a .safetensors file", format.what)).advice(format.advice));
     }
     if file.length() < 8 {
         return Err(

@@ -158,8 +158,8 @@ fn dtype_of(config: Option<&Value>) -> (&'static str, Dtype) {
             .into_iter()
             .find(|(w, _)| *w == word)
     };
-    let found = config.and_then(|config| of(config).or_else(|| of(config.get("text_config")?)));
-    found.unwrap_or(("bfloat16", Dtype::BF16))
+    let method = config.and_then(|config| of(config).or_else(|| of(config.get("text_config")?)));
+    method.unwrap_or(("bfloat16", Dtype::BF16))
 }
 
 /// A source that replaces codes by their values, except those that are kept.
@@ -191,7 +191,12 @@ impl<'a> Dequantized<'a> {
     ///
     /// # Errors
     /// Scales are missing, or do not fit their codes; two tensors end up with the same name.
-    pub fn new(source: &'a dyn Source, found: &Quantization, skips: Choice<'_>, keeps: Choice<'_>) -> Result<Self> {
+    pub fn new(
+        source: &'a dyn Source,
+        quantization: &Quantization,
+        skips: Choice<'_>,
+        keeps: Choice<'_>,
+    ) -> Result<Self> {
         let all = source.tensors();
         let name = |e: Error| match source.path() {
             Some(path) => e.file(path),
@@ -200,13 +205,13 @@ impl<'a> Dequantized<'a> {
         let mut made = HashMap::new();
         let mut taken = vec![false; all.len()];
         let mut owners = HashMap::new();
-        for pair in &found.pairs {
+        for pair in &quantization.pairs {
             let codes = &all[pair.codes];
             let kept = keeps(&pair.name, codes);
             match scales_of(pair, all) {
-                found if skips(&pair.name, codes) => {
+                scaled if skips(&pair.name, codes) => {
                     taken[pair.codes] = true;
-                    taken[found.map_or(pair.codes, |(scales, _)| scales)] = true;
+                    taken[scaled.map_or(pair.codes, |(scales, _)| scales)] = true;
                 }
                 // Codes without known scales are kept as plain tensors.
                 Err(_) if kept => {}
@@ -227,15 +232,15 @@ impl<'a> Dequantized<'a> {
             if let Some(&(pair, scales, form)) = made.get(&i) {
                 let tied = tensor.alias_of.as_deref().and_then(|target| tied_to(target, scales, all, &made));
                 let (name, shape) = (pair.name.clone(), pair.shape.clone());
-                tensors.push(SourceTensor { name, dtype: found.dtype, shape, alias_of: tied, opaque: None });
+                tensors.push(SourceTensor { name, dtype: quantization.dtype, shape, alias_of: tied, opaque: None });
                 places.push(Place::Value { codes: i, scales, form });
-            } else if !taken[i] && (made.is_empty() || !owners.is_empty() || !found.beside[i]) {
+            } else if !taken[i] && (made.is_empty() || !owners.is_empty() || !quantization.beside[i]) {
                 tensors.push(tensor.clone());
                 places.push(Place::Plain(i));
             }
         }
-        let record = (!owners.is_empty()).then(|| found.record());
-        Ok(Self { source, tensors, places, dtype: found.dtype, owners, record })
+        let record = (!owners.is_empty()).then(|| quantization.record());
+        Ok(Self { source, tensors, places, dtype: quantization.dtype, owners, record })
     }
 
     /// Maps the names of kept codes and scales to the name that their values would have, which decides how both are
@@ -253,8 +258,8 @@ fn tied_to(
     made: &HashMap<usize, (&Pair, usize, Form)>,
 ) -> Option<String> {
     let (pair, others, _) = made.values().find(|(pair, ..)| all[pair.codes].name == target)?;
-    let own = &all[scales];
-    (own.alias_of.as_ref() == Some(&all[*others].name)).then(|| pair.name.clone())
+    let scale = &all[scales];
+    (scale.alias_of.as_ref() == Some(&all[*others].name)).then(|| pair.name.clone())
 }
 
 impl Source for Dequantized<'_> {
@@ -269,14 +274,14 @@ impl Source for Dequantized<'_> {
         };
         let all = self.source.tensors();
         let bytes = |at: usize| {
-            let found = self.source.read_with(at, pool, cancel)?;
+            let bytes = self.source.read_with(at, pool, cancel)?;
             let want =
                 crate::tensor::check_bytes(&all[at].shape, all[at].dtype).map_err(|e| e.tensor(&all[at].name))?;
-            if found.len() as u64 != want {
-                let what = format!("the source gives {} bytes for {:?}", found.len(), all[at].shape);
+            if bytes.len() as u64 != want {
+                let what = format!("the source gives {} bytes for {:?}", bytes.len(), all[at].shape);
                 return Err(Error::input(what).tensor(&all[at].name));
             }
-            Ok(found)
+            Ok(bytes)
         };
         let scales = values::scales(all[at].dtype, &bytes(at)?);
         let codes = (&bytes(codes)?[..], all[codes].dtype);

@@ -62,7 +62,7 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
     if files.len() > 1 || !indexes.is_empty() {
         files.retain(|name| *name != ADAPTER);
     }
-    let found = match (&indexes[..], &files[..]) {
+    let file = match (&indexes[..], &files[..]) {
         ([], []) => {
             return Err(Error::input("no .safetensors file in the folder")
                 .file(folder)
@@ -90,12 +90,12 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
     };
     if let Some(pickled) = PICKLED.into_iter().find(|name| is_there(name)) {
         return Err(Error::input(format!(
-            "transformers reads '{pickled}' of this folder, not '{found}', whose name it does not look for"
+            "transformers reads '{pickled}' of this folder, not '{file}', whose name it does not look for"
         ))
         .file(folder)
         .advice(format!("name the file to read, rename it to {REST_FILE}, or move the other away")));
     }
-    if found.ends_with(INDEX_ENDING) { indexed(folder, found) } else { Ok(Shards::single(found)) }
+    if file.ends_with(INDEX_ENDING) { indexed(folder, file) } else { Ok(Shards::single(file)) }
 }
 
 /// The weights that `config.json` names.

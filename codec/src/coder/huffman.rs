@@ -246,12 +246,12 @@ impl<'a, const N: usize> Body<'a, N> {
     fn new(body: &'a [u8]) -> Result<Self> {
         let short = || Error::corrupt(format!("a huffman chunk body of {} bytes", body.len()));
         let (head, rest) = body.split_first_chunk::<LEAST_BYTES>().ok_or_else(short)?;
-        let [least, way] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
+        let [least, width_code] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
         let quads = N != LANES;
-        if way > if quads { MOST_UNIT } else { 1 } {
-            return Err(Error::corrupt(format!("a huffman chunk whose lengths are stored in way {way}")));
+        if width_code > if quads { MOST_UNIT } else { 1 } {
+            return Err(Error::corrupt(format!("a huffman chunk whose lengths are stored in way {width_code}")));
         }
-        let width = if quads { 1 } else { 1 + usize::from(way) };
+        let width = if quads { 1 } else { 1 + usize::from(width_code) };
         let (excess, bits) = rest.split_at_checked(LANES * width).ok_or_else(short)?;
         if bits.is_empty() || !bits.len().is_multiple_of(4) {
             return Err(short());
@@ -259,7 +259,7 @@ impl<'a, const N: usize> Body<'a, N> {
         let (mut begins, mut ends, mut at) = ([0; N], [0; N], LEAD);
         for stream in 0..N {
             let more = match (quads, width) {
-                (true, _) => usize::from(excess[stream / 2] >> (stream % 2 * 4) & 15) << way,
+                (true, _) => usize::from(excess[stream / 2] >> (stream % 2 * 4) & 15) << width_code,
                 (_, 1) => usize::from(excess[stream]),
                 _ => usize::from(u16::from_le_bytes([excess[2 * stream], excess[2 * stream + 1]])),
             };
@@ -267,15 +267,16 @@ impl<'a, const N: usize> Body<'a, N> {
             at += usize::from(least) + more;
             ends[stream] = at;
         }
-        Ok(Self { begins, ends, unit: if quads { 1 << way } else { 1 }, bits })
+        Ok(Self { begins, ends, unit: if quads { 1 << width_code } else { 1 }, bits })
     }
 }
 
 /// The format's free check: each stream ends at the beginning of the next one, or less than a unit before it, and the
 /// last stream ends in the last word.
-pub fn check_ends<const N: usize>(body: &[u8], found: &[usize; N]) -> Result<()> {
+pub fn check_ends<const N: usize>(body: &[u8], ends_read: &[usize; N]) -> Result<()> {
     let Body { ends, unit, bits, .. } = Body::<N>::new(body)?;
-    let joined = ends.iter().zip(found).all(|(end, found)| end.checked_sub(*found).is_some_and(|rest| rest < unit));
+    let joined =
+        ends.iter().zip(ends_read).all(|(end, ends_read)| end.checked_sub(*ends_read).is_some_and(|rest| rest < unit));
     let last = ends[N - 1];
     let lead_clear = bits.first().is_none_or(|b| b & 3 == 0);
     let tail_clear = last.div_ceil(32) * 4 == bits.len() && load_bits(bits, last) == 0;

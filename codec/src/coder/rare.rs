@@ -31,9 +31,9 @@ impl Substitutes {
             }
         }
         let of = |first: usize, second: usize| {
-            let own = first.min(15) | second.min(15) << 4;
-            if lengths[own] > 0 {
-                return own as u8;
+            let entry = first.min(15) | second.min(15) << 4;
+            if lengths[entry] > 0 {
+                return entry as u8;
             }
             let kept = [firsts.get(first).copied().flatten(), seconds.get(second).copied().flatten(), any];
             let costs = kept.into_iter().flatten().map(|(length, symbol)| {

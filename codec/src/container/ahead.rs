@@ -148,8 +148,8 @@ impl ReadAhead {
                 Some(span)
             })
             .collect();
-        let gone: Vec<Span> = state.items.keys().filter(|s| !kept.contains(s)).copied().collect();
-        gone.iter().for_each(|span| state.forget(span));
+        let dropped: Vec<Span> = state.items.keys().filter(|s| !kept.contains(s)).copied().collect();
+        dropped.iter().for_each(|span| state.forget(span));
         state.wanted = spans.into_iter().filter(|s| !state.items.contains_key(s)).collect();
         self.shared.begin_some(&mut state, &self.readers.handle());
     }

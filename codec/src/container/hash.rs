@@ -45,8 +45,8 @@ impl Hash {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt).
-    pub fn check(self, found: Hash) -> Result<()> {
-        if found == self {
+    pub fn check(self, computed: Hash) -> Result<()> {
+        if computed == self {
             return Ok(());
         }
         Err(Error::corrupt("the decoded bytes do not match their hash").advice("encode the model again"))

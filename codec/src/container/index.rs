@@ -193,7 +193,7 @@ pub struct TensorEntry {
     pub matrix: Option<MatrixEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<ScalesEntry>,
-    #[serde(deserialize_with = "few")]
+    #[serde(deserialize_with = "short_list")]
     pub planes: Vec<PlaneEntry>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<Quality>,
@@ -228,7 +228,7 @@ fn text_or_nothing<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Comp
 
 /// Reads a list that nearly always has one element, with exact capacity: vectors grow to four, and there may be 50,000
 /// of these.
-fn few<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+fn short_list<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
     struct Visitor<T>(std::marker::PhantomData<T>);
     impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
         type Value = Vec<T>;

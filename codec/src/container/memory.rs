@@ -166,9 +166,9 @@ impl Write for MemoryFile {
             let at = (self.position - *begin) as usize;
             // Only the header is written twice, and it lies in a growing block.
             let Bytes::Plain(block) = block else { return Err(ErrorKind::Unsupported.into()) };
-            let there = &mut block[at..];
-            let n = there.len().min(bytes.len());
-            there[..n].copy_from_slice(&bytes[..n]);
+            let free = &mut block[at..];
+            let n = free.len().min(bytes.len());
+            free[..n].copy_from_slice(&bytes[..n]);
             n
         } else {
             let block = self.room(bytes.len())?;

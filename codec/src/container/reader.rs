@@ -118,8 +118,8 @@ impl Reader {
         let length = storage.length();
         let head = storage.read(0, length.min(foreign::HEAD_BYTES as u64), false, &options.cancel)?;
         let path = if let Storage::File(file) = &storage { file.path() } else { Path::new("") };
-        if let Some(found) = foreign::known_as(path, &head, length).filter(|_| !head.starts_with(&MAGIC)) {
-            return Err(Error::format(format!("this is {}, not a wcodec container", found.what)).advice(found.advice));
+        if let Some(format) = foreign::known_as(path, &head, length).filter(|_| !head.starts_with(&MAGIC)) {
+            return Err(Error::format(format!("this is {}, not a wcodec container", format.what)).advice(format.advice));
         }
         let header = Header::from_bytes(&head[..head.len().min(HEADER_BYTES)], length)?;
         options.check_index(header.index_length)?;

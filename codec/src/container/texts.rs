@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct IndexTexts {
     /// The keys about the file as a whole, without the lists of its contents.
-    whole: Box<RawValue>,
+    file: Box<RawValue>,
     tables: Vec<Box<RawValue>>,
     tensors: Vec<Box<RawValue>>,
 }
@@ -22,19 +22,19 @@ pub struct IndexTexts {
 impl IndexTexts {
     /// Cuts the text of an index that was parsed before, and is therefore known to be valid.
     pub fn new(json: &str) -> Result<Self> {
-        let mut whole = Object::parse(json)?;
-        let list = |key: &str| match whole.get(key) {
+        let mut keys = Object::parse(json)?;
+        let list = |key: &str| match keys.get(key) {
             Some(text) => serde_json::from_str::<Vec<Box<RawValue>>>(text.get()).map_err(bad_entry),
             None => Err(Error::format(format!("an index without '{key}'"))),
         };
         let (tables, tensors) = (list("tables")?, list("tensors")?);
-        whole.0.retain(|(key, _)| !matches!(&*key.0, "tables" | "tensors" | "aliases" | "model"));
-        Ok(Self { whole: raw(&whole)?, tables, tensors })
+        keys.0.retain(|(key, _)| !matches!(&*key.0, "tables" | "tensors" | "aliases" | "model"));
+        Ok(Self { file: raw(&keys)?, tables, tensors })
     }
 
     /// The keys about the file as a whole.
-    pub fn whole(&self) -> &str {
-        self.whole.get()
+    pub fn file(&self) -> &str {
+        self.file.get()
     }
 
     /// The entry of a table.

@@ -165,8 +165,8 @@ impl Container {
 
 /// Some bytes of a segment; empty if the segment has no such bytes, which the later read reports.
 fn part(segment: &Segment, range: Range<usize>) -> Span {
-    let there = range.start <= range.end && range.end as u64 <= segment.length;
-    if there { (segment.offset + range.start as u64, range.len() as u64) } else { (segment.offset, 0) }
+    let in_bounds = range.start <= range.end && range.end as u64 <= segment.length;
+    if in_bounds { (segment.offset + range.start as u64, range.len() as u64) } else { (segment.offset, 0) }
 }
 
 /// The segments of a tensor, in the order in which decoding reads them.

@@ -27,8 +27,8 @@ impl Container {
             }
             return Ok(Some(folder.map_or_else(|| name.into(), |f| f.join(name))));
         }
-        let (Some(folder), Some(own)) = (folder, self.path().and_then(Path::file_name)) else { return Ok(None) };
-        let is_part = container_of(folder).is_some_and(|name| *name == *own) && !is_whole(folder);
+        let (Some(folder), Some(file_name)) = (folder, self.path().and_then(Path::file_name)) else { return Ok(None) };
+        let is_part = container_of(folder).is_some_and(|name| *name == *file_name) && !is_whole(folder);
         Ok(is_part.then(|| folder.join(REST_FILE)))
     }
 

@@ -193,21 +193,21 @@ impl Container {
             // Strips of one matrix form a smaller plane, which is checked and decoded like any other.
             let last = ((next / g.strips_per_matrix() + 1) * g.strips_per_matrix()).min(strips.end);
             let elements = g.strip_elements(next).start..g.strip_elements(last - 1).end;
-            let own = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
+            let bounds = &offsets[(next - strips.start) * g.tiles()..=(last - strips.start) * g.tiles()];
             let wanted = elements.start.max(held.start)..elements.end.min(held.end);
             let (piece, others) = rest.split_at_mut(wanted.len() * bytes);
             let rebased: Vec<u8> =
-                own.iter().flat_map(|at| (((at - own[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
+                bounds.iter().flat_map(|at| (((at - bounds[0]) / OFFSET_UNIT) as u32).to_le_bytes()).collect();
             let matrix = (1, elements.len() / cols, cols);
-            let max_chunk = longest(plane, own.windows(2).map(|w| w[1] - w[0]))?;
+            let max_chunk = longest(plane, bounds.windows(2).map(|w| w[1] - w[0]))?;
             let source = PlaneSource {
                 form: PlaneForm { matrix, max_chunk, ..plane.form },
-                data: &data[own[0] - base..own[own.len() - 1] - base],
+                data: &data[bounds[0] - base..bounds[bounds.len() - 1] - base],
                 offsets: &rebased,
                 side: &side[(next - strips.start) * per_strip..(last - strips.start) * per_strip],
                 table: table.as_deref(),
             };
-            let place = Place { stored: plane, base: own[0], row: elements.start / cols };
+            let place = Place { stored: plane, base: bounds[0], row: elements.start / cols };
             let wanted = wanted.start - elements.start..wanted.end - elements.start;
             place.decode(&place.plane(source, options)?, wanted, piece, options)?;
             (rest, next) = (others, last);
@@ -252,15 +252,15 @@ impl Container {
             (frame.start + begin).max(range.start)..(frame.end + begin).min(range.end)
         };
         let pieces = split(bytemuck::cast_slice_mut(&mut out), (0..part.count()).map(|i| wanted(i).len()));
-        pieces.into_par_iter().enumerate().try_for_each_init(Default::default, |(context, whole), (i, out)| {
+        pieces.into_par_iter().enumerate().try_for_each_init(Default::default, |(context, decoded), (i, out)| {
             options.cancel.check()?;
             let frame = part.decoded(i);
             if out.len() == frame.len() {
                 return part.decode(i, out, cols, filter, context).map_err(placed);
             }
-            reserve(whole, frame.len())?;
-            part.decode(i, whole, cols, filter, context).map_err(placed)?;
-            out.copy_from_slice(&whole[wanted(i).start - begin - frame.start..][..out.len()]);
+            reserve(decoded, frame.len())?;
+            part.decode(i, decoded, cols, filter, context).map_err(placed)?;
+            out.copy_from_slice(&decoded[wanted(i).start - begin - frame.start..][..out.len()]);
             Ok(())
         })?;
         Ok(out)

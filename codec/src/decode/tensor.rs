@@ -154,8 +154,8 @@ impl OpenPlane<'_> {
     }
 
     /// Compares the hash of all decoded bytes with the expected one.
-    pub(super) fn compare(&self, found: Hash) -> Result<()> {
-        self.stored.hash.check(found).map_err(|e| e.offset(self.stored.data.offset))
+    pub(super) fn compare(&self, computed: Hash) -> Result<()> {
+        self.stored.hash.check(computed).map_err(|e| e.offset(self.stored.data.offset))
     }
 
     /// All symbols (or bytes) of the plane.

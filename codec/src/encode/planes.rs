@@ -72,7 +72,8 @@ pub fn planes_of(
         }
     }
     // A plane of whole elements stores no fields.
-    let whole = first_fields.as_ref().is_some_and(|f| f.runs() == [[0, 8]]) && others.is_empty() && beside.is_empty();
+    let is_complete =
+        first_fields.as_ref().is_some_and(|f| f.runs() == [[0, 8]]) && others.is_empty() && beside.is_empty();
     let layout = if beside.is_empty() { options.layout } else { Layout::Split };
     // In layout `byte` the states of rANS hold whole symbols, so each chunk wastes the bits by which symbols fall short
     // of 8.
@@ -80,7 +81,7 @@ pub fn planes_of(
         .tile
         .or_else(|| (first_fields.is_some() && layout == Layout::Byte).then(|| equal_tiles(matrix.cols, MAX_TILE)));
     let options = &PlaneOptions { tile, ..options.clone() };
-    let first_fields = first_fields.filter(|_| !whole);
+    let first_fields = first_fields.filter(|_| !is_complete);
     let mut inputs =
         vec![input(first, beside, first_fields, matrix, PlaneOptions { layout, ..options.clone() }, pool, cancel)?];
     for (plane, fields, coder) in others {

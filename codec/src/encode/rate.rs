@@ -179,30 +179,32 @@ impl Search<'_> {
         // The step for a Gaussian, including about the overhead of tiles.
         let mut step = 2.1 - target - f64::from(u8::from(group.rate.trellis));
         // The bracket: a step with too many bits, and one with too few, each as log2 of the step and bits.
-        let mut many = None::<(f64, f64)>;
-        let mut few = None::<(f64, f64)>;
+        let mut too_many = None::<(f64, f64)>;
+        let mut too_few = None::<(f64, f64)>;
         for tries in 0..TRIES {
             self.cancel.check()?;
-            let found = bits(step)?;
-            if (found - target).abs() <= CLOSE * target {
+            let reached = bits(step)?;
+            if (reached - target).abs() <= CLOSE * target {
                 break;
             }
-            let side = if found > target { &mut many } else { &mut few };
-            *side = Some((step, found));
-            step = match (many, few) {
+            let side = if reached > target { &mut too_many } else { &mut too_few };
+            *side = Some((step, reached));
+            step = match (too_many, too_few) {
                 // Interpolates linearly between both.
-                (Some((a, many)), Some((b, few))) => a + (b - a) * ((many - target) / (many - few)).clamp(0.05, 0.95),
+                (Some((a, too_many)), Some((b, too_few))) => {
+                    a + (b - a) * ((too_many - target) / (too_many - too_few)).clamp(0.05, 0.95)
+                }
                 // Goes to the end of the range on a flat part of the curve.
-                _ if tries >= FLAT && found > target => COARSEST,
+                _ if tries >= FLAT && reached > target => COARSEST,
                 _ if tries >= FLAT => FINEST,
-                _ => (step + 1.2 * (found - target)).clamp(FINEST, COARSEST),
+                _ => (step + 1.2 * (reached - target)).clamp(FINEST, COARSEST),
             };
             // 8-bit symbols allow no finer steps: the tensors then take fewer bits than requested.
-            if many.is_some_and(|(s, _)| s >= COARSEST) || few.is_some_and(|(s, _)| s <= FINEST) {
+            if too_many.is_some_and(|(s, _)| s >= COARSEST) || too_few.is_some_and(|(s, _)| s <= FINEST) {
                 break;
             }
         }
-        if let Some((_, least)) = many.filter(|(s, _)| *s >= COARSEST) {
+        if let Some((_, least)) = too_many.filter(|(s, _)| *s >= COARSEST) {
             let most = bits(FINEST)?;
             let what = format!("{target} bits per weight cannot be reached: {least:.3} to {most:.3} can");
             return Err(Error::input(what).advice("ask for more bits, or exclude small tensors"));
@@ -211,11 +213,11 @@ impl Search<'_> {
             // The tables that they share depend on all of their symbols.
             let all = self.samples(group, usize::MAX, tell)?;
             for _ in 0..CORRECTIONS {
-                let found = count(&all, step)?;
-                if (found - target).abs() <= CLOSE * target {
+                let reached = count(&all, step)?;
+                if (reached - target).abs() <= CLOSE * target {
                     break;
                 }
-                step = (step + found - target).clamp(FINEST, COARSEST);
+                step = (step + reached - target).clamp(FINEST, COARSEST);
             }
         }
         Ok(step.exp2() as f32)

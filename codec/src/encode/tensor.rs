@@ -245,11 +245,11 @@ impl<'a> Prepared<'a> {
         self.choose_for(shared, 1.0);
     }
 
-    /// As [`choose`](Self::choose), for a sample of a tensor that is `times` as large.
-    pub fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
+    /// As [`choose`](Self::choose), for a sample of a tensor that is `factor` times as large.
+    pub fn choose_for(&mut self, shared: &mut Vec<Table>, factor: f64) {
         match &mut self.content {
-            Content::Bytes { draft, .. } => draft.choose_for(shared, times),
-            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose_for(shared, times)),
+            Content::Bytes { draft, .. } => draft.choose_for(shared, factor),
+            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose_for(shared, factor)),
         }
     }
 

@@ -53,11 +53,11 @@ fn open(file: &File, path: &Path) -> Option<File> {
     let open = |path: &Path| std::fs::OpenOptions::new().read(true).custom_flags(flag).open(path).ok();
     // Reopens the open file itself, even if another file has its name by now.
     let same = Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
-    let found = open(&same).or_else(|| open(path))?;
-    let (a, b) = (file.metadata().ok()?, found.metadata().ok()?);
+    let direct = open(&same).or_else(|| open(path))?;
+    let (a, b) = (file.metadata().ok()?, direct.metadata().ok()?);
     let mut page = PageBuffer::new(PAGE).ok()?;
     // Some file systems allow opening and then refuse reads.
-    ((a.dev(), a.ino()) == (b.dev(), b.ino()) && found.read_at(&mut page, 0).is_ok()).then_some(found)
+    ((a.dev(), a.ino()) == (b.dev(), b.ino()) && direct.read_at(&mut page, 0).is_ok()).then_some(direct)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -126,11 +126,11 @@ impl InputFile {
     /// beyond the file's end are left unchanged. `direct` bypasses the page cache if possible; offset, length and
     /// address must then be multiples of [`PAGE`].
     pub(crate) fn read_pages(&self, offset: u64, out: &mut [u8], direct: bool) -> Result<()> {
-        let there = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
+        let available = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX).min(out.len());
         let direct = if direct { self.direct.file(&self.file, &self.path) } else { None };
         if let Some(file) = direct {
             debug_assert!(offset.is_multiple_of(PAGE as u64) && out.len().is_multiple_of(PAGE));
-            match read_until(file, out, offset, there) {
+            match read_until(file, out, offset, available) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Err(self.failed(e, offset)),
                 // The system may refuse reads although a trial succeeded, for example if the file lies on several
@@ -138,7 +138,7 @@ impl InputFile {
                 Err(_) => self.direct.refuse(),
             }
         }
-        self.read_piece(offset, &mut out[..there])
+        self.read_piece(offset, &mut out[..available])
     }
 
     fn failed(&self, e: std::io::Error, at: u64) -> Error {

@@ -79,10 +79,10 @@ impl OutputKind {
         let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
         let others = ENDINGS.iter().find(|(endings, _)| endings.iter().any(|e| ending == **e));
         if self != Self::Other && others.is_some_and(|(_, kinds)| !kinds.contains(&self)) {
-            let (what, own) = self.words();
+            let (what, ending_of_kind) = self.words();
             return Err(Error::input(format!("the ending .{} is not that of {what}", ending.display()))
                 .file(path)
-                .advice(format!("let the name end in {own}")));
+                .advice(format!("let the name end in {ending_of_kind}")));
         }
         Ok(())
     }
@@ -214,35 +214,35 @@ fn check_place(path: &Path) -> Result<bool> {
     if is_folder || path.is_dir() {
         return Err(Error::input("the output is a folder").file(path).advice("name a file in it"));
     }
-    let found = match std::fs::symlink_metadata(path) {
-        Ok(found) => found.file_type(),
+    let kind = match std::fs::symlink_metadata(path) {
+        Ok(kind) => kind.file_type(),
         // Creating the file will report the problem with its folder.
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(false),
         Err(e) => return Err(Error::io("look at the output", path, e)),
     };
-    if found.is_file() {
+    if kind.is_file() {
         return Ok(true);
     }
-    let advice = if found.is_symlink() { "name the file that it points to" } else { "name a file" };
-    Err(Error::input(format!("the output is {}, which is not replaced", kind_of(found))).file(path).advice(advice))
+    let advice = if kind.is_symlink() { "name the file that it points to" } else { "name a file" };
+    Err(Error::input(format!("the output is {}, which is not replaced", kind_of(kind))).file(path).advice(advice))
 }
 
 /// A description of something that is neither a file nor a folder.
-fn kind_of(found: FileType) -> &'static str {
+fn kind_of(kind: FileType) -> &'static str {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt;
-        if found.is_fifo() {
+        if kind.is_fifo() {
             return "a pipe";
         }
-        if found.is_socket() {
+        if kind.is_socket() {
             return "a socket";
         }
-        if found.is_block_device() || found.is_char_device() {
+        if kind.is_block_device() || kind.is_char_device() {
             return "a device";
         }
     }
-    if found.is_symlink() { "a symbolic link" } else { "no regular file" }
+    if kind.is_symlink() { "a symbolic link" } else { "no regular file" }
 }
 
 fn exists(path: &Path) -> Error {

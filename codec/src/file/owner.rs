@@ -18,7 +18,7 @@ pub(super) struct Owner {
 
 impl Owner {
     /// The current process.
-    pub(super) fn own() -> Self {
+    pub(super) fn this_process() -> Self {
         let process = std::process::id();
         Self { node: system::node(), process, begin: system::begin(process).unwrap_or(0) }
     }
@@ -27,13 +27,13 @@ impl Owner {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('-');
         let node = parts.next().filter(|n| n.len() == 16)?;
-        let found = Self {
+        let owner = Self {
             node: u64::from_str_radix(node, 16).ok()?,
             process: parts.next()?.parse().ok()?,
             begin: parts.next()?.parse().ok()?,
         };
         // Only the canonical form is accepted, so that nothing else is mistaken for one.
-        (parts.next().is_none() && found.to_string() == text).then_some(found)
+        (parts.next().is_none() && owner.to_string() == text).then_some(owner)
     }
 
     /// Whether the process is known to have ended. The state of a process on another machine, or in another container,
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn owners_are_read_as_they_are_written() {
-        let own = Owner::own();
+        let own = Owner::this_process();
         assert_eq!(Owner::parse(&own.to_string()), Some(own));
         let text = "0123456789abcdef-17-2";
         let parsed = Owner { node: 0x0123_4567_89ab_cdef, process: 17, begin: 2 };
@@ -151,7 +151,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn only_processes_of_this_machine_are_known_to_have_ended() {
-        let own = Owner::own();
+        let own = Owner::this_process();
         assert!(own.node != 0 && own.begin != 0 && !own.has_ended());
         // The process id was reused.
         assert!(Owner { begin: own.begin + 1, ..own }.has_ended());

@@ -229,18 +229,18 @@ fn clear(folder: &Path, target: &Path, names: &Names) -> Vec<OsString> {
     let mut left = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name(), entry.path());
-        let there = target.join(&name);
+        let moved = target.join(&name);
         let is_file = std::fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
         let text = name.to_str().unwrap_or_default();
-        let gone = if is_file && (names.replaced.contains(text) || names.kept.contains(text) && is_copy(&path, &there))
-        {
-            std::fs::remove_file(&path)
-        } else if is_there(&there) {
-            Err(ErrorKind::AlreadyExists.into())
-        } else {
-            std::fs::rename(&path, &there)
-        };
-        if gone.is_err() {
+        let cleared =
+            if is_file && (names.replaced.contains(text) || names.kept.contains(text) && is_copy(&path, &moved)) {
+                std::fs::remove_file(&path)
+            } else if is_there(&moved) {
+                Err(ErrorKind::AlreadyExists.into())
+            } else {
+                std::fs::rename(&path, &moved)
+            };
+        if cleared.is_err() {
             left.push(name);
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn create(folder: &Path) -> Result<NamedTempFile> {
 
 /// The common prefix of this process's temporary names.
 pub(super) fn prefix() -> String {
-    format!("{PREFIX}{}-", Owner::own())
+    format!("{PREFIX}{}-", Owner::this_process())
 }
 
 fn make(folder: &Path) -> Result<NamedTempFile> {
@@ -127,7 +127,7 @@ mod tests {
 
     /// The name of a temporary file of an ended process on this machine.
     fn left() -> String {
-        let own = Owner::own().to_string();
+        let own = Owner::this_process().to_string();
         let (process, begin) = own.rsplit_once('-').unwrap();
         format!("{PREFIX}{process}-{}-aB3dE6{SUFFIX}", begin.parse::<u64>().unwrap() + 1)
     }

@@ -99,7 +99,7 @@ pub fn fetches(plan: &TensorPlan, piece: &PackedRows, at: usize) -> Vec<Fetch> {
     let scales = (&packed.scales, tensor.symbol_scales().map(|s| &s.segment));
     let parts: Vec<(&Range<usize>, &Segment)> =
         [scales].into_iter().chain(planes).filter_map(|(range, segment)| Some((range, segment?))).collect();
-    let mut found = Vec::new();
+    let mut fetches = Vec::new();
     for (range, place) in &piece.copies {
         for &(part, segment) in &parts {
             let (begin, end) = (range.start.max(part.start), range.end.min(part.end));
@@ -114,10 +114,10 @@ pub fn fetches(plan: &TensorPlan, piece: &PackedRows, at: usize) -> Vec<Fetch> {
             if fetch.is_whole() {
                 fetch.hash.get_or_init(|| segment.hash);
             }
-            found.push(fetch);
+            fetches.push(fetch);
         }
     }
-    found
+    fetches
 }
 
 impl Reads {
@@ -426,8 +426,8 @@ impl<S: Slot + 'static> Filling<S> {
         let range = reads.memory(fetch);
         // SAFETY: The slot's memory is large enough; all that is written there was written before.
         let bytes = unsafe { std::slice::from_raw_parts(self.slot.memory().add(range.start), range.len()) };
-        let found = hash(bytes);
-        if *fetch.hash.get_or_init(|| found) == found {
+        let computed = hash(bytes);
+        if *fetch.hash.get_or_init(|| computed) == computed {
             return Ok(());
         }
         let differs = fetch.segment.differs();

@@ -76,7 +76,7 @@ impl Sizes {
     /// There is no such tensor, or its entry contradicts itself.
     pub fn new(container: &Container, names: &[String]) -> Result<Self> {
         let names = container.stored_names(names)?;
-        let mut found =
+        let mut sizes =
             Self { packed_bytes: Vec::with_capacity(names.len()), tensors: Vec::with_capacity(names.len()) };
         for name in &names {
             let tensor = container.stored(name)?;
@@ -89,11 +89,11 @@ impl Sizes {
                     Coding::Raw => {}
                 }
             }
-            found.packed_bytes.push(PackedTensor::of(&tensor).len);
+            sizes.packed_bytes.push(PackedTensor::of(&tensor).len);
             let (strip, planes) = (PackedRows::bound_of_strip(&tensor), tensor.planes.len());
-            found.tensors.push(TensorSize { strip, planes, tables, zstd });
+            sizes.tensors.push(TensorSize { strip, planes, tables, zstd });
         }
-        Ok(found)
+        Ok(sizes)
     }
 
     /// Whether nvCOMP is needed to decode one of them.
@@ -149,11 +149,11 @@ impl Sizes {
         let which: Vec<usize> = which.into_iter().collect();
         let (mut demand, mut tables) = (Demand::default(), HashSet::new());
         let planes: usize = which.iter().map(|&i| self.tensors[i].planes).sum();
-        let mut found = Footprint { tables: 4 * planes, ..Footprint::default() };
+        let mut footprint = Footprint { tables: 4 * planes, ..Footprint::default() };
         for t in which.iter().map(|&i| &self.tensors[i]) {
             for &(number, form, bits) in &t.tables {
                 if tables.insert((number, form)) {
-                    found.tables += 4 << bits.min(16);
+                    footprint.tables += 4 << bits.min(16);
                 }
             }
             for &(elements, chunk, frames) in &t.zstd {
@@ -161,11 +161,11 @@ impl Sizes {
             }
         }
         if on_host {
-            found.ring = SLOTS * self.slot(which.iter().copied(), options.ring);
+            footprint.ring = SLOTS * self.slot(which.iter().copied(), options.ring);
         } else {
-            found.images = which.iter().map(|&i| self.packed_bytes[i]).sum();
+            footprint.images = which.iter().map(|&i| self.packed_bytes[i]).sum();
         }
-        found.scratch = match device {
+        footprint.scratch = match device {
             _ if demand.frames == 0 => 0,
             Some(device) => {
                 let nvcomp = Nvcomp::load_for(device, options.nvcomp.as_deref(), &options.nvcomp_folders)?;
@@ -175,7 +175,7 @@ impl Sizes {
                 demand.bytes.saturating_mul(zstd::FACTOR).saturating_add(zstd::LEAST).min(zstd::budget(None, options))
             }
         };
-        Ok(found)
+        Ok(footprint)
     }
 }
 

@@ -87,11 +87,11 @@ impl Sources<'_> {
             let tensor = tensors.find(&item.name)?;
             let plan = &tensors.plans[tensor];
             let rows = checked_rows(plan, item.rows.as_ref())?;
-            let whole = rows.len() == plan.rows() && plan.packed.len <= self.slot;
+            let uncut = rows.len() == plan.rows() && plan.packed.len <= self.slot;
             // A tensor that is copied as a whole is asked nothing.
             let packed = match (self.homes[tensor], self.disk) {
                 (Home::Host(at), _) => &self.packed_tensors[at..at + plan.packed.len],
-                (Home::Disk, Some(disk)) if !whole => {
+                (Home::Disk, Some(disk)) if !uncut => {
                     let read = match head.take() {
                         Some(read) if read.0 == tensor => read,
                         _ => (tensor, disk.head(plan)?),
@@ -100,7 +100,7 @@ impl Sources<'_> {
                 }
                 _ => &[],
             };
-            self.add(&mut groups, plan, packed, (rows, whole), (item, *product), self.homes[tensor]);
+            self.add(&mut groups, plan, packed, (rows, uncut), (item, *product), self.homes[tensor]);
         }
         if let Some(disk) = self.disk {
             groups.iter().try_for_each(|group| disk.check_parts(&group.reads))?;
@@ -108,14 +108,14 @@ impl Sources<'_> {
         Ok(groups)
     }
 
-    /// Adds rows of an item, all of the tensor if it is `whole`. `packed` has at least the part of the packed tensor that says where chunks
+    /// Adds rows of an item, all of the tensor if it is `uncut`. `packed` has at least the part of the packed tensor that says where chunks
     /// lie, unless it is whole.
     fn add(
         &self,
         groups: &mut Vec<Group>,
         plan: &TensorPlan,
         packed: &[u8],
-        (mut left, whole): (Range<usize>, bool),
+        (mut left, uncut): (Range<usize>, bool),
         (item, product): (&DecodeItem, Option<ProductOutput>),
         home: Home,
     ) {
@@ -123,7 +123,7 @@ impl Sources<'_> {
         loop {
             let capacity = self.slot - groups.last().map_or(self.slot, |g| g.bytes);
             // A tensor that is read as a whole can be compared with its hash.
-            let fits = if whole && home == Home::Disk && plan.packed.len > capacity {
+            let fits = if uncut && home == Home::Disk && plan.packed.len > capacity {
                 None
             } else {
                 PackedRows::fitting(plan, packed, &left, capacity)

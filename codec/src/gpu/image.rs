@@ -109,8 +109,8 @@ fn load_by<M>(
 /// An image as the driver takes it.
 fn decompressed(module: Module, image: &Image) -> Result<Vec<u8>> {
     let data = zstd::bulk::decompress(image.zstd, image.len).ok().filter(|data| {
-        let whole = data.len() == image.len;
-        whole && (image.kind == Kind::Cubin || data.ends_with(b"\0"))
+        let complete = data.len() == image.len;
+        complete && (image.kind == Kind::Cubin || data.ends_with(b"\0"))
     });
     data.ok_or_else(|| {
         let name = module.name();

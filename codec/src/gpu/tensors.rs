@@ -135,14 +135,14 @@ impl Tensors {
         runs: &[Range<usize>],
         addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
-        let whole = self.items(&DecodeItem { rows: None, ..item.clone() }, addresses)?;
-        let Some(WorkItem { plan, kind, .. }) = whole.first() else { return Ok(Vec::new()) };
+        let planes = self.items(&DecodeItem { rows: None, ..item.clone() }, addresses)?;
+        let Some(WorkItem { plan, kind, .. }) = planes.first() else { return Ok(Vec::new()) };
         let row_bytes = plan.matrix.2 * kind.bytes();
-        let mut items = Vec::with_capacity(runs.len() * whole.len());
+        let mut items = Vec::with_capacity(runs.len() * planes.len());
         let mut out = item.out;
         for run in runs {
             let rows = checked_rows(plan, Some(run))?;
-            items.extend(whole.iter().map(|item| WorkItem { out, rows: rows.clone(), ..item.clone() }));
+            items.extend(planes.iter().map(|item| WorkItem { out, rows: rows.clone(), ..item.clone() }));
             out = out.wrapping_add((rows.len() * row_bytes) as u64);
         }
         Ok(items)

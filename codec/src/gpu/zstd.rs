@@ -46,7 +46,7 @@ impl FrameRun {
         let elements = elements_of(item);
         let first = elements.start / chunk;
         let last = elements.end.div_ceil(chunk).min(frames);
-        let whole = elements.len() == item.plan.elements();
+        let all_rows = elements.len() == item.plan.elements();
         Ok(Self {
             item: abi::Frames {
                 data: item.addresses.data,
@@ -61,7 +61,7 @@ impl FrameRun {
                 first: 0,
                 reserved: 0,
             },
-            direct: (whole && bits.is_none() && item.kind == OutputKind::Int8 && !item.plan.tensor.transposed())
+            direct: (all_rows && bits.is_none() && item.kind == OutputKind::Int8 && !item.plan.tensor.transposed())
                 .then_some(item.out),
             symbols: symbols_item(item, 0, elements),
             bits,
@@ -336,7 +336,7 @@ impl Batches<'_> {
         let Some(last) = parts.last() else { return Ok(()) };
         debug_assert!(bytes <= self.zstd.most_bytes.next_multiple_of(16) && self.zstd.longest > 0);
         let groups: Vec<_> = parts.chunks(abi::MAX_ITEMS).map(|group| self.frames_batch(group)).collect();
-        let whole = DeviceBatch {
+        let batch_of_frames = DeviceBatch {
             count: (last.item.first + last.item.frames) as usize,
             compressed: self.array(0, 0),
             compressed_bytes: self.array(1, 0),
@@ -353,7 +353,7 @@ impl Batches<'_> {
             }
             {
                 let _scope = stream.device().enter()?;
-                self.zstd.nvcomp.zstd_decompress(&whole, self.scratch, self.zstd.temp_bytes, stream.raw())?;
+                self.zstd.nvcomp.zstd_decompress(&batch_of_frames, self.scratch, self.zstd.temp_bytes, stream.raw())?;
             }
             for group in &groups {
                 let grid = grid_for(group.frames.into(), limits);
@@ -440,15 +440,15 @@ impl Batches<'_> {
             let vector = u32::from(p.symbols.vector == 1 && aligned);
             (begin < end).then_some((p, abi::Symbols { symbols, begin, end, vector, ..p.symbols }))
         });
-        let (mut whole, mut joined) = (Vec::new(), Vec::new());
+        let (mut symbols, mut joined) = (Vec::new(), Vec::new());
         for (p, item) in items {
             match p.bits {
-                None => whole.push(item),
+                None => symbols.push(item),
                 Some(bits) => joined.push(bits_item(bits, p.kind, item)),
             }
         }
-        if !whole.is_empty() {
-            let (batch, grid) = symbols_batch(&whole, limits);
+        if !symbols.is_empty() {
+            let (batch, grid) = symbols_batch(&symbols, limits);
             // SAFETY: it reads what was just decoded and writes where the caller wants it.
             unsafe { self.zstd.kernels[3].launch(grid, UTIL_THREADS, 0, batch.as_bytes(), stream, false)? };
         }

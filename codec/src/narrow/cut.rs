@@ -99,7 +99,7 @@ pub(super) struct MatrixCut {
 
 impl MatrixCut {
     /// All of these matrices.
-    pub fn whole(view: MatrixEntry) -> Self {
+    pub fn uncut(view: MatrixEntry) -> Self {
         let all = |n: usize| std::iter::once(0..n).collect::<Vec<_>>();
         Self { view, matrices: all(view.count), rows: all(view.rows), cols: all(view.cols) }
     }
@@ -107,7 +107,7 @@ impl MatrixCut {
     /// The position of a part; `None` if the matrix view differs from the tensor's own dimensions.
     pub fn of(tensor: &StoredTensor, cut: &Cut<'_>) -> Option<Self> {
         let view = tensor.matrix?;
-        let mut part = Self::whole(view);
+        let mut part = Self::uncut(view);
         let axes = if (view.count, view.row_axis) == (1, 0) && tensor.shape == [view.rows, view.cols] {
             [Some(1), Some(2), None]
         } else if (view.count, view.row_axis) == (1, 1) && tensor.shape == [view.cols, view.rows] {
@@ -152,14 +152,14 @@ impl MatrixCut {
 
     /// The strips, and the tiles of each, that make up exactly this part, in its order; `None` if there are none.
     pub fn tiles(&self, g: &TileGeometry) -> Option<(Vec<usize>, Vec<usize>)> {
-        let whole = |ranges: &[Range<usize>], step: usize| {
+        let aligned = |ranges: &[Range<usize>], step: usize| {
             let last = ranges.len() - 1;
             let fits = |(i, r): (usize, &Range<usize>)| {
                 r.start.is_multiple_of(step) && (i == last || r.len().is_multiple_of(step))
             };
             ranges.iter().enumerate().all(fits)
         };
-        if !whole(&self.rows, TILE_ROWS) || !whole(&self.cols, g.tile()) {
+        if !aligned(&self.rows, TILE_ROWS) || !aligned(&self.cols, g.tile()) {
             return None;
         }
         let rows = self.rows.iter().flat_map(|r| r.start / TILE_ROWS..r.end.div_ceil(TILE_ROWS));
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     fn part(cols: Vec<Range<usize>>) -> MatrixCut {
-        MatrixCut { cols, ..MatrixCut::whole(MatrixEntry { count: 1, rows: 2, cols: 320, row_axis: 0 }) }
+        MatrixCut { cols, ..MatrixCut::uncut(MatrixEntry { count: 1, rows: 2, cols: 320, row_axis: 0 }) }
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let g = TileGeometry::new(1, 40, 320, 128).unwrap();
         let view = MatrixEntry { count: 1, rows: 40, cols: 320, row_axis: 0 };
         let of = |rows: Range<usize>, cols: Range<usize>| {
-            MatrixCut { rows: vec![rows], cols: vec![cols], ..MatrixCut::whole(view) }.tiles(&g)
+            MatrixCut { rows: vec![rows], cols: vec![cols], ..MatrixCut::uncut(view) }.tiles(&g)
         };
         assert_eq!(of(16..40, 0..320), Some((vec![1, 2], vec![0, 1, 2])));
         assert_eq!(of(0..20, 128..256), Some((vec![0, 1], vec![1])));
@@ -285,9 +285,9 @@ mod tests {
         for bad in [of(0..40, 0..192), of(0..40, 64..320), of(8..40, 0..320)] {
             assert_eq!(bad, None);
         }
-        let several = MatrixCut { rows: vec![32..40, 0..16], cols: vec![256..320], ..MatrixCut::whole(view) };
+        let several = MatrixCut { rows: vec![32..40, 0..16], cols: vec![256..320], ..MatrixCut::uncut(view) };
         assert_eq!(several.tiles(&g), None);
-        let several = MatrixCut { rows: vec![16..32, 0..16], cols: vec![128..256, 0..100], ..MatrixCut::whole(view) };
+        let several = MatrixCut { rows: vec![16..32, 0..16], cols: vec![128..256, 0..100], ..MatrixCut::uncut(view) };
         assert_eq!(several.tiles(&g), Some((vec![1, 0], vec![1, 0])));
     }
 }

@@ -84,15 +84,15 @@ impl Fields {
 /// [`ErrorKind::Format`](crate::ErrorKind::Format): they do not.
 pub(crate) fn check_planes(planes: &[Fields], bytes: usize) -> Result<()> {
     let all = u64::MAX >> (64 - 8 * bytes.clamp(1, 8));
-    let mut found = 0u64;
+    let mut covered = 0u64;
     for plane in planes {
         for &[lowest, width] in plane.runs() {
             let run = u64::MAX >> (64 - width) << lowest;
-            if run & !all != 0 || found & run != 0 {
+            if run & !all != 0 || covered & run != 0 {
                 let what = format!("'fields' {:?} name a bit twice, or one that {bytes} bytes have not", plane.0);
                 return Err(Error::format(what));
             }
-            found |= run;
+            covered |= run;
         }
     }
     Ok(())

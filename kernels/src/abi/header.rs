@@ -122,8 +122,8 @@ fn place() -> PathBuf {
 
 #[test]
 fn the_header_is_what_this_module_gives() {
-    let there = std::fs::read_to_string(place()).unwrap();
-    assert!(there == header(), "write cuda/abi.h: cargo test --package wcodec-kernels abi -- --ignored");
+    let text = std::fs::read_to_string(place()).unwrap();
+    assert!(text == header(), "write cuda/abi.h: cargo test --package wcodec-kernels abi -- --ignored");
 }
 
 #[test]

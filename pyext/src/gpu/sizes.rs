@@ -46,7 +46,7 @@ impl DeviceSizes {
         // A device is asked for nothing else.
         let device =
             ordinal.filter(|_| self.0.need_nvcomp()).map(Device::new).transpose().map_err(|e| to_py(py, &e))?;
-        let found = self.0.footprint(which, on_host, &options, device.as_ref());
-        found.map(|f| f.total()).map_err(|e| to_py(py, &e))
+        let footprint = self.0.footprint(which, on_host, &options, device.as_ref());
+        footprint.map(|f| f.total()).map_err(|e| to_py(py, &e))
     }
 }

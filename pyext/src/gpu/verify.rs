@@ -29,7 +29,7 @@ pub fn verify_on_gpu(
         let infos = names.iter().map(|n| container.info(n)).collect::<Result<Vec<_>>>()?;
         let total = infos.iter().fold(0u64, |sum, t| sum.saturating_add(t.original_bytes));
         let mut done = 0u64;
-        let mut found = Vec::new();
+        let mut records = Vec::new();
         for info in &infos {
             progress(&ProgressEvent { tensor: &info.name, done, total })?;
             let (status, detail) = match compare(container, info, &stream, &options) {
@@ -41,11 +41,11 @@ pub fn verify_on_gpu(
                     _ => return Err(e),
                 },
             };
-            found.push(json!({"name": info.name, "status": status, "detail": detail}));
+            records.push(json!({"name": info.name, "status": status, "detail": detail}));
             done = done.saturating_add(info.original_bytes);
             progress(&ProgressEvent { tensor: &info.name, done, total })?;
         }
-        Ok(json!(found).to_string())
+        Ok(json!(records).to_string())
     })
 }
 
@@ -61,18 +61,18 @@ fn compare(container: &Container, info: &TensorInfo, stream: &Stream, options: &
     };
     if info.makes_symbols {
         let symbols = in_shape(&container.symbols(name, &cpu)?, info);
-        let found = decode(&decoder, name, Dtype::I8, stream)?;
-        if let Some(difference) = first(&symbols, &found, 1, "symbols") {
+        let decoded = decode(&decoder, name, Dtype::I8, stream)?;
+        if let Some(difference) = first(&symbols, &decoded, 1, "symbols") {
             return Ok(Some(difference));
         }
     }
     let values = container.read(name, &cpu)?;
-    let found = decode(&decoder, name, info.dtype, stream)?;
+    let decoded = decode(&decoder, name, info.dtype, stream)?;
     let (size, what) = match usize::try_from(info.elements) {
         Ok(n) if n > 0 && info.makes_symbols => (values.len() / n, "values"),
         _ => (1, "bytes"),
     };
-    Ok(first(&values, &found, size, what))
+    Ok(first(&values, &decoded, size, what))
 }
 
 /// The GPU's decoding of a tensor.
@@ -85,9 +85,9 @@ fn decode(decoder: &GpuDecoder, name: &str, dtype: Dtype, stream: &Stream) -> Re
     // driver waits too.
     unsafe { decoder.decode(&[item], stream)? };
     decoder.check(stream)?;
-    let mut found = AlignedBytes::zeroed(bytes)?;
-    buffer.download(0, &mut found, stream)?;
-    Ok(found)
+    let mut bytes = AlignedBytes::zeroed(bytes)?;
+    buffer.download(0, &mut bytes, stream)?;
+    Ok(bytes)
 }
 
 /// Symbols as they lie in the tensor: those of a transposed matrix are decoded column by column.

@@ -80,8 +80,8 @@ const COMPRESSED_TOOL: &str = "llm-compressor's compressed-tensors";
 /// The configuration's record of the model's quantization; `None` if it is this package's own.
 pub fn record(config: &Value) -> Option<&Value> {
     let of = [Some(config), config.get("text_config")].into_iter().flatten();
-    let mut found = of.flat_map(|config| ["quantization_config", "compression_config"].map(|key| config.get(key)));
-    let record = found.find_map(|r| r.filter(|r| r.as_object().is_some_and(|fields| !fields.is_empty())))?;
+    let mut configs = of.flat_map(|config| ["quantization_config", "compression_config"].map(|key| config.get(key)));
+    let record = configs.find_map(|r| r.filter(|r| r.as_object().is_some_and(|fields| !fields.is_empty())))?;
     (method_of(record).as_deref() != Some("wcodec")).then_some(record)
 }
 
@@ -179,24 +179,24 @@ fn of_tensor(tensor: &SourceTensor, names: &HashMap<&str, &SourceTensor>) -> Opt
         "" => names.contains_key(leaf),
         _ => names.contains_key(format!("{base}.{leaf}").as_str()),
     };
-    let found = |what: &str, tool| Some(Foreign::new(what, tool));
+    let foreign = |what: &str, tool| Some(Foreign::new(what, tool));
     match leaf {
-        "qweight" if has("g_idx") => found("GPTQ", "GPTQModel"),
-        "qweight" if has("qzeros") => found("GPTQ or AWQ", "GPTQModel or AutoAWQ"),
-        "qweight" if has("scales") => found("integers and scales, as GPTQ and AWQ do", ITS_TOOL),
-        "q_weight" if has("q_scale") => found("EXL2", "ExLlamaV2"),
-        "trellis" if has("suh") || has("svh") => found("EXL3", "ExLlamaV3"),
-        "W_q" if has("scale") || has("zero") || has("meta") => found("HQQ", "hqq"),
-        "codes" if has("codebooks") => found("AQLM", ITS_TOOL),
+        "qweight" if has("g_idx") => foreign("GPTQ", "GPTQModel"),
+        "qweight" if has("qzeros") => foreign("GPTQ or AWQ", "GPTQModel or AutoAWQ"),
+        "qweight" if has("scales") => foreign("integers and scales, as GPTQ and AWQ do", ITS_TOOL),
+        "q_weight" if has("q_scale") => foreign("EXL2", "ExLlamaV2"),
+        "trellis" if has("suh") || has("svh") => foreign("EXL3", "ExLlamaV3"),
+        "W_q" if has("scale") || has("zero") || has("meta") => foreign("HQQ", "hqq"),
+        "codes" if has("codebooks") => foreign("AQLM", ITS_TOOL),
         "weight_packed" if has("weight_global_scale") => {
-            found("compressed-tensors (nvfp4-pack-quantized)", COMPRESSED_TOOL)
+            foreign("compressed-tensors (nvfp4-pack-quantized)", COMPRESSED_TOOL)
         }
-        "weight_packed" if has("weight_scale") => found("compressed-tensors (pack-quantized)", COMPRESSED_TOOL),
-        "weight" if has("weight_scale_2") => found("NVFP4", ITS_TOOL),
-        "SCB" if has("weight") => found("bitsandbytes (int8)", TRANSFORMERS),
-        "absmax" if names.contains_key(base) => found("bitsandbytes (4 bits)", TRANSFORMERS),
-        "_data" if has("_scale") => found("quanto", "optimum-quanto"),
-        _ if leaf.starts_with('_') && leaf.ends_with("qdata") => found("torchao", "torchao"),
+        "weight_packed" if has("weight_scale") => foreign("compressed-tensors (pack-quantized)", COMPRESSED_TOOL),
+        "weight" if has("weight_scale_2") => foreign("NVFP4", ITS_TOOL),
+        "SCB" if has("weight") => foreign("bitsandbytes (int8)", TRANSFORMERS),
+        "absmax" if names.contains_key(base) => foreign("bitsandbytes (4 bits)", TRANSFORMERS),
+        "_data" if has("_scale") => foreign("quanto", "optimum-quanto"),
+        _ if leaf.starts_with('_') && leaf.ends_with("qdata") => foreign("torchao", "torchao"),
         _ if is_integer(tensor.dtype) && tensor.shape.len() >= 2 && has_scales(name, names) => {
             Some(Foreign::new(format!("integers ({}) and scales", tensor.dtype), ITS_TOOL))
         }

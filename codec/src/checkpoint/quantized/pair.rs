@@ -126,10 +126,10 @@ pub fn is_fp8(dtype: Dtype) -> bool {
 /// The pairs among tensors, in the order of the tensors; empty if no tensor has scales and the configuration does not
 /// say that any should.
 pub fn find(tensors: &[SourceTensor], places: &HashMap<&str, usize>, known: Known) -> Vec<Pair> {
-    let found: Vec<Pair> = tensors.iter().enumerate().filter_map(|(i, _)| pair(tensors, i, places, known)).collect();
-    let scaled = known.scaled || found.iter().any(|pair| pair.scales.is_ok());
+    let pairs: Vec<Pair> = tensors.iter().enumerate().filter_map(|(i, _)| pair(tensors, i, places, known)).collect();
+    let scaled = known.scaled || pairs.iter().any(|pair| pair.scales.is_ok());
     // FP8 files without any scales are plain tensors.
-    if scaled { found } else { Vec::new() }
+    if scaled { pairs } else { Vec::new() }
 }
 
 fn pair(tensors: &[SourceTensor], codes: usize, places: &HashMap<&str, usize>, known: Known) -> Option<Pair> {
@@ -188,27 +188,27 @@ fn fp8(codes: &SourceTensor, scales: &SourceTensor, block: Option<(usize, usize)
     let [lead @ .., rows, cols] = &codes.shape[..] else { return Err(fault()) };
     let (rows, cols) = (*rows, *cols);
     let count = element_count(lead).map_err(|_| fault())?;
-    let whole = Grid { count, rows, cols, block: (rows, cols), scale_cols: 1, scales: 0 };
+    let per_tensor = Grid { count, rows, cols, block: (rows, cols), scale_cols: 1, scales: 0 };
     let rank = codes.shape.len();
     let grid = match &scales.shape[..] {
-        [] => whole,
-        [1] if rank == 2 || count == 1 => whole,
+        [] => per_tensor,
+        [1] if rank == 2 || count == 1 => per_tensor,
         // One scale per output.
-        [n] if rank == 2 && *n == rows => Grid { block: (1, cols), ..whole },
+        [n] if rank == 2 && *n == rows => Grid { block: (1, cols), ..per_tensor },
         // One scale per matrix.
-        [n] if rank == 3 && *n == count => Grid { scales: 1, ..whole },
+        [n] if rank == 3 && *n == count => Grid { scales: 1, ..per_tensor },
         [n, outputs] if rank == 3 && (*n, *outputs) == (count, rows) => {
-            Grid { block: (1, cols), scales: rows, ..whole }
+            Grid { block: (1, cols), scales: rows, ..per_tensor }
         }
-        [n, 1] if rank == 3 && *n == count => Grid { scales: 1, ..whole },
+        [n, 1] if rank == 3 && *n == count => Grid { scales: 1, ..per_tensor },
         // One scale per column, a row of scales if the matrices were transposed.
         [of @ .., n, 1] if rank == 3 && of == lead && *n == cols && rows != cols => {
-            Grid { block: (rows, 1), scale_cols: cols, scales: cols, ..whole }
+            Grid { block: (rows, 1), scale_cols: cols, scales: cols, ..per_tensor }
         }
         [of @ .., high, wide] if of == lead => {
             let (high, wide) = (*high, *wide);
             let sizes = block_of(rows, cols, high, wide, block, exponents).ok_or_else(fault)?;
-            Grid { block: sizes, scale_cols: wide, scales: high.saturating_mul(wide), ..whole }
+            Grid { block: sizes, scale_cols: wide, scales: high.saturating_mul(wide), ..per_tensor }
         }
         _ => return Err(fault()),
     };

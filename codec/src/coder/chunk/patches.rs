@@ -32,14 +32,14 @@ pub fn of_pairs(format: ChunkFormat, tile: &[i8], width: usize, symbols: &[u8], 
         let change = if format.changes { value - coded(position, value, symbols, shift) } else { 0 };
         Patch { position, value, change }
     };
-    let mut found: Vec<Patch> = more.iter().map(|&(position, value)| patch(position, value)).collect();
+    let mut patches: Vec<Patch> = more.iter().map(|&(position, value)| patch(position, value)).collect();
     // Few elements need a patch, so most tiles are only scanned, in memory order.
     for (at, &q) in tile.iter().enumerate() {
         if fold(q) >> shift > 15 {
-            found.push(patch(position_of(at / width, at % width), q));
+            patches.push(patch(position_of(at / width, at % width), q));
         }
     }
-    found
+    patches
 }
 
 /// The value that the symbols give for an element whose true value is `q`.

@@ -56,7 +56,7 @@ impl QuadEncoder {
         self.codes.encode::<_, STREAMS>(&self.quads, out);
         if out.len() - begin >= raw_length + 4 {
             out.truncate(begin);
-            self.whole(tile, width, shift);
+            self.unreplaced(tile, width, shift);
             patches::put(&mut self.patches, out);
             for block in self.quads.chunks_exact(BLOCK) {
                 for half in 0..2 {
@@ -102,7 +102,7 @@ impl QuadEncoder {
     }
 
     /// Computes the unreplaced symbols, for a chunk that is stored uncoded: only escapes need patches.
-    fn whole(&mut self, tile: &[i8], width: usize, shift: u32) {
+    fn unreplaced(&mut self, tile: &[i8], width: usize, shift: u32) {
         self.patches.clear();
         for (block, steps) in self.quads.chunks_exact_mut(BLOCK).enumerate() {
             for lane in 0..LANES {
@@ -148,12 +148,12 @@ pub fn place(quads: &[Quad], side: &[u8], width: usize, shift: u32, out: &mut [i
     let side = side.as_chunks::<4>().0;
     for block in 0..width / BLOCK_COLS {
         // Words by number and lane: loops over lanes vectorize.
-        let mut own = [[0u32; LANES]; MOST_SIDE];
+        let mut side_words = [[0u32; LANES]; MOST_SIDE];
         for (first, n) in side_groups(shift) {
             let group = &side[(block * words + first) * LANES..][..n * LANES];
             for (lane, of_lane) in group.chunks_exact(n).enumerate() {
-                for (word, own) in of_lane.iter().zip(&mut own[first..]) {
-                    own[lane] = u32::from_le_bytes(*word);
+                for (word, side_words) in of_lane.iter().zip(&mut side_words[first..]) {
+                    side_words[lane] = u32::from_le_bytes(*word);
                 }
             }
         }
@@ -164,8 +164,8 @@ pub fn place(quads: &[Quad], side: &[u8], width: usize, shift: u32, out: &mut [i
             let (sign_left, low_right) = (sign_left as u32, low_left.min(0).unsigned_abs());
             let low_left = low_left.max(0) as u32;
             for lane in 0..LANES {
-                let low = own[low][lane] << low_left >> low_right;
-                elements[lane] = join_with(steps[place_of(k, lane)], own[sign][lane] << sign_left, low, shift);
+                let low = side_words[low][lane] << low_left >> low_right;
+                elements[lane] = join_with(steps[place_of(k, lane)], side_words[sign][lane] << sign_left, low, shift);
             }
         }
         for lane in 0..LANES {

@@ -318,10 +318,13 @@ impl<'a> Tiles<'a> {
     ) -> Result<()> {
         let (g, cols) = (&self.geometry, self.geometry.cols());
         let first = strip * g.tiles();
-        let whole = out.len() == TILE_ROWS * cols;
+        let full_strip = out.len() == TILE_ROWS * cols;
         // Tiles without padding are decoded in place, several at once.
-        let inner =
-            if whole { (0..g.tiles()).take_while(|&t| t * g.tile() + g.position(t).width <= cols).count() } else { 0 };
+        let inner = if full_strip {
+            (0..g.tiles()).take_while(|&t| t * g.tile() + g.position(t).width <= cols).count()
+        } else {
+            0
+        };
         for t in (0..inner).step_by(TOGETHER) {
             let mut run = [self.chunk(first + t); TOGETHER];
             let n = TOGETHER.min(inner - t);

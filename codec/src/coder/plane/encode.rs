@@ -80,11 +80,11 @@ impl Draft {
         self.choose_for(shared, 1.0);
     }
 
-    /// As [`choose`](Self::choose), for a sample of a plane that is `times` as large: the table's own bytes weigh that
+    /// As [`choose`](Self::choose), for a sample of a plane that is `factor` times as large: the table's own bytes weigh that
     /// much less.
-    pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, times: f64) {
+    pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, factor: f64) {
         if let DraftKind::Tiles(tiles) = &mut self.0 {
-            tiles.choose(shared, times);
+            tiles.choose(shared, factor);
         }
     }
 

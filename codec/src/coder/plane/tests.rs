@@ -351,10 +351,10 @@ fn rare_pairs_become_patches_with_tables_of_every_size_and_shift() {
             let shift = tiling(&plane).shift;
             if shift < 3 {
                 let escapes = data.iter().filter(|&&q| (q ^ (q >> 7)) as u8 >> shift > 15).count();
-                let found: usize = patches(&plane).iter().map(Vec::len).sum();
+                let patched: usize = patches(&plane).iter().map(Vec::len).sum();
                 assert!(
-                    found >= escapes && found < data.len() / 50,
-                    "{shift} {table_bits}: {found}, {escapes} escapes"
+                    patched >= escapes && patched < data.len() / 50,
+                    "{shift} {table_bits}: {patched}, {escapes} escapes"
                 );
             }
             seen.insert((table_bits, shift));

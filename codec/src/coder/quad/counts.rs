@@ -66,15 +66,15 @@ impl QuadCounts {
         Self(expected(&single(histogram, shift), quads).collect())
     }
 
-    /// The expected counts of `times` as many quads. They include rare quads that are lacking here, because each of
+    /// The expected counts of `factor` times as many quads. They include rare quads that are lacking here, because each of
     /// them takes a slot of a table from the others. The elements of a quad are treated as independent, which they
     /// nearly are.
-    pub fn times(&self, times: f64) -> Self {
+    pub fn times(&self, factor: f64) -> Self {
         let mut single = [0u64; HIGHS];
         self.iter().for_each(|(place, n)| highs_at(place).iter().for_each(|&high| single[high] += n));
-        let alone = expected(&single, self.quads() as f64 * times);
-        let whole = |(n, alone): (&u64, u64)| if *n > 0 { (*n as f64 * times).round() as u64 } else { alone };
-        Self(self.0.iter().zip(alone).map(whole).collect())
+        let alone = expected(&single, self.quads() as f64 * factor);
+        let scaled = |(n, alone): (&u64, u64)| if *n > 0 { (*n as f64 * factor).round() as u64 } else { alone };
+        Self(self.0.iter().zip(alone).map(scaled).collect())
     }
 
     /// Adds quads of padding, which is 0.

@@ -43,9 +43,9 @@ impl Nearest {
     /// a patch.
     fn of(&self, place: usize) -> (u8, Quad, PatchMask) {
         // Elements that keep their high parts need no patch; escapes have one whatever is coded.
-        let own = self.0[place];
-        if own != NONE {
-            return (own.0, own.1, 0);
+        let substitute = self.0[place];
+        if substitute != NONE {
+            return (substitute.0, substitute.1, 0);
         }
         let highs = highs_at(place);
         let free = |mask: u32| (0..QUAD).filter(move |i| mask >> i & 1 == 1);
@@ -118,7 +118,7 @@ pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
     let size = |step: i32| ((about as f64 * GROWTH.powi(step)) as usize).max(2).min(most);
     let mut best = with_size(bits, &common, about, counts);
     for direction in [1, -1] {
-        let mut found = false;
+        let mut improved = false;
         for step in 1.. {
             let (now, before) = (size(step * direction), size((step - 1) * direction));
             if now == before && (now == 2 || now == most) {
@@ -131,9 +131,9 @@ pub fn choose(bits: u32, counts: &QuadCounts) -> QuadTable {
             if next.0 >= best.0 {
                 break;
             }
-            (best, found) = (next, true);
+            (best, improved) = (next, true);
         }
-        if found {
+        if improved {
             break;
         }
     }

@@ -17,10 +17,10 @@ pub fn cost(bits: u32, f: u32) -> u32 {
     if f == 0 {
         return 0;
     }
-    let whole = f.ilog2();
+    let integer_log = f.ilog2();
     // The fraction of log2, bit by bit: squaring a number from 1 to 2 doubles its logarithm.
-    let mut log = whole;
-    let mut y = u64::from(f) << (31 - whole);
+    let mut log = integer_log;
+    let mut y = u64::from(f) << (31 - integer_log);
     for _ in 0..BIT.ilog2() {
         y = (y * y) >> 31;
         let two = y >> 32;

@@ -353,7 +353,7 @@ fn dtypes(plan: &TensorPlan) -> Vec<Dtype> {
 }
 
 /// All of a tensor, by the scalar decoder.
-fn whole(container: &Container, name: &str, dtype: Dtype) -> Vec<u8> {
+fn all_rows(container: &Container, name: &str, dtype: Dtype) -> Vec<u8> {
     container.read_as(name, dtype, &oracle()).unwrap().to_vec()
 }
 
@@ -405,7 +405,7 @@ fn targets_of_every_residency_decode_to_the_oracle() {
             for (info, plan) in ours.iter().chain(&ours) {
                 let dtypes = dtypes(plan);
                 let dtype = dtypes[rng.random_range(0..dtypes.len())];
-                let mut bytes = whole(&container, &info.name, dtype);
+                let mut bytes = all_rows(&container, &info.name, dtype);
                 let part = rng.random::<bool>() && !plan.tensor.transposed();
                 let rows = part.then(|| some_rows(&mut rng, plan));
                 if let Some(rows) = &rows {
@@ -450,7 +450,7 @@ fn runs_of_rows_of_every_residency_are_those_of_the_whole() {
             let dtypes = dtypes(&plan);
             let dtype = dtypes[rng.random_range(0..dtypes.len())];
             let row = plan.row_bytes(plan.output(dtype).unwrap());
-            let bytes = whole(&container, &info.name, dtype);
+            let bytes = all_rows(&container, &info.name, dtype);
             // In any order, some twice, and some of no rows.
             let runs: Vec<_> = (0..rng.random_range(1..7)).map(|_| some_rows(&mut rng, &plan)).collect();
             let want: Vec<u8> = runs.iter().flat_map(|r| bytes[r.start * row..r.end * row].to_vec()).collect();
@@ -573,7 +573,7 @@ fn rows_looked_up_of_every_residency_are_those_of_the_whole() {
                 let dtype = dtypes[rng.random_range(0..dtypes.len())];
                 let kind = plan.output(dtype).unwrap();
                 let ids = Ids::new(lookup::some_ids(&mut rng, plan.matrix.1), rng.random());
-                let want = lookup::wanted(&whole(&container, &info.name, dtype), &ids.all, kind, plan.matrix.2);
+                let want = lookup::wanted(&all_rows(&container, &info.name, dtype), &ids.all, kind, plan.matrix.2);
                 let mut machine = Machine::new(&container, &mut rng, &|_| residency, true);
                 let mut out = poisoned(want.len());
                 let what = format!("{:?} of {} as {dtype}, {residency:?}", ids.all, info.name);
@@ -691,8 +691,8 @@ fn damage_in_the_file_is_found_whatever_is_asked() {
         {
             continue;
         }
-        let want = whole(&container, "w0", Dtype::F32);
-        let good = whole(&container, "w1", Dtype::F32);
+        let want = all_rows(&container, "w0", Dtype::F32);
+        let good = all_rows(&container, "w1", Dtype::F32);
         let data = stored.planes[0].data;
         for _ in 0..40 {
             let at = rng.random_range(data.offset as usize..data.end() as usize);

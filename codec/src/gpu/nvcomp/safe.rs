@@ -430,11 +430,11 @@ impl Nvcomp {
             // Older headers have one number for everything.
             return Ok(if (self.version.major, self.version.minor) < (4, 1) { all(8) } else { in_headers });
         };
-        let mut found = sys::AlignmentRequirements::default();
+        let mut requirements = sys::AlignmentRequirements::default();
         // SAFETY: The result is written to a structure of the host; nothing else is accessed.
-        let status = unsafe { alignments(options, &mut found) };
+        let status = unsafe { alignments(options, &mut requirements) };
         check(&format!("nvcompBatched{format}DecompressGetRequiredAlignments"), status, self.version)?;
-        Ok(Alignments { input: found.input, output: found.output, temp: found.temp })
+        Ok(Alignments { input: requirements.input, output: requirements.output, temp: requirements.temp })
     }
 
     fn ans_options(&self, mode: AnsMode) -> Result<Options> {

@@ -129,7 +129,7 @@ impl ProductTiles<'_> {
 
     /// Whether one vector is multiplied in whole numbers: a fact of the matrix alone, so that results do not depend on what else is in the
     /// launch. Kernels add halves of levels by tile, and not by block.
-    fn whole(&self) -> bool {
+    fn in_integers(&self) -> bool {
         let output = self.tiles.params(0).output;
         output.offset == 0 || output.scales_per_row <= 1
     }
@@ -281,14 +281,14 @@ fn configs(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Vec<Pr
     // Up to two strips for each multiprocessor, blocks have one each, which begin and end by themselves.
     let per_block = |blocks: usize| if strips <= 2 * processors { 1 } else { strips.div_ceil(processors * blocks) };
     let mut configs = Vec::new();
-    if vectors == 1 && items.iter().all(ProductTiles::whole) {
+    if vectors == 1 && items.iter().all(ProductTiles::in_integers) {
         // A warp for each chunk: so all are decoded before the vector is there, or nearly all.
-        let few = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
-        let together = strips.div_ceil(few).div_ceil(processors);
-        if few * tiles <= MOST_WARPS[0] && together * few * tiles <= MOST_EARLY {
-            let early = |blocks| ProductConfig { early: true, one: true, blocks, per_block: few };
+        let strips_each = if strips <= 2 * processors { 1 } else { (SOME_WARPS / tiles).max(1) };
+        let together = strips.div_ceil(strips_each).div_ceil(processors);
+        if strips_each * tiles <= MOST_WARPS[0] && together * strips_each * tiles <= MOST_EARLY {
+            let early = |blocks| ProductConfig { early: true, one: true, blocks, per_block: strips_each };
             // The next launch's blocks begin beside these if there is room.
-            let at_a_time = together.max(2).min(MOST_WARPS[0] / (few * tiles));
+            let at_a_time = together.max(2).min(MOST_WARPS[0] / (strips_each * tiles));
             configs.extend((together.min(LEAST_EARLY)..=at_a_time).rev().map(early));
         }
         // Two blocks have no more strips than one would.
@@ -322,10 +322,11 @@ fn divided(
     // A warp that has decoded its only chunk leaves the digits in the chunk's place.
     let digits = if config.one && config.early { most_blocks * DIGITS_BLOCK } else { 0 };
     let per_block = config.per_block.min(limit / 3 / strip_sums.max(1)).max(1);
-    let own = per_block * tiles;
-    let rounds = own.div_ceil(config.warps(items, vectors)).max(1);
+    let chunks = per_block * tiles;
+    let rounds = chunks.div_ceil(config.warps(items, vectors)).max(1);
     // As many on each of a multiprocessor's schedulers, if there are that many.
-    let warps = own.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(config.warps(items, vectors)).min(own).max(1);
+    let warps =
+        chunks.div_ceil(rounds).next_multiple_of(SCHEDULERS).min(config.warps(items, vectors)).min(chunks).max(1);
     let mut memory = ProductMemory {
         copies,
         barriers: abi::TABLE_AT + (most(|t| 4 << t.table.bits()) << copies),
@@ -358,7 +359,7 @@ fn divided(
     }
     // Chunks that are decoded early have to be all there are, or nearly: others come one after the other.
     let least = match config {
-        ProductConfig { early: true, one: true, .. } => own,
+        ProductConfig { early: true, one: true, .. } => chunks,
         ProductConfig { early: true, .. } => tiles.min(MOST_WARPS[1]),
         _ => 1,
     };
@@ -376,14 +377,14 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
     let mut tried = configs(items, vectors, limits)
         .into_iter()
         .flat_map(|config| config.copies(items).map(move |copies| (config, copies)));
-    let found = tried.find_map(|(config, copies)| match divided(items, vectors, config, copies, limits) {
+    let chosen = tried.find_map(|(config, copies)| match divided(items, vectors, config, copies, limits) {
         Ok((memory, per_block)) => Some((config, memory, per_block)),
         Err(bytes) => {
             wanted = bytes;
             None
         }
     });
-    let Some((config, memory, per_block)) = found else {
+    let Some((config, memory, per_block)) = chosen else {
         return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
             .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));

@@ -131,9 +131,9 @@ impl Suspects<'_> {
                 let n = (columns - col % columns).min(cols - col).min(end - at);
                 let run = &symbols[at - begin - i * TASK..][..n];
                 if !(self.finite)(f32::from(i8::MIN), scale)
-                    && let Some(found) = run.iter().position(|&q| !finite(q, scale))
+                    && let Some(column) = run.iter().position(|&q| !finite(q, scale))
                 {
-                    return Some((row, col + found, run[found], scale));
+                    return Some((row, col + column, run[column], scale));
                 }
                 at += n;
             }

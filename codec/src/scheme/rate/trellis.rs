@@ -49,9 +49,9 @@ impl Viterbi {
     /// `x` and `levels` differ in length, `cols` or `tile` is 0, or there are incomplete rows.
     pub(crate) fn levels(&mut self, x: &[f32], cols: usize, tile: usize, branches: &Branches, levels: &mut [i8]) {
         assert!(x.len() == levels.len() && x.len().is_multiple_of(cols));
-        let (rows, whole) = (x.len() / cols, cols / tile);
-        let last = whole * tile;
-        self.parts(x, tile, rows * whole, |i| i / whole * cols + i % whole * tile, branches, levels);
+        let (rows, full_tiles) = (x.len() / cols, cols / tile);
+        let last = full_tiles * tile;
+        self.parts(x, tile, rows * full_tiles, |i| i / full_tiles * cols + i % full_tiles * tile, branches, levels);
         self.parts(x, cols - last, rows, |row| row * cols + last, branches, levels);
     }
 

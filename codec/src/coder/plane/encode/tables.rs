@@ -41,16 +41,16 @@ impl Counts {
 }
 
 impl TableKind {
-    /// Chooses a table for `counts`: one of `shared` or a new one, whichever makes a plane of `times` as many symbols
+    /// Chooses a table for `counts`: one of `shared` or a new one, whichever makes a plane of `factor` times as many symbols
     /// smaller.
-    pub fn choose(self, counts: &Counts, times: f64, shared: &[Table]) -> TableChoice {
-        let own = match counts {
-            Counts::Symbols(histogram) => self.own(histogram, times),
-            Counts::Pairs(_, own) => Table::Huffman(own.clone()),
-            Counts::Quads(quads) if times > 1.0 => Table::Quads(quad::choose(self.bits, &quads.times(times))),
+    pub fn choose(self, counts: &Counts, factor: f64, shared: &[Table]) -> TableChoice {
+        let new = match counts {
+            Counts::Symbols(histogram) => self.new_table(histogram, factor),
+            Counts::Pairs(_, new) => Table::Huffman(new.clone()),
+            Counts::Quads(quads) if factor > 1.0 => Table::Quads(quad::choose(self.bits, &quads.times(factor))),
             Counts::Quads(quads) => Table::Quads(quad::choose(self.bits, quads)),
         };
-        let own_bits = counts.cost(&own).expect("made for it") + own.to_bytes().len() as f64 * 8.0 / times;
+        let own_bits = counts.cost(&new).expect("made for it") + new.to_bytes().len() as f64 * 8.0 / factor;
         shared
             .iter()
             .enumerate()
@@ -60,19 +60,19 @@ impl TableKind {
             .filter_map(|(i, t)| counts.cost(t).map(|bits| (i, t, bits)))
             .min_by(|a, b| a.2.total_cmp(&b.2))
             .filter(|&(_, _, bits)| bits <= own_bits)
-            .map_or(TableChoice { table: own, place: None, is_new: true }, |(i, table, _)| TableChoice {
+            .map_or(TableChoice { table: new, place: None, is_new: true }, |(i, table, _)| TableChoice {
                 table: table.clone(),
                 place: Some(i),
                 is_new: false,
             })
     }
 
-    /// A new table for a plane that has `times` as many symbols as `histogram`.
-    fn own(self, histogram: &Histogram, times: f64) -> Table {
-        let whole = &if times > 1.0 { expected(self.layout, histogram, times) } else { *histogram };
-        let exact = Table::from_histogram(self.coder, self.bits, whole);
-        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, whole));
-        let table_bits = exact.to_bytes().len() as f64 * 8.0 / times;
+    /// A new table for a plane that has `factor` times as many symbols as `histogram`.
+    fn new_table(self, histogram: &Histogram, factor: f64) -> Table {
+        let counts = &if factor > 1.0 { expected(self.layout, histogram, factor) } else { *histogram };
+        let exact = Table::from_histogram(self.coder, self.bits, counts);
+        let shareable = Table::from_histogram(self.coder, self.bits, &with_neighbours(self.layout, counts));
+        let table_bits = exact.to_bytes().len() as f64 * 8.0 / factor;
         let cost = |t: &Table| t.cost(histogram).expect("made for it");
         // The table dominates small planes. A slightly larger one spares the next planes a table of their own.
         if cost(&shareable) < cost(&exact) + table_bits / 4.0 { shareable } else { exact }
@@ -94,11 +94,11 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
     std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
 }
 
-/// The expected histogram of a plane `times` as large as the sample. It includes rare pairs that the sample lacks,
+/// The expected histogram of a plane `factor` times as large as the sample. It includes rare pairs that the sample lacks,
 /// because each of them takes a slot of the table from the others. The two elements of a pair are treated as
 /// independent, which they nearly are.
-fn expected(layout: Layout, histogram: &Histogram, times: f64) -> Histogram {
-    let mut whole = histogram.map(|count| (count as f64 * times).round() as u64);
+fn expected(layout: Layout, histogram: &Histogram, factor: f64) -> Histogram {
+    let mut counts = histogram.map(|count| (count as f64 * factor).round() as u64);
     if layout == Layout::Pair {
         let mut single = [0u64; 16];
         for (pair, &count) in histogram.iter().enumerate() {
@@ -106,11 +106,11 @@ fn expected(layout: Layout, histogram: &Histogram, times: f64) -> Histogram {
             single[pair >> 4] += count;
         }
         let all: u64 = single.iter().sum();
-        let pairs = all as f64 / 2.0 * times;
-        for (pair, count) in whole.iter_mut().enumerate().filter(|(_, count)| **count == 0) {
+        let pairs = all as f64 / 2.0 * factor;
+        for (pair, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count == 0) {
             let chance = single[pair & 15] as f64 / all as f64 * (single[pair >> 4] as f64 / all as f64);
             *count = u64::from(pairs * chance >= 0.5);
         }
     }
-    whole
+    counts
 }

@@ -99,11 +99,11 @@ impl TilesDraft {
     }
 
     /// Chooses tables; see [`Draft::choose_for`](super::Draft::choose_for).
-    pub fn choose(&mut self, shared: &mut Vec<Table>, times: f64) {
+    pub fn choose(&mut self, shared: &mut Vec<Table>, factor: f64) {
         let known = shared.len();
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
-                let mut choice = self.kind.choose(&one.counts, times, &shared[..known]);
+                let mut choice = self.kind.choose(&one.counts, factor, &shared[..known]);
                 // A table that is unlikely to be used is not shared.
                 if choice.is_new && (attempt, i) == (0, 0) {
                     choice.place = Some(shared.len());
@@ -231,9 +231,9 @@ fn tries(
             continue;
         }
         let table = rare::table(kind.bits, &highs);
-        let found = fixed + rare::cost(&table, &highs) as f64;
-        if found < bits {
-            bits = found;
+        let cost = fixed + rare::cost(&table, &highs) as f64;
+        if cost < bits {
+            bits = cost;
             best = Some(new(shift, Counts::Pairs(highs, table)));
         }
     }
@@ -259,8 +259,8 @@ fn quad_tries(data: &[i8], geometry: &TileGeometry, kind: TableKind, pool: &Pool
     for (least, side, shift) in shifts {
         if least < best.0 {
             let expected = QuadCounts::expected(&histogram, padded as f64 / 4.0, shift);
-            let found = side + quad::cost(&quad::choose(kind.bits, &expected), &expected) as f64;
-            best = if found < best.0 { (found, shift) } else { best };
+            let cost = side + quad::cost(&quad::choose(kind.bits, &expected), &expected) as f64;
+            best = if cost < best.0 { (cost, shift) } else { best };
         }
     }
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(4);
