@@ -1,4 +1,4 @@
-//! Rounding with error feedback (GPTQ-style) on the CPU; `_calibrate/scalar.py` does the same on a GPU by small torch
+//! Rounding with GPTQ-style error feedback (E. Frantar et al., 2023) on the CPU; `_calibrate/scalar.py` does the same on a GPU by small torch
 //! operations.
 
 use std::ops::Range;

@@ -1,5 +1,8 @@
-//! Scheme `rate`: entropy-constrained scalar quantization, optionally trellis-coded. Levels are at uniform steps, whose
-//! size is chosen to meet a target of bits per weight; each row has a 16-bit scale. `FORMAT.md` section 2.
+//! Scheme `rate`: entropy-constrained scalar quantization (P. A. Chou, T. Lookabaugh and R. M. Gray, IEEE Trans. Acoustics,
+//! Speech and Signal Processing 37(1), 1989), optionally trellis-coded (M. W. Marcellin and T. R. Fischer, IEEE Trans.
+//! Communications 38(1), 1990), which video coding calls dependent quantization (VVC: H. Schwarz, T. Nguyen, D. Marpe and
+//! T. Wiegand, Data Compression Conference, 2019). Levels are at uniform steps, whose size is chosen to meet a target of
+//! bits per weight; each row has a 16-bit scale. `FORMAT.md` section 2.
 //!
 //! Levels are at half steps, so that none is 0: signs are raw bits, none of which is wasted on a zero, and magnitudes
 //! are coded. At low rates a uniform quantizer followed by an entropy coder is within a quarter of a bit of any code's

@@ -1,4 +1,5 @@
-//! Levels that were chosen beforehand.
+//! Levels that were chosen beforehand, as by GPTQ-style error feedback (E. Frantar, S. Ashkboos, T. Hoefler and D.
+//! Alistarh, "GPTQ", International Conference on Learning Representations, 2023).
 
 use half::{bf16, f16};
 

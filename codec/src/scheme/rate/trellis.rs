@@ -1,10 +1,9 @@
 //! Searches the path with the least error and bits: converts weights to levels of filter `trellis`. `FORMAT.md` section
 //! 4.
 //!
-//! This is trellis-coded quantization (M. W. Marcellin and T. R. Fischer, IEEE Trans. Communications 38(1), 1990), with
-//! the bits of levels included in the cost that the Viterbi algorithm minimizes (T. R. Fischer and M. Wang, IEEE Trans.
-//! Information Theory 38(2), 1992). A level is `n + 1/2` fine steps; the filter's `levels_of` gives `n`. The filter's
-//! formulas amount to this: with quantizer `Q` and path bit `b`, `n` satisfies `n mod 4 = Q + 2 b`, which defines a
+//! This is trellis-coded, or dependent, quantization ([`rate`](super) has the references), with the bits of levels
+//! included in the cost that the Viterbi algorithm minimizes (T. R. Fischer and M. Wang, IEEE Trans. Information Theory
+//! 38(2), 1992). A level is `n + 1/2` fine steps; the filter's `levels_of` gives `n`. The filter's formulas amount to this: with quantizer `Q` and path bit `b`, `n` satisfies `n mod 4 = Q + 2 b`, which defines a
 //! **coset**. The magnitude `m` of a level is that of `floor(n / 2)`, which is `m` or `-m - 1`. So whatever the state,
 //! a weight has four costs, those of the best level of each coset; the eight branches of a column choose among them.
 
