@@ -272,7 +272,7 @@ impl TensorDecoder {
         self.can_fuse(name)
     }
 
-    /// Prepares the looking up of rows of `name`, as an embedding does it: their numbers lie in the device's memory.
+    /// Prepares the gathering of rows of `name`, as an embedding does it: the indices lie in the device's memory.
     /// The host waits for them only for a tensor in the file, of which it has to know what to read.
     ///
     /// # Errors

@@ -199,16 +199,16 @@ impl GroupRows {
     }
 }
 
-/// Rows that are looked up of a tensor in the file: what of it is read, and which of the rows each part of that serves.
+/// Rows that are gathered from a tensor in the file: what of it is read, and which of the rows each part of that serves.
 #[derive(Debug)]
 pub(super) struct FileLookup {
     pub groups: Vec<Group>,
-    /// Runs of the rows that are looked up, by group, each with the group's piece that has them.
+    /// Runs of the gathered rows, by group, each with the group's piece that has them.
     pub runs: Vec<Vec<(usize, Range<usize>)>>,
 }
 
 impl FileLookup {
-    /// Plans the looking up of the rows `ids` of `name`, a matrix. Numbers of no row stand for the first one, of which kernels read then.
+    /// Plans the gathering of the rows `ids` of a matrix. Indices out of range stand for the first row, of which kernels read then.
     pub fn new(sources: &Sources<'_>, tensors: &Tensors, item: &DecodeItem, ids: &[i64]) -> Result<Self> {
         let plan = &tensors.plans[tensors.find(&item.name)?];
         let row = |id: &i64| usize::try_from(*id).ok().filter(|&row| row < plan.rows()).unwrap_or(0);

@@ -27,12 +27,12 @@ pub(super) struct Launches {
     products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
 }
 
-/// The launches that look rows of a tensor up, in the order of its planes.
+/// The launches that gather rows of a tensor, in the order of its planes.
 #[derive(Debug)]
 pub(super) struct Lookups(Vec<(super::kernel::Kernel, LookupLaunch)>);
 
 impl Lookups {
-    /// Checks that rows of these numbers can be looked up.
+    /// Checks that rows can be gathered by these indices.
     ///
     /// # Errors
     /// As of [`LookupLaunch::at`].
@@ -125,7 +125,7 @@ impl Launcher {
         Ok(work)
     }
 
-    /// Turns the items of one tensor, all of which are tiles, into launches that look rows up, and loads their kernels.
+    /// Turns the items of one tensor, all of which are tiles, into launches that gather rows, and loads their kernels.
     pub fn prepare_lookup(&self, items: &[WorkItem<'_>]) -> Result<Lookups> {
         let mut in_tiles = Vec::with_capacity(items.len());
         for item in items {
@@ -143,7 +143,7 @@ impl Launcher {
         launches.collect::<Result<_>>().map(Lookups)
     }
 
-    /// Puts launches that look rows up into the stream.
+    /// Puts launches that gather rows into the stream.
     ///
     /// # Safety
     /// Conditions of `Shared::look_up`.

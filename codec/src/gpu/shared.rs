@@ -78,15 +78,15 @@ impl Shared {
         self.overlap && bytes == Bytes::Stay
     }
 
-    /// Turns the items of one tensor into launches that look rows up, and loads their kernels.
+    /// Turns the items of one tensor into launches that gather rows, and loads their kernels.
     pub fn prepare_lookup(&self, items: &[WorkItem<'_>]) -> Result<Lookups> {
         self.launcher.prepare_lookup(items)
     }
 
-    /// Puts the looking up of rows into the stream.
+    /// Puts the gathering of rows into the stream.
     ///
     /// # Safety
-    /// Conditions of [`launch`](Self::launch): `out` has room for as many rows as there are numbers, which are not
+    /// Conditions of [`launch`](Self::launch): `out` has room for as many rows as there are indices, which are not
     /// changed meanwhile.
     pub unsafe fn look_up(&self, work: &Lookups, ids: RowIds, out: u64, bytes: Bytes, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.

@@ -243,7 +243,7 @@ impl Tensors {
         Ok(can_look_up(&self.plans[self.find(name)?]))
     }
 
-    /// The work items of looking rows of a tensor up, to be written as `dtype`; `addresses` gives those of its planes by its number.
+    /// The work items of gathering rows of a tensor, to be written as `dtype`; `addresses` gives those of its planes by its number.
     ///
     /// # Errors
     /// No kernel looks rows of it up, or not as that dtype.

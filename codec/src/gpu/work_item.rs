@@ -193,25 +193,25 @@ impl Vectors {
     pub const MOST: usize = MOST_VECTORS[MOST_VECTORS.len() - 1];
 }
 
-/// Numbers of rows, in the device's memory.
+/// Indices of rows, in the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RowIds {
     /// Device address of the first one, a multiple of its size.
     pub ptr: u64,
-    /// The number of them.
+    /// The number of indices.
     pub count: usize,
     /// Whether they are `i64`; otherwise they are `i32`.
     pub wide: bool,
 }
 
 impl RowIds {
-    /// Bytes of a number.
+    /// Bytes of an index.
     pub(super) fn bytes(&self) -> usize {
         if self.wide { 8 } else { 4 }
     }
 
-    /// The numbers, of their bytes.
-    pub(super) fn numbers(&self, bytes: &[u8]) -> Vec<i64> {
+    /// The indices, of their bytes.
+    pub(super) fn indices(&self, bytes: &[u8]) -> Vec<i64> {
         match self.wide {
             true => bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect(),
             false => bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b).into()).collect(),

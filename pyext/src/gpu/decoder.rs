@@ -139,19 +139,19 @@ impl TensorDecoder {
         })
     }
 
-    /// Fixes launches that look rows of a tensor up, to be written as `dtype`.
+    /// Fixes launches that gather rows of a tensor, to be written as `dtype`.
     fn prepare_lookup(&self, py: Python<'_>, name: &str, dtype: &str) -> PyResult<RowLookup> {
         let prepare = || self.decoder.prepare_lookup(name, Dtype::from_name(dtype)?);
         let lookup = detached(py, || prepare().map_err(|e| self.named(e)))?;
         Ok(RowLookup::new(lookup, self.path.clone()))
     }
 
-    /// The reason why rows of a tensor cannot be looked up by the GPU.
+    /// The reason why the GPU cannot gather rows of a tensor; none if it can.
     fn can_look_up(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
         self.decoder.can_look_up(name).map_err(|e| to_py(py, &e))
     }
 
-    /// The reason why a tensor cannot be multiplied with as it is stored.
+    /// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
     fn can_fuse(&self, py: Python<'_>, name: &str) -> PyResult<Option<String>> {
         self.decoder.can_fuse(name).map_err(|e| to_py(py, &e))
     }

@@ -117,7 +117,7 @@ impl Lookup {
         // SAFETY: as the caller promises.
         unsafe { read_device(ids.ptr, &mut numbers, stream)? };
         let lookup =
-            FileLookup::new(&self.inner.sources(streaming), &shared.tensors, &self.item, &ids.numbers(&numbers))?;
+            FileLookup::new(&self.inner.sources(streaming), &shared.tensors, &self.item, &ids.indices(&numbers))?;
         let groups = streaming.batch(lookup.groups);
         // Otherwise the ring would take it that the order of what was prefetched for others is not the one that comes.
         let begun = streaming.prefetch(&groups);
@@ -146,7 +146,7 @@ impl Lookup {
         done
     }
 
-    /// Whether it comes from the file, so that looking rows up waits.
+    /// Whether it comes from the file, so that gathering rows waits.
     pub fn waits(&self) -> bool {
         self.file.is_some()
     }

@@ -198,7 +198,7 @@ impl Machine {
         let row = plan.row_bytes(plan.output(dtype)?);
         let item = DecodeItem { name: name.to_owned(), out: 0, dtype, rows: None };
         // The host has the numbers that it has read of the device's memory.
-        let numbers = ids.place(0..ids.all.len()).numbers(&ids.memory);
+        let numbers = ids.place(0..ids.all.len()).indices(&ids.memory);
         assert_eq!(numbers, ids.all);
         let mut lookup = FileLookup::new(&self.sources(), &self.tensors, &item, &numbers)?;
         let mut runs = 0;

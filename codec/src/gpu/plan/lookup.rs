@@ -1,4 +1,4 @@
-//! Launches that write the rows whose numbers lie in the device's memory: an embedding's.
+//! Launches that gather rows by indices in the device's memory, as for embeddings.
 
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
@@ -28,7 +28,7 @@ pub fn can_look_up(plan: &TensorPlan) -> Option<String> {
     small.then(|| format!("elements of {}", tensor.dtype))
 }
 
-/// One launch of a kernel that looks rows up, but for where numbers and results are.
+/// One launch of a kernel that gathers rows, but for where indices and results are.
 #[derive(Clone, Debug)]
 pub struct LookupLaunch {
     /// The tensor's name.
@@ -97,7 +97,7 @@ impl LookupLaunch {
         self.shared_memory.bytes(most, buffers) as u32
     }
 
-    /// The launch for these numbers, of which there are some: parameters, blocks, threads, and shared memory.
+    /// The launch for these indices, of which there are some: parameters, blocks, threads, and shared memory.
     ///
     /// # Errors
     /// There are too many, or something does not begin at a multiple of its elements' size.
