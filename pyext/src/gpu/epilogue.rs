@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use crate::errors::to_py;
 
-/// What a launch of products does with them before it writes results: addresses of the device, 0 for a step that is not wanted, and factors.
+/// The steps of a launch of products before it writes results: addresses of the device, 0 for a step that is not wanted, and factors.
 #[pyclass(frozen, module = "wcodec._native")]
 pub struct Epilogue(wcodec::gpu::Epilogue);
 

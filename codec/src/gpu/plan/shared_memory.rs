@@ -10,7 +10,7 @@ const RESERVED_SHARED: usize = 1024;
 /// Blocks of a multiprocessor, and warps of each at most: what the kernels' registers allow. The first is preferred.
 const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
 
-/// Where the table, the barriers, and one or two buffers for each warp lie. All sizes and addresses are bytes.
+/// The layout of the table, the barriers, and one or two buffers for each warp. All sizes and addresses are bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedMemory {
     table: usize,
