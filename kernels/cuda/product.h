@@ -451,8 +451,8 @@ DEVICE void multiply_all(const ProductBatch& batch) {
     result = asked(at);
     if (!result.exists()) continue;
     const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
-    const bool is_gate = item.part == PART_GATE;
-    const float gate = is_gate ? mine : other, up = is_gate ? other : mine;
-    result.write(batch, mul_rn(activated(batch.activation, gate), up));
+    const bool gate = item.part == PART_GATE;
+    // The activation of the gate projection, times the up projection.
+    result.write(batch, mul_rn(activated(batch.activation, gate ? mine : other), gate ? other : mine));
   }
 }
