@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "Epilogue",
     "Comparison",
     "Container",
     "DecodeBatch",
     "DeviceMemory",
     "DeviceSizes",
+    "Epilogue",
     "Facts",
     "Folder",
     "Gguf",
@@ -240,7 +240,9 @@ class TensorDecoder:
 class DecodeBatch:
     def launch(self, stream: int) -> None: ...
     def multiply(self, x: int, stride: int, count: int, y: int, stream: int) -> None: ...
-    def multiply_with_epilogue(self, x: int, stride: int, count: int, y: int, stream: int, epilogue: Epilogue) -> None: ...
+    def multiply_with_epilogue(
+        self, x: int, stride: int, count: int, y: int, stream: int, epilogue: Epilogue
+    ) -> None: ...
     def prefetch(self) -> None: ...
     def slots(self) -> int: ...
 
