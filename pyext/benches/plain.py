@@ -250,11 +250,11 @@ class Plain:
         """The result, and what computes it."""
         rows = self.scales.numel()
         y = torch.full((rows,), float("nan"), dtype=x.dtype, device=x.device)
-        params = KINDS["FactorsBatch"](
+        params = KINDS["ProductBatch"](
             count=1, vectors=1, x=x.data_ptr(), x_stride=x.numel(), y=y.data_ptr(), vector=1, **self.launch.numbers
         )
         # Levels are the symbols themselves: half of each element is taken away again, which one vector's kernels skip.
-        params.items[0] = KINDS["Factor"](
+        params.items[0] = KINDS["ProductItem"](
             tiles=self.tiles, stride=rows, strips=self.launch.strips_per_block, minus=0xBF00BF00
         )
         return y, lambda kernels: kernels.launch(self.launch, params)
