@@ -1,4 +1,4 @@
-// Products of matrices with a few vectors, from the compressed weights: y = W x. One vector is multiplied in whole numbers (single.h).
+// Products of matrices with a few vectors, from the compressed weights: y = W x. One vector is multiplied in integers (single.h).
 //
 // For several, tensor cores multiply integers with halves: of a symbol q its level q + 1/2, which f16 and bf16 hold exactly, with an element of a vector
 // as it is. Sums are f32. Where levels are the symbols themselves, half of the vector's elements are taken away again by products with -1/2.

@@ -184,7 +184,7 @@ impl TensorDecoder {
         unsafe { batch.launch_until(stream, cancel) }
     }
 
-    /// Puts the decoding of ranges of rows of one tensor into the stream, one behind the other from [`DecodeItem::out`] on, as for the rows of an
+    /// Puts the decoding of ranges of rows of one tensor into the stream, one after the other from [`DecodeItem::out`] on, as for the rows of an
     /// embedding: the same as `decode` with an item for each, in less of the CPU's time where bytes are on the device. Ranges are as in
     /// [`DecodeItem::rows`], which is not looked at; they may come in any order, and more than once.
     ///
@@ -231,7 +231,7 @@ impl TensorDecoder {
 
     /// Prepares products of vectors with `items`, which all read the same vectors: what a linear layer does, without its weight being
     /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
-    /// multiplied in whole numbers, they may be others than beside other vectors.
+    /// multiplied in integers, they may be others than beside other vectors.
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with

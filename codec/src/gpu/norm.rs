@@ -36,7 +36,7 @@ pub struct Norm {
     pub bias: u64,
 }
 
-/// Vectors whose norms are wanted, and what becomes of these. Addresses are the device's; vectors of one array lie one behind the other.
+/// Vectors whose norms are wanted, and what becomes of these. Addresses are the device's; vectors of one array lie one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct NormVectors {
     /// Dtype of all elements: `F16` or `BF16`.

@@ -30,7 +30,7 @@ pub(super) struct Tensors {
 /// Memory that tensors need on the device besides their compressed bytes.
 #[derive(Debug)]
 pub(super) struct Needs {
-    /// Decoding tables, one behind the other.
+    /// Decoding tables, one after the other.
     pub tables: Vec<u32>,
     /// Planes, each of which has a status.
     pub planes: usize,
@@ -128,7 +128,7 @@ impl Tensors {
         Ok(planes.map(item).collect())
     }
 
-    /// The work items that decode these rows of the tensor `item`, one range behind the other; what it says of rows is not looked at.
+    /// The work items that decode these rows of the tensor `item`, one range after the other; what it says of rows is not looked at.
     pub fn runs(
         &self,
         item: &DecodeItem,

@@ -99,7 +99,7 @@ impl TensorDecoder {
         })
     }
 
-    /// Puts the decoding of some rows of one tensor into the stream: ranges of its first dimension, one behind the other from `out` on.
+    /// Puts the decoding of some rows of one tensor into the stream: ranges of its first dimension, one after the other from `out` on.
     fn decode_rows(
         &self,
         py: Python<'_>,

@@ -47,7 +47,7 @@ impl Lookup {
         Ok(Self { inner: inner.clone(), on_host, file, item, row_bytes, work })
     }
 
-    /// Puts the looking up into the stream: rows of these numbers are written from `out` on, one behind the other, each as it is decoded with
+    /// Puts the gathering into the stream: the rows of these indices are written from `out` on, one after the other, each as it is decoded with
     /// all others. Numbers that are of no row, negative ones too, give NaN, and so do chunks that are damaged, which
     /// [`check`](super::TensorDecoder::check) tells.
     ///

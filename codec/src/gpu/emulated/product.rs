@@ -28,7 +28,7 @@ pub fn bits(kind: OutputKind, value: f32) -> [u8; 2] {
     if kind == OutputKind::F16 { f16::from_f32(value).to_le_bytes() } else { bf16::from_f32(value).to_le_bytes() }
 }
 
-/// Vectors, each `stride` elements behind the other, at `off` bytes behind a multiple of 256.
+/// Vectors, `stride` elements apart, at `off` bytes behind a multiple of 256.
 pub struct Inputs {
     pub kind: OutputKind,
     pub count: usize,
@@ -286,7 +286,7 @@ fn matrices_of_other_vectors_each() {
     assert!(compared >= 60, "{compared}");
 }
 
-/// One vector's elements become whole numbers, whatever they are.
+/// One vector's elements become integers, whatever they are.
 #[test]
 fn one_vector_of_any_size() {
     const COLS: usize = 2052;

@@ -608,7 +608,7 @@ fn a_lookup_reads_what_it_needs() {
         (pieces, lookup.runs.concat())
     };
     assert_eq!(plan(&[35, 33, 47, 40]), (vec![(32, 48)], vec![(0, 0..4)]));
-    // Strips one behind the other are one piece.
+    // Strips one after the other are one piece.
     assert_eq!(plan(&[70, 50, 49]), (vec![(48, 80)], vec![(0, 0..3)]));
     assert_eq!(plan(&[300, 3, 301, 305]), (vec![(0, 16), (288, 320)], vec![(1, 0..1), (0, 1..2), (1, 2..4)]));
     assert_eq!(plan(&[-1, i64::MAX, 320]), (vec![(0, 16)], vec![(0, 0..3)]));

@@ -127,7 +127,7 @@ impl ProductTiles<'_> {
         self.tiles.tiles.geometry.tiles()
     }
 
-    /// Whether one vector is multiplied in whole numbers: a fact of the matrix alone, so that results do not depend on what else is in the
+    /// Whether one vector is multiplied in integers: a fact of the matrix alone, so that results do not depend on what else is in the
     /// launch. Kernels add halves of levels by tile, and not by block.
     fn in_integers(&self) -> bool {
         let output = self.tiles.params(0).output;
@@ -218,7 +218,7 @@ impl ProductMemory {
 struct ProductConfig {
     /// The first chunk of each warp is decoded before the vectors are there.
     early: bool,
-    /// One vector, in whole numbers (`kernels/cuda/single.h`).
+    /// One vector, in integers (`kernels/cuda/single.h`).
     one: bool,
     /// Blocks of threads that a multiprocessor has room for at a time, of this launch or of the next one, which then begin beside those of this one.
     blocks: usize,
@@ -245,7 +245,7 @@ impl ProductConfig {
         COPIES.into_iter().filter(move |&copies| copies == 0 || (several && bytes << copies <= most))
     }
 
-    /// Whether the sums of what patches change are added behind all blocks of a chunk, in whole numbers, which have no order. Symbols of a trellis have to
+    /// Whether the sums of what patches change are added behind all blocks of a chunk, in integers, which have no order. Symbols of a trellis have to
     /// be right before it is undone, what is decoded before the vector is there can have its patches then, too, and rows with several scales have no sum of
     /// a whole chunk.
     fn corrects(self, items: &[ProductTiles<'_>]) -> bool {
