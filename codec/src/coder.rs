@@ -81,7 +81,47 @@ impl Layout {
     pub fn choices(coder: Coder) -> &'static [Self] {
         match coder {
             Coder::Rans => &[Layout::Byte, Layout::Pair],
-            _ => Self::CHOICES,
+            Coder::Huffman | Coder::Zstd | Coder::Raw => Self::CHOICES,
+        }
+    }
+
+    /// Whether coded symbols leave bits of elements over, which are stored in a side plane.
+    pub(crate) fn has_side(self) -> bool {
+        match self {
+            Self::Byte => false,
+            Self::Pair | Self::Split | Self::Quad => true,
+        }
+    }
+
+    /// Whether `coder`, one of tiles, can code its symbols.
+    pub(crate) fn is_of(self, coder: Coder) -> bool {
+        match self {
+            Self::Byte | Self::Pair | Self::Split => coder.is_tiled(),
+            Self::Quad => coder == Coder::Huffman,
+        }
+    }
+
+    /// Whether its tables are for no other layout.
+    pub(crate) fn has_own_tables(self) -> bool {
+        match self {
+            Self::Byte | Self::Pair | Self::Split => false,
+            Self::Quad => true,
+        }
+    }
+
+    /// Whether elements may be predicted from their neighbours.
+    pub(crate) fn is_predicted(self) -> bool {
+        match self {
+            Self::Byte | Self::Pair | Self::Split => true,
+            Self::Quad => false,
+        }
+    }
+
+    /// Whether patches store by how much elements exceed the values of symbols in every scheme, and not in `rate` only.
+    pub(crate) fn always_has_changes(self) -> bool {
+        match self {
+            Self::Byte | Self::Pair | Self::Split => false,
+            Self::Quad => true,
         }
     }
 }

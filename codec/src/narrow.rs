@@ -231,7 +231,7 @@ impl Narrowing<'_> {
         let form = encoded.form;
         let offsets = if raw { None } else { Some(self.writer.segment(&encoded.offsets)?) };
         let data = self.writer.segment(if raw { bytemuck::cast_slice(symbols) } else { &encoded.data })?;
-        let has_side = matches!(form.coding, Coding::Tiles(t) if t.layout != Layout::Byte);
+        let has_side = matches!(form.coding, Coding::Tiles(t) if t.layout.has_side());
         let side = if has_side { Some(self.writer.segment(&encoded.side)?) } else { None };
         let hash = hash(bytemuck::cast_slice(symbols));
         let (elements, chunks) = (form.elements()?, form.chunks()?);

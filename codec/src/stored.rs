@@ -385,8 +385,8 @@ impl StoredPlane {
             Coder::Zstd => (Coding::Zstd { chunk: need(p.chunk, "chunk")?, filter: filter()? }, None),
             Coder::Rans | Coder::Huffman => {
                 let layout = Layout::from_name(need(p.layout.as_deref(), "layout")?)?;
-                let shift = if layout == Layout::Byte { 0 } else { need(p.shift, "shift")? };
-                let changes = scheme == SchemeKind::Rate || layout == Layout::Quad;
+                let shift = if layout.has_side() { need(p.shift, "shift")? } else { 0 };
+                let changes = scheme == SchemeKind::Rate || layout.always_has_changes();
                 let tiling = Tiling { coder, layout, shift, tile: need(p.tile, "tile")?, filter: filter()?, changes };
                 (Coding::Tiles(tiling), Some(need(p.table, "table")?))
             }
@@ -434,7 +434,7 @@ impl StoredPlane {
             fields: self.fields.as_ref().map(|f| serde_json::value::to_raw_value(f).expect("numbers")),
             filter: (filter != Filter::None).then(|| filter.name().into()),
             layout: tiling.map(|t| t.layout.name().into()),
-            shift: tiling.filter(|t| t.layout != Layout::Byte).map(|t| t.shift),
+            shift: tiling.filter(|t| t.layout.has_side()).map(|t| t.shift),
             tile: tiling.map(|t| t.tile),
             chunk,
             table: self.table,

@@ -67,7 +67,7 @@ impl Table {
         match (coder, layout) {
             (Coder::Rans, None) => (2 * SYMBOLS as u64, 2 * SYMBOLS as u64),
             (Coder::Huffman, None) => (SYMBOLS as u64, SYMBOLS as u64),
-            (Coder::Huffman, Some(Layout::Quad)) => (0, 2 * (12 + MOST_QUADS as u64)),
+            (Coder::Huffman, Some(Layout::Quad)) => (0, 2 * (u64::from(MOST_BITS) + MOST_QUADS as u64)),
             _ => (0, 0),
         }
     }
@@ -97,7 +97,9 @@ impl Table {
             (Some(own), layout) if own != layout => {
                 Err(Error::format(format!("a plane of layout {layout} names a table for layout {own}")))
             }
-            (None, Layout::Quad) => Err(Error::format("a plane of layout quad names a table for other layouts")),
+            (None, layout) if layout.has_own_tables() => {
+                Err(Error::format(format!("a plane of layout {layout} names a table for other layouts")))
+            }
             _ => Ok(()),
         }
     }
@@ -136,12 +138,14 @@ impl Table {
 
 /// log2 of the fewest slots that format 1.0 allows a table of any coder.
 pub const LEAST_BITS: u32 = 11;
+/// log2 of the slots of the largest tables, which is the length of the longest code.
+pub const MOST_BITS: u32 = 12;
 
 /// # Errors
 /// [`ErrorKind::Format`](crate::ErrorKind::Format): `coder` has no tables of so many bits.
 pub fn check_bits(coder: Coder, bits: u32) -> Result<()> {
     let (least, which) = if coder == Coder::Huffman { (8, "8 to 12") } else { (LEAST_BITS, "11 or 12") };
-    if (least..=12).contains(&bits) {
+    if (least..=MOST_BITS).contains(&bits) {
         return Ok(());
     }
     Err(Error::format(format!("tables of coder {coder} have {which} bits, not {bits}")))

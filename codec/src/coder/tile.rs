@@ -135,9 +135,10 @@ impl TileGeometry {
 /// ```
 pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> usize {
     const LARGE: usize = 32 << 20;
-    // Lanes have two streams, and both lengths are stored.
-    if layout == Layout::Quad {
-        return wide_tile(rows, cols);
+    match layout {
+        Layout::Byte | Layout::Pair | Layout::Split => {}
+        // Lanes have two streams, and both lengths are stored.
+        Layout::Quad => return wide_tile(rows, cols),
     }
     let elements = rows.saturating_mul(cols);
     let target = match elements {

@@ -300,7 +300,7 @@ impl<'a> ReadyPlane<'a> {
     fn new(mut plane: EncodedPlane, raw: Stored<'a>, hash: Hash, fields: Option<Fields>) -> Self {
         let coded = plane.coder() != Coder::Raw;
         let data = if coded { Stored::made(std::mem::take(&mut plane.data)) } else { raw };
-        let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout != Layout::Byte);
+        let has_side = matches!(plane.form.coding, Coding::Tiles(t) if t.layout.has_side());
         let side = has_side.then(|| Stored::made(std::mem::take(&mut plane.side)));
         Self { plane, data, side, hash, fields }
     }

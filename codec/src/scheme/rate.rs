@@ -26,6 +26,13 @@ pub(crate) use quantize::symbols;
 pub struct Bits(u16);
 
 impl Bits {
+    /// The fewest.
+    pub const LEAST: f64 = 1.0;
+    /// As many as there are where a caller asks for none.
+    pub const DEFAULT: f64 = 4.0;
+    /// The most.
+    pub const MOST: f64 = 8.0;
+
     /// # Errors
     /// Fewer than 1, more than 8, or NaN.
     ///
@@ -36,10 +43,14 @@ impl Bits {
     /// # Ok::<(), wcodec::Error>(())
     /// ```
     pub fn new(bits: f64) -> Result<Self> {
-        if (1.0..=8.0).contains(&bits) {
+        if (Self::LEAST..=Self::MOST).contains(&bits) {
             Ok(Self((bits * 1000.0).round() as u16))
         } else {
-            Err(Error::input(format!("{bits} bits per weight")).advice("ask for 1 to 8"))
+            Err(Error::input(format!("{bits} bits per weight")).advice(format!(
+                "ask for {} to {}",
+                Self::LEAST,
+                Self::MOST
+            )))
         }
     }
 

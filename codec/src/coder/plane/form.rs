@@ -138,11 +138,11 @@ impl PlaneForm {
                     Layout::Split => (matches!(t.shift, 8 | 16 | 24), "8, 16 or 24"),
                     Layout::Quad => (t.shift <= MOST_SHIFT, "0 to 4"),
                 };
-                if t.layout == Layout::Quad && t.coder != Coder::Huffman {
-                    return Err(Error::format(format!("layout quad with coder {}", t.coder)));
+                if !t.layout.is_of(t.coder) {
+                    return Err(Error::format(format!("layout {} with coder {}", t.layout, t.coder)));
                 }
-                if t.layout == Layout::Quad && !matches!(t.filter, Filter::None | Filter::Trellis) {
-                    return Err(Error::format(format!("layout quad with filter {}", t.filter)));
+                if !t.layout.is_predicted() && !matches!(t.filter, Filter::None | Filter::Trellis) {
+                    return Err(Error::format(format!("layout {} with filter {}", t.layout, t.filter)));
                 }
                 if !fits {
                     return Err(Error::format(format!("shift {} is not {most}", t.shift)));

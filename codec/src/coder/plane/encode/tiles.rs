@@ -61,8 +61,8 @@ impl TilesDraft {
     ) -> Result<Option<Self>> {
         let PlaneOptions { coder, layout, table_bits, changes, .. } = *options;
         let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.rows, symbols.cols));
-        if layout == Layout::Quad && coder != Coder::Huffman {
-            return Err(Error::input(format!("layout quad with coder {coder}"))
+        if !layout.is_of(coder) {
+            return Err(Error::input(format!("layout {layout} with coder {coder}"))
                 .advice("use coder huffman, or leave layout out"));
         }
         check_bits(coder, table_bits).map_err(|e| Error::input(e.message().to_owned()).advice(TABLE_ADVICE))?;
@@ -81,7 +81,7 @@ impl TilesDraft {
         };
         filters.extend(filters::worth_trying(
             symbols,
-            options.filters == Filters::Tried && layout != Layout::Quad,
+            options.filters == Filters::Tried && layout.is_predicted(),
             pool,
             cancel,
         )?);
@@ -93,7 +93,7 @@ impl TilesDraft {
                 data = &filtered;
             }
             let tries = tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)?;
-            attempts.push(Attempt { filter, changes: changes || layout == Layout::Quad, tries });
+            attempts.push(Attempt { filter, changes: changes || layout.always_has_changes(), tries });
         }
         Ok(Some(Self { geometry, kind, attempts }))
     }
