@@ -52,6 +52,30 @@
 #define FILTER_UP 2
 #define FILTER_TRELLIS 3
 
+// Layouts.
+#define LAYOUT_BYTE 0
+#define LAYOUT_PAIR 1
+#define LAYOUT_SPLIT 2
+#define LAYOUT_QUAD 3
+
+// Modes of `Tile`: the assumptions of a kernel's compiler about planes (kernels/src/mode.rs).
+#define MODE_BYTE 0
+#define MODE_PAIR 1
+#define MODE_LOW 3
+#define MODE_TRELLIS 4
+#define MODE_GENERAL 2
+
+// Threads of the largest block of a kernel with 64 registers per thread, and with twice as many.
+#define BLOCK_THREADS 1024
+#define HALF_BLOCK_THREADS 512
+
+// The same of multiplying kernels that iterate over chunks, by the mode's name.
+#define WALKING_THREADS_pair 1024
+#define WALKING_THREADS_low 1024
+#define WALKING_THREADS_trellis 1024
+#define WALKING_THREADS_quad 768
+#define WALKING_THREADS_quadtrellis 768
+
 // The position of an output element: element (row, column), with rows counted through all matrices from the first
 // row of the item, is at `out + row * row_stride + column * column_stride` elements.
 struct Output {
@@ -92,7 +116,7 @@ struct Tiles {
   u32 blocks;         // Blocks of 64 columns in a tile.
   u32 last_blocks;    // Blocks in the last tile of a strip.
   u16 bits;           // log2 of the slots of the table.
-  u8 layout;          // 0 byte, 1 pair, 2 split, 3 quad.
+  u8 layout;          // LAYOUT_*.
   u8 shift;           // Shift of layouts pair, split and quad.
   u8 filter;          // FILTER_*.
   u8 vector;          // 1: rows of the output begin at multiples of 16 bytes and are shorter than 2^29 bytes, and columns are adjacent.

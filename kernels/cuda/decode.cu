@@ -24,16 +24,16 @@
   DECODE(NAME(mode, bf16), threads, blocks, MODE, SCALES, OUT_BF16)   \
   DECODE(NAME(mode, f32), threads, blocks, MODE, SCALES, OUT_F32)
 
-ALL_OUTPUTS(byte, 1024, 1, MODE_BYTE, SCALES_INT8)
-ALL_OUTPUTS(pair, 1024, 1, MODE_PAIR, SCALES_INT8)
-ALL_OUTPUTS(low, 1024, 1, MODE_LOW, SCALES_ANY)
-ALL_OUTPUTS(trellis, 1024, 1, MODE_TRELLIS, SCALES_ANY)
-ALL_OUTPUTS(general, 1024, 1, MODE_GENERAL, SCALES_ANY)
+ALL_OUTPUTS(byte, BLOCK_THREADS, 1, MODE_BYTE, SCALES_INT8)
+ALL_OUTPUTS(pair, BLOCK_THREADS, 1, MODE_PAIR, SCALES_INT8)
+ALL_OUTPUTS(low, BLOCK_THREADS, 1, MODE_LOW, SCALES_ANY)
+ALL_OUTPUTS(trellis, BLOCK_THREADS, 1, MODE_TRELLIS, SCALES_ANY)
+ALL_OUTPUTS(general, BLOCK_THREADS, 1, MODE_GENERAL, SCALES_ANY)
 
 // Layout `quad`, which only coder `huffman` supports.
 #if WCODEC_CODER == HUFFMAN
 #define QUADS(name, trellis, scales, out) \
-  KERNEL(name, 1024, 1, TilesBatch) { mainloop<QuadTile<trellis>, Store<out, scales>>(params, {}); }
+  KERNEL(name, BLOCK_THREADS, 1, TilesBatch) { mainloop<QuadTile<trellis>, Store<out, scales>>(params, {}); }
 #define ALL_QUADS(mode, trellis)                                  \
   QUADS(NAME(mode, int8), trellis, SCALES_INT8, OUT_INT8)         \
   QUADS(NAME(mode, f16), trellis, SCALES_ANY, OUT_F16)            \
@@ -45,14 +45,14 @@ ALL_QUADS(quadtrellis, true)
 
 // Joined elements of the common kinds.
 #define JOIN(name, out) \
-  KERNEL(name, 1024, 1, TilesBatch) { mainloop<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
+  KERNEL(name, BLOCK_THREADS, 1, TilesBatch) { mainloop<SplitTile<WCODEC_CODER, StoreJoined<out>::REST>, StoreJoined<out>>(params, {}); }
 JOIN(NAME(split, f16), OUT_F16)
 JOIN(NAME(split, bf16), OUT_BF16)
 JOIN(NAME(split, f32), OUT_F32)
 
 // All other joined elements.
 #define JOIN_ANY(name) \
-  KERNEL(name, 1024, 1, FieldsBatch) { mainloop<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
+  KERNEL(name, BLOCK_THREADS, 1, FieldsBatch) { mainloop<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<>>(params.tiles, {{}, params.fields}); }
 #if WCODEC_CODER == RANS
 JOIN_ANY(wcodec_rans_fields)
 #else

@@ -8,32 +8,31 @@
 #endif
 // With 64 registers per thread, two blocks of 512 threads or one of 1,024 fill a multiprocessor. For one vector,
 // kernels named `early` begin beside those of the preceding launch; for several they take more registers, and so do
-// those for many vectors. Kernels that iterate over chunks of quads, whose lanes have two streams, need fewer warps,
-// and so have more registers, too: at most `threads_of_loop` threads (`QUAD_WARPS` of the host).
+// those for many vectors. Kernels that iterate over chunks have as many as their mode says (kernels/src/mode.rs).
 #define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
   KERNEL(name, threads, blocks, ProductBatch) { multiply_all<TILE, n, bf16, early>(params); }
-#define TIMES(mode, kind, TILE, BF16, threads_of_loop)                    \
-  PRODUCT(NAME(mode, kind, 1), threads_of_loop, 1, TILE, 1, BF16, false)  \
-  PRODUCT(NAME(mode, kind, 1_early), 1024, 1, TILE, 1, BF16, true) \
-  PRODUCT(NAME(mode, kind, 8), threads_of_loop, 1, TILE, 8, BF16, false)  \
-  PRODUCT(NAME(mode, kind, 8_early), 512, 1, TILE, 8, BF16, true) \
-  PRODUCT(NAME(mode, kind, 16), 512, 1, TILE, 16, BF16, false)
+#define TIMES(mode, kind, TILE, BF16)                                            \
+  PRODUCT(NAME(mode, kind, 1), WALKING_THREADS_##mode, 1, TILE, 1, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 1_early), BLOCK_THREADS, 1, TILE, 1, BF16, true)      \
+  PRODUCT(NAME(mode, kind, 8), WALKING_THREADS_##mode, 1, TILE, 8, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 8_early), HALF_BLOCK_THREADS, 1, TILE, 8, BF16, true) \
+  PRODUCT(NAME(mode, kind, 16), HALF_BLOCK_THREADS, 1, TILE, 16, BF16, false)
 
 typedef Tile<WCODEC_CODER, MODE_PAIR> PairTile;
 typedef Tile<WCODEC_CODER, MODE_LOW> LowTile;
 typedef Tile<WCODEC_CODER, MODE_TRELLIS> TrellisTile;
 #if WCODEC_CODER == RANS
-#define ALL_TIMES(kind, BF16)        \
-  TIMES(pair, kind, PairTile, BF16, 1024)  \
-  TIMES(low, kind, LowTile, BF16, 1024)    \
-  TIMES(trellis, kind, TrellisTile, BF16, 1024)
+#define ALL_TIMES(kind, BF16)               \
+  TIMES(pair, kind, PairTile, BF16)         \
+  TIMES(low, kind, LowTile, BF16)           \
+  TIMES(trellis, kind, TrellisTile, BF16)
 #else
-#define ALL_TIMES(kind, BF16)             \
-  TIMES(pair, kind, PairTile, BF16, 1024)       \
-  TIMES(low, kind, LowTile, BF16, 1024)         \
-  TIMES(trellis, kind, TrellisTile, BF16, 1024) \
-  TIMES(quad, kind, QuadTile<false>, BF16, 768) \
-  TIMES(quadtrellis, kind, QuadTile<true>, BF16, 768)
+#define ALL_TIMES(kind, BF16)               \
+  TIMES(pair, kind, PairTile, BF16)         \
+  TIMES(low, kind, LowTile, BF16)           \
+  TIMES(trellis, kind, TrellisTile, BF16)   \
+  TIMES(quad, kind, QuadTile<false>, BF16)  \
+  TIMES(quadtrellis, kind, QuadTile<true>, BF16)
 #endif
 
 ALL_TIMES(f16, false)

@@ -13,7 +13,7 @@
 
 // Bounds as in decode.cu.
 #define ROWS(name, TILE) \
-  KERNEL(name, 1024, 1, RowsBatch) { gather_rows<TILE, StoreRow>(params, {params, 0, nullptr}); }
+  KERNEL(name, BLOCK_THREADS, 1, RowsBatch) { gather_rows<TILE, StoreRow>(params, {params, 0, nullptr}); }
 typedef Tile<WCODEC_CODER, MODE_GENERAL> GeneralTile;
 ROWS(NAME(general), GeneralTile)
 #if WCODEC_CODER == HUFFMAN
@@ -23,7 +23,7 @@ ROWS(NAME(quadtrellis), QuadTile<true>)
 
 // Joined elements, of any kind.
 #define JOINED_ROWS(name)                                                                                            \
-  KERNEL(name, 1024, 1, RowsBatch) {                                                                                 \
+  KERNEL(name, BLOCK_THREADS, 1, RowsBatch) {                                                                        \
     gather_rows<SplitTile<WCODEC_CODER, ANY_REST>, StoreFields<RowCells>>(params, {{params, 0, nullptr}, params.fields}); \
   }
 JOINED_ROWS(NAME(fields))

@@ -122,7 +122,7 @@ struct SplitTile {
   template <class Epilogue>
   DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32, u32 lane,
                             const Chunk& following, bool more) {
-    const u32 rest = REST != ANY_REST ? REST : t.layout == 2 ? t.shift / 8 : 0;
+    const u32 rest = REST != ANY_REST ? REST : t.layout == LAYOUT_SPLIT ? t.shift / 8 : 0;
     const Body body = body_of(a, buffer);
     const u32 length = body.end - body.begin;
     const u32 raw_length = c.blocks * 1024 + (CODER == RANS && rest > 0 ? LANES * 4 : 0);

@@ -7,17 +7,10 @@
 #include "coders.h"
 #include "symbols.h"
 
-// The properties of a plane that the compiler may assume.
-#define MODE_BYTE 0     // layout byte, no filter
-#define MODE_PAIR 1     // layout pair with shift 3, no filter
-#define MODE_GENERAL 2  // anything
-#define MODE_LOW 3      // layout pair with shifts 0 to 2, no filter
-#define MODE_TRELLIS 4  // layout pair with shifts 0 to 2, filter trellis
-
 // Side words of a lane and block (shift + 1 of them).
 template <u32 MODE>
 DEVICE u32 side_words(const Tiles& t) {
-  if (MODE == MODE_GENERAL && t.layout != 1) return 0;
+  if (MODE == MODE_GENERAL && t.layout != LAYOUT_PAIR) return 0;
   return MODE == MODE_BYTE ? 0 : MODE == MODE_PAIR ? 4 : t.shift + 1u;
 }
 
@@ -272,7 +265,7 @@ struct Tile {
   DEVICE_MEMBER bool decode(typename Epilogue::State& state, const Tiles& t, const Chunk& c, Arrival a, u32 buffer, u32 copied, u32 lane,
                             const Chunk& following, bool more) {
     constexpr bool IN_COPIES = Epilogue::COPIES && COPIES;
-    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
+    const bool pair = MODE == MODE_GENERAL ? t.layout == LAYOUT_PAIR : MODE != MODE_BYTE;
     Body body = body_of(a, buffer);
     bool taken = false;
     // An epilogue that can take patches rarely leaves some.
@@ -448,7 +441,7 @@ struct Tile {
   template <class Decoder, class Epilogue>
   DEVICE_MEMBER void any_blocks(const Tiles& t, const Chunk& c, Decoder& d, Body body, bool raw, Patches& patches, u32 lane,
                                 Epilogue epilogue) {
-    const bool pair = MODE == MODE_GENERAL ? t.layout == 1 : MODE != MODE_BYTE;
+    const bool pair = MODE == MODE_GENERAL ? t.layout == LAYOUT_PAIR : MODE != MODE_BYTE;
     const u32 words = side_words<MODE>(t);
     const u32 shift = MODE == MODE_PAIR ? 3 : t.shift;
     const u8* side = side_at<CODER>(t, c, words);

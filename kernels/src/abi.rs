@@ -98,6 +98,15 @@ impl OutputKind {
     }
 }
 
+/// Value of `layout`: `byte`.
+pub const LAYOUT_BYTE: u8 = 0;
+/// Value of `layout`: `pair`.
+pub const LAYOUT_PAIR: u8 = 1;
+/// Value of `layout`: `split`.
+pub const LAYOUT_SPLIT: u8 = 2;
+/// Value of `layout`: `quad`.
+pub const LAYOUT_QUAD: u8 = 3;
+
 /// Value of `filter`: none.
 pub const FILTER_NONE: u8 = 0;
 /// Value of `filter`: left.
@@ -219,7 +228,7 @@ structures! {
         pub last_blocks: u32,
         /// log2 of the slots of the table.
         pub bits: u16,
-        /// 0 byte, 1 pair, 2 split, 3 quad.
+        /// LAYOUT_*.
         pub layout: u8,
         /// Shift of layouts pair, split and quad.
         pub shift: u8,

@@ -41,8 +41,10 @@ pub mod abi;
 pub mod emulate;
 
 mod image;
+mod mode;
 
 pub use image::{Image, Kind};
+pub use mode::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
 macro_rules! modules {
     ($($variant:ident, $name:literal, $emulated:ident, $about:literal, [$($image:expr,)*];)*) => {

@@ -10,8 +10,8 @@ mod shared_memory;
 use std::ops::Range;
 use std::sync::Arc;
 
-use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind, Parameters};
+use wcodec_kernels::{Mode, Module};
 
 pub use self::element_bits::ElementBits;
 pub use self::lookup::{LookupLaunch, can_look_up};
@@ -19,8 +19,8 @@ pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
 pub use self::product::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
 use self::shared_memory::SharedMemory;
 use crate::coder::plane::{Coding, Tiling};
-use crate::coder::table::Table;
-use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
+use crate::coder::table::{MOST_BITS, Table};
+use crate::coder::tile::{OFFSET_UNIT, TileGeometry, symbols_per_block};
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
 use crate::decode::TensorBytes;
 use crate::error::{Error, Result};
@@ -287,61 +287,43 @@ fn method(
     })
 }
 
-/// The assumptions of the kernels' compiler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mode {
-    /// Layout `byte`, tables of 12 bits, no filter, scales as in scheme `int8`.
-    Byte,
-    /// Layout `pair` with shift 3, tables of 12 bits, no filter, scales as in scheme `int8`.
-    Pair,
-    /// Layout `pair` with smaller shifts, no filter.
-    Low,
-    /// Layout `pair` with smaller shifts, filter `trellis`.
-    Trellis,
-    /// Layout `quad`, no filter.
-    Quad,
-    /// Layout `quad`, filter `trellis`.
-    QuadTrellis,
-    /// All that the format allows of elements that are symbols.
-    General,
-    /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
-    Split,
-    /// All that the format allows of elements that are put together.
-    Fields,
-}
-
 impl TilesPlan {
     /// The most special kernel that decodes this plane.
     pub fn mode(&self) -> Mode {
         let Tiling { layout, shift, filter, .. } = self.tiling;
-        let special = filter == Filter::None && self.table.bits() == 12;
-        match (layout, shift) {
-            (Layout::Split, _) if special && self.common.is_some() => Mode::Split,
+        let special = filter == Filter::None && self.table.bits() == MOST_BITS;
+        match layout {
+            Layout::Split if special && self.common.is_some() => Mode::Split,
             _ if self.bits.is_some() => Mode::Fields,
-            (Layout::Byte, _) if special && self.products => Mode::Byte,
-            (Layout::Pair, 3) if special && self.products => Mode::Pair,
-            (Layout::Pair, 0..=2) if filter == Filter::None => Mode::Low,
-            (Layout::Pair, 0..=2) if filter == Filter::Trellis => Mode::Trellis,
-            (Layout::Quad, _) if filter == Filter::None => Mode::Quad,
-            (Layout::Quad, _) => Mode::QuadTrellis,
-            _ => Mode::General,
+            Layout::Byte if special && self.products => Mode::Byte,
+            Layout::Pair if shift == 3 && special && self.products => Mode::Pair,
+            Layout::Pair if shift < 3 && filter == Filter::None => Mode::Low,
+            Layout::Pair if shift < 3 && filter == Filter::Trellis => Mode::Trellis,
+            Layout::Quad if filter == Filter::None => Mode::Quad,
+            Layout::Quad => Mode::QuadTrellis,
+            Layout::Byte | Layout::Pair | Layout::Split => Mode::General,
         }
     }
 
     /// The module of its kernels.
     pub fn module(&self) -> Module {
-        if self.tiling.coder == Coder::Rans { Module::Rans } else { Module::Huffman }
+        match self.tiling.coder {
+            Coder::Rans => Module::Rans,
+            Coder::Huffman => Module::Huffman,
+            Coder::Zstd | Coder::Raw => unreachable!("coders of bytes have no tiles"),
+        }
     }
 
     /// Space behind a chunk, bytes, into which a damaged stream may run on. rANS: four steps of 32 words, from two
-    /// bytes behind the end. Huffman: 12 bits for each symbol of a lane, and the window.
+    /// bytes behind the end. Huffman: the longest code for each symbol of a lane, and the window.
     fn slack(&self) -> usize {
-        let blocks = self.geometry.tile() / BLOCK_COLS;
-        match (self.tiling.coder, self.tiling.layout) {
-            (Coder::Rans, _) => 4 * LANES * 2 + 16,
-            (_, Layout::Byte | Layout::Split) => (blocks * 32 * 12).div_ceil(32) * 4 + 16,
-            (_, Layout::Pair) => (blocks * 16 * 12).div_ceil(32) * 4 + 16,
-            (_, Layout::Quad) => (blocks * 8 * 12).div_ceil(32) * 4 + 16,
+        match self.tiling.coder {
+            Coder::Rans => 4 * LANES * 2 + 16,
+            Coder::Huffman => {
+                let symbols = self.geometry.tile() / BLOCK_COLS * symbols_per_block(self.tiling.layout);
+                (symbols * MOST_BITS as usize).div_ceil(32) * 4 + 16
+            }
+            Coder::Zstd | Coder::Raw => unreachable!("coders of bytes have no tiles"),
         }
     }
 }
@@ -413,12 +395,7 @@ impl TilesItem<'_> {
             blocks: blocks as u32,
             last_blocks: (g.position(g.tiles() - 1).width / BLOCK_COLS) as u32,
             bits: t.table.bits() as u16,
-            layout: match t.tiling.layout {
-                Layout::Byte => 0,
-                Layout::Pair => 1,
-                Layout::Split => 2,
-                Layout::Quad => 3,
-            },
+            layout: layout_code(t.tiling.layout),
             shift: t.tiling.shift as u8,
             filter: filter_code(t.tiling.filter),
             vector: u8::from(self.tensor.is_vector(self.out, self.kind)),
@@ -430,6 +407,16 @@ impl TilesItem<'_> {
             shared_begin: 0,
             shared_end: 0,
         }
+    }
+}
+
+/// The kernels' number of a layout.
+fn layout_code(layout: Layout) -> u8 {
+    match layout {
+        Layout::Byte => abi::LAYOUT_BYTE,
+        Layout::Pair => abi::LAYOUT_PAIR,
+        Layout::Split => abi::LAYOUT_SPLIT,
+        Layout::Quad => abi::LAYOUT_QUAD,
     }
 }
 
@@ -539,18 +526,7 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
     params.buffers = shared_memory.buffers_at(warps) as u32;
     params.buffer_bytes = shared_memory.buffer as u32;
     params.buffers_per_warp = buffers as u32;
-    let coder = module.name();
-    let kernel = match mode {
-        Mode::Byte => format!("wcodec_{coder}_byte_{}", kind.name()),
-        Mode::Pair => format!("wcodec_{coder}_pair_{}", kind.name()),
-        Mode::Low => format!("wcodec_{coder}_low_{}", kind.name()),
-        Mode::Trellis => format!("wcodec_{coder}_trellis_{}", kind.name()),
-        Mode::Quad => format!("wcodec_{coder}_quad_{}", kind.name()),
-        Mode::QuadTrellis => format!("wcodec_{coder}_quadtrellis_{}", kind.name()),
-        Mode::General => format!("wcodec_{coder}_general_{}", kind.name()),
-        Mode::Split => format!("wcodec_{coder}_split_{}", kind.name()),
-        Mode::Fields => format!("wcodec_{coder}_fields"),
-    };
+    let kernel = mode.decoding_kernel(module, kind);
     let params = match bits {
         Some(bits) => Params::Fields(Box::new(abi::FieldsBatch { tiles: *params, fields: bits.fields(kind) })),
         None => Params::Tiles(params),

@@ -18,10 +18,10 @@ pub enum Form {
 impl Form {
     /// That of planes that are coded so.
     pub fn of(tiling: &Tiling) -> Self {
-        match (tiling.coder, tiling.layout) {
-            (Coder::Huffman, Layout::Pair) => Form::Halves(tiling.shift),
-            (Coder::Huffman, Layout::Quad) => Form::Quarters,
-            _ => Form::Whole,
+        match tiling.layout {
+            Layout::Pair if tiling.coder == Coder::Huffman => Form::Halves(tiling.shift),
+            Layout::Quad => Form::Quarters,
+            Layout::Byte | Layout::Pair | Layout::Split => Form::Whole,
         }
     }
 }

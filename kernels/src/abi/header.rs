@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::{
     ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
-    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, MAX_ITEMS, MAX_PRODUCT_ITEMS,
-    MAX_RUNS, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS,
-    STRUCTURES, TABLE_AT,
+    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE, LAYOUT_PAIR,
+    LAYOUT_QUAD, LAYOUT_SPLIT, MAX_ITEMS, MAX_PRODUCT_ITEMS, MAX_RUNS, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind,
+    PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
+use crate::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
 pub(super) struct Structure {
     pub name: &'static str,
@@ -46,6 +47,10 @@ const LIES_AT: &str = "\
                 \"differs from abi.rs\");
 #endif
 ";
+
+fn pairs(named: &[(String, usize)]) -> Vec<(&str, usize)> {
+    named.iter().map(|(name, value)| (name.as_str(), *value)).collect()
+}
 
 fn header() -> String {
     let mut text = String::from(
@@ -93,6 +98,26 @@ fn header() -> String {
         ("FILTER_TRELLIS", FILTER_TRELLIS),
     ];
     define("Filters.", &filters.map(|(name, value)| (name, value.into())));
+    let layouts = [
+        ("LAYOUT_BYTE", LAYOUT_BYTE),
+        ("LAYOUT_PAIR", LAYOUT_PAIR),
+        ("LAYOUT_SPLIT", LAYOUT_SPLIT),
+        ("LAYOUT_QUAD", LAYOUT_QUAD),
+    ];
+    define("Layouts.", &layouts.map(|(name, value)| (name, value.into())));
+    let of_modes = |name: fn(Mode) -> String, value: fn(Mode) -> Option<u32>| -> Vec<(String, usize)> {
+        Mode::ALL.into_iter().filter_map(|mode| Some((name(mode), value(mode)? as usize))).collect()
+    };
+    let modes = of_modes(|mode| format!("MODE_{}", mode.name().to_uppercase()), Mode::number);
+    define(
+        "Modes of `Tile`: the assumptions of a kernel's compiler about planes (kernels/src/mode.rs).",
+        &pairs(&modes),
+    );
+    let threads = [("BLOCK_THREADS", BLOCK_THREADS as usize), ("HALF_BLOCK_THREADS", HALF_BLOCK_THREADS as usize)];
+    define("Threads of the largest block of a kernel with 64 registers per thread, and with twice as many.", &threads);
+    let walking =
+        of_modes(|mode| format!("WALKING_THREADS_{}", mode.name()), |mode| mode.multiplying_threads(Variant::One));
+    define("The same of multiplying kernels that iterate over chunks, by the mode's name.", &pairs(&walking));
     for s in STRUCTURES {
         text.push('\n');
         s.about.iter().take_while(|line| !line.is_empty()).for_each(|line| writeln!(text, "//{line}").unwrap());

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use wcodec_kernels::Mode;
+
 use super::*;
 use crate::coder::tile::raw_body_bytes;
-use crate::gpu::plan::Mode;
 use crate::scheme::{Fields, join};
 
 const DTYPES: [Dtype; 5] = [Dtype::BF16, Dtype::F16, Dtype::F32, Dtype::F8_E4M3, Dtype::F8_E5M2];

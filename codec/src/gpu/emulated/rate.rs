@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use wcodec_kernels::Mode;
+
 use super::*;
 use crate::coder::Filter;
 use crate::coder::plane::Tiling;
 use crate::coder::tile::raw_body_bytes;
-use crate::gpu::plan::Mode;
 use crate::scheme::rate::{Bits, Rate};
 
 fn rate(coder: Coder, trellis: bool, step: f32) -> EncodeOptions {

@@ -3,7 +3,7 @@
 use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::{Limits, Method, Mode, SharedMemory, TensorPlan, TilesItem};
+use super::{Limits, Method, SharedMemory, TensorPlan, TilesItem};
 use crate::coder::LANES;
 use crate::error::{Error, Result};
 use crate::gpu::work_item::RowIds;
@@ -62,12 +62,6 @@ impl LookupLaunch {
             Module::Huffman => Module::Huffmanrows,
             other => unreachable!("{} decodes no tiles", other.name()),
         };
-        let mode = match key.mode {
-            Mode::Split | Mode::Fields => "fields",
-            Mode::Quad => "quad",
-            Mode::QuadTrellis => "quadtrellis",
-            _ => "general",
-        };
         let shared_memory = SharedMemory::new(&[*item]);
         let (blocks, most, buffers) = shared_memory.shape(limits).map_err(|e| e.tensor(tensor.name()))?;
         let params = abi::RowsBatch {
@@ -82,7 +76,7 @@ impl LookupLaunch {
         Ok(Self {
             name: tensor.name().to_owned(),
             module,
-            kernel: format!("wcodec_{}_rows_{mode}", key.module.name()),
+            kernel: key.mode.lookup_kernel(key.module),
             params: Box::new(params),
             shared_memory,
             shape: (blocks, most, buffers),

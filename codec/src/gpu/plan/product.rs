@@ -1,9 +1,10 @@
 //! Launches that multiply vectors with weights in tiles, without the weights being written anywhere.
 
-use wcodec_kernels::Module;
 use wcodec_kernels::abi::{self, OutputKind};
+use wcodec_kernels::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Module, Variant};
 
-use super::{Limits, Mode, TensorPlan, TilesItem, TilesPlan};
+use super::{Limits, TensorPlan, TilesItem, TilesPlan};
+use crate::coder::table::MOST_BITS;
 use crate::coder::{BLOCK_COLS, Filter, LANES, Layout, TILE_ROWS};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Method;
@@ -21,10 +22,8 @@ const DIGITS_SCALED: usize = 32;
 const RESERVED: usize = 1 << 10;
 /// The schedulers of a multiprocessor, which issue its instructions.
 const SCHEDULERS: usize = 4;
-/// Warps of a block of threads, at most: of kernels with 64 registers, and of others.
-const MOST_WARPS: [usize; 2] = [32, 16];
-/// Warps, at most, of kernels for up to 8 vectors that iterate over chunks of quads: so many have 80 registers.
-const QUAD_WARPS: usize = 24;
+/// Warps of a block of threads, at most: of kernels with 64 registers, and of those with twice as many.
+const MOST_WARPS: [usize; 2] = [BLOCK_THREADS as usize / LANES, HALF_BLOCK_THREADS as usize / LANES];
 /// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
 const COPIES: [usize; 5] = [5, 4, 3, 2, 0];
 /// Bytes of a multiprocessor's tables in all their copies, at most: more of them take longer to write than they save.
@@ -71,13 +70,21 @@ impl ProductOutput {
 
 /// The mode of the kernels that multiply with a plane, if they take it. It may have any scales.
 fn mode(tiles: &TilesPlan) -> Option<Mode> {
-    match (tiles.tiling.layout, tiles.tiling.shift, tiles.tiling.filter) {
-        (Layout::Pair, 3, Filter::None) if tiles.table.bits() == 12 => Some(Mode::Pair),
-        (Layout::Pair, 0..=2, Filter::None) => Some(Mode::Low),
-        (Layout::Pair, 0..=2, Filter::Trellis) => Some(Mode::Trellis),
-        (Layout::Quad, _, Filter::None) => Some(Mode::Quad),
-        (Layout::Quad, _, Filter::Trellis) => Some(Mode::QuadTrellis),
-        _ => None,
+    let (shift, filter) = (tiles.tiling.shift, tiles.tiling.filter);
+    match tiles.tiling.layout {
+        Layout::Pair if shift == 3 => (filter == Filter::None && tiles.table.bits() == MOST_BITS).then_some(Mode::Pair),
+        Layout::Pair => of_filter(filter, Mode::Low, Mode::Trellis),
+        Layout::Quad => of_filter(filter, Mode::Quad, Mode::QuadTrellis),
+        Layout::Byte | Layout::Split => None,
+    }
+}
+
+/// The mode of planes without a filter, or that of planes with a trellis.
+fn of_filter(filter: Filter, none: Mode, trellis: Mode) -> Option<Mode> {
+    match filter {
+        Filter::None => Some(none),
+        Filter::Trellis => Some(trellis),
+        Filter::Left | Filter::Up => None,
     }
 }
 
@@ -228,11 +235,19 @@ struct ProductConfig {
 
 impl ProductConfig {
     fn warps(self, items: &[ProductTiles<'_>], vectors: usize) -> usize {
-        if !self.one && (self.early || vectors > 8) {
-            return MOST_WARPS[1];
+        let threads = items[0].key().1.multiplying_threads(self.variant(vectors));
+        threads.expect("a mode that multiplies") as usize / LANES / self.blocks
+    }
+
+    /// The kernel of a mode that goes this way with up to `vectors` vectors.
+    fn variant(self, vectors: usize) -> Variant {
+        match (self.one, self.early, vectors > 8) {
+            (true, true, _) => Variant::OneEarly,
+            (true, false, _) => Variant::One,
+            (_, true, _) => Variant::EightEarly,
+            (_, _, true) => Variant::Sixteen,
+            _ => Variant::Eight,
         }
-        let quads = !self.early && matches!(items[0].key().1, Mode::Quad | Mode::QuadTrellis);
-        (if quads { QUAD_WARPS } else { MOST_WARPS[0] }) / self.blocks
     }
 
     /// log2 of the copies in which the table may lie, from the best on.
@@ -437,24 +452,10 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
     params.copies = memory.copies as u32;
     params.corrections = if memory.corrections > 0 { memory.corrections_at() as u32 } else { 0 };
     params.known = memory.known_at() as u32;
-    let mode = match mode {
-        Mode::Pair => "pair",
-        Mode::Low => "low",
-        Mode::Trellis => "trellis",
-        Mode::Quad => "quad",
-        Mode::QuadTrellis => "quadtrellis",
-        _ => unreachable!("`can_fuse` was asked"),
-    };
-    let variant = match (config.one, config.early, vectors > 8) {
-        (true, true, _) => "1_early",
-        (true, false, _) => "1",
-        (_, true, _) => "8_early",
-        (_, _, true) => "16",
-        _ => "8",
-    };
+    let kernel = mode.multiplying_kernel(module, kind, config.variant(vectors)).expect("`can_fuse` was asked");
     Ok(ProductLaunch {
         module: if module == Module::Rans { Module::Ranstimes } else { Module::Huffmantimes },
-        kernel: format!("wcodec_{}_{mode}_times_{}_{variant}", module.name(), kind.name()),
+        kernel,
         params,
         grid: grid as u32,
         threads: (memory.warps * LANES) as u32,

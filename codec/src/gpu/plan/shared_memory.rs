@@ -1,14 +1,15 @@
 //! The layout of the shared memory of a block of threads that decodes, and how many blocks share a multiprocessor.
 
-use wcodec_kernels::abi;
+use wcodec_kernels::{BLOCK_THREADS, HALF_BLOCK_THREADS, abi};
 
 use super::{Limits, TilesItem};
+use crate::coder::LANES;
 use crate::error::{Error, Result};
 
 /// Shared memory that the system takes of each block.
 const RESERVED_SHARED: usize = 1024;
 /// Blocks of a multiprocessor, and warps of each at most: what the kernels' registers allow. The first is preferred.
-const SHAPES: [(usize, usize); 2] = [(2, 16), (1, 32)];
+const SHAPES: [(usize, usize); 2] = [(2, HALF_BLOCK_THREADS as usize / LANES), (1, BLOCK_THREADS as usize / LANES)];
 
 /// The layout of the table, the barriers, and one or two buffers for each warp. All sizes and addresses are bytes.
 #[derive(Clone, Copy, Debug)]

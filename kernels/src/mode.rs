@@ -1,0 +1,171 @@
+//! The modes of the kernels that decode tiles, in one table: the names of their kernels and the threads that they are
+//! compiled for. `cuda/abi.h` gets its `MODE_*` and `*_THREADS` from it, and a test compares the table with the images.
+
+use crate::Module;
+use crate::abi::OutputKind;
+
+/// Threads of the largest block of most kernels: with 64 registers per thread one such block, or two of
+/// [`HALF_BLOCK_THREADS`], fill a multiprocessor.
+pub const BLOCK_THREADS: u32 = 1024;
+/// Threads of the largest block of kernels that have up to 128 registers per thread.
+pub const HALF_BLOCK_THREADS: u32 = 512;
+/// Threads of the largest block of multiplying kernels that iterate over chunks of quads: their lanes have two streams,
+/// so that they need fewer warps, and more registers.
+const QUAD_THREADS: u32 = 768;
+
+/// The types of decoded elements, without the symbols themselves.
+const FLOATS: &[OutputKind] = &[OutputKind::F16, OutputKind::BF16, OutputKind::F32];
+
+/// A mode's kernels.
+struct Row {
+    /// The part of their names.
+    name: &'static str,
+    /// `MODE_*`, the template argument of `Tile`; `None` for kernels of other tiles.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the header that tests write and compare"))]
+    number: Option<u32>,
+    /// The coders that have them.
+    coders: &'static [Module],
+    /// The outputs that have a decoding kernel each; none if one kernel is for all.
+    outputs: &'static [OutputKind],
+    /// The mode whose kernels look rows up.
+    lookup: &'static str,
+    /// Threads of the largest block of the multiplying kernels that iterate over chunks; `None` if nothing multiplies.
+    walking: Option<u32>,
+}
+
+const BOTH: &[Module] = &[Module::Rans, Module::Huffman];
+/// Most modes' row: kernels of `Tile` for all outputs.
+const TILE: Row =
+    Row { name: "", number: None, coders: BOTH, outputs: &OutputKind::ALL, lookup: "general", walking: None };
+/// Layout `quad`, which only coder `huffman` supports.
+const QUAD: Row = Row { coders: &[Module::Huffman], walking: Some(QUAD_THREADS), ..TILE };
+const JOINED: Row = Row { lookup: "fields", ..TILE };
+
+macro_rules! modes {
+    ($($(#[doc = $about:literal])* $mode:ident: $row:expr,)*) => {
+        /// The assumptions of a kernel's compiler about the planes that the kernel decodes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Mode {
+            $($(#[doc = $about])* $mode,)*
+        }
+
+        impl Mode {
+            /// Every mode.
+            pub const ALL: [Self; [$(stringify!($mode)),*].len()] = [$(Self::$mode),*];
+
+            const fn row(self) -> &'static Row {
+                match self {
+                    $(Self::$mode => const { &$row },)*
+                }
+            }
+        }
+    };
+}
+
+modes! {
+    /// Layout `byte`, tables of 12 bits, no filter, scales as in scheme `int8`.
+    Byte: Row { name: "byte", number: Some(0), ..TILE },
+    /// Layout `pair` with shift 3, tables of 12 bits, no filter, scales as in scheme `int8`.
+    Pair: Row { name: "pair", number: Some(1), walking: Some(BLOCK_THREADS), ..TILE },
+    /// Layout `pair` with smaller shifts, no filter.
+    Low: Row { name: "low", number: Some(3), walking: Some(BLOCK_THREADS), ..TILE },
+    /// Layout `pair` with smaller shifts, filter `trellis`.
+    Trellis: Row { name: "trellis", number: Some(4), walking: Some(BLOCK_THREADS), ..TILE },
+    /// Layout `quad`, no filter.
+    Quad: Row { name: "quad", lookup: "quad", ..QUAD },
+    /// Layout `quad`, filter `trellis`.
+    QuadTrellis: Row { name: "quadtrellis", lookup: "quadtrellis", ..QUAD },
+    /// Any layout that is not `quad`, shift, table and filter; elements are symbols.
+    General: Row { name: "general", number: Some(2), ..TILE },
+    /// Layout `split` of elements whose bits are those of common floats, tables of 12 bits.
+    Split: Row { name: "split", outputs: FLOATS, ..JOINED },
+    /// Any plane whose symbols are joined with other bits of elements.
+    Fields: Row { name: "fields", outputs: &[], ..JOINED },
+}
+
+/// The multiplying kernels of a mode: for how many vectors, and whether the first chunk of each warp is decoded before
+/// the vectors are available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// One vector.
+    One,
+    /// One vector, decoded early.
+    OneEarly,
+    /// Up to eight vectors.
+    Eight,
+    /// Up to eight vectors, decoded early.
+    EightEarly,
+    /// Up to sixteen vectors.
+    Sixteen,
+}
+
+impl Variant {
+    /// Every variant.
+    pub const ALL: [Self; 5] = [Self::One, Self::OneEarly, Self::Eight, Self::EightEarly, Self::Sixteen];
+
+    /// The last part of the kernels' names.
+    fn name(self) -> &'static str {
+        match self {
+            Self::One => "1",
+            Self::OneEarly => "1_early",
+            Self::Eight => "8",
+            Self::EightEarly => "8_early",
+            Self::Sixteen => "16",
+        }
+    }
+}
+
+impl Mode {
+    /// The part of its kernels' names.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// `MODE_*` of `cuda/abi.h`, for kernels of `Tile`.
+    #[cfg(test)]
+    pub(crate) fn number(self) -> Option<u32> {
+        self.row().number
+    }
+
+    /// The coders that have planes of this mode: the modules that decode them.
+    pub fn coders(self) -> &'static [Module] {
+        self.row().coders
+    }
+
+    /// The types of elements that its kernels write; none if a kernel is told of each element's bits.
+    pub fn outputs(self) -> &'static [OutputKind] {
+        self.row().outputs
+    }
+
+    /// The kernel that decodes to `kind`, in the module of a coder.
+    pub fn decoding_kernel(self, coder: Module, kind: OutputKind) -> String {
+        let Row { name, outputs, .. } = self.row();
+        let coder = coder.name();
+        if outputs.is_empty() {
+            format!("wcodec_{coder}_{name}")
+        } else {
+            format!("wcodec_{coder}_{name}_{}", kind.name())
+        }
+    }
+
+    /// The kernel that looks up rows of planes of a coder.
+    pub fn lookup_kernel(self, coder: Module) -> String {
+        format!("wcodec_{}_rows_{}", coder.name(), self.row().lookup)
+    }
+
+    /// The kernel that multiplies vectors of type `kind` with planes of a coder; `None` if none does.
+    pub fn multiplying_kernel(self, coder: Module, kind: OutputKind, variant: Variant) -> Option<String> {
+        self.row().walking?;
+        Some(format!("wcodec_{}_{}_times_{}_{}", coder.name(), self.name(), kind.name(), variant.name()))
+    }
+
+    /// Threads of the largest block of that kernel.
+    pub fn multiplying_threads(self, variant: Variant) -> Option<u32> {
+        let walking = self.row().walking?;
+        Some(match variant {
+            Variant::One | Variant::Eight => walking,
+            Variant::OneEarly => BLOCK_THREADS,
+            Variant::EightEarly | Variant::Sixteen => HALF_BLOCK_THREADS,
+        })
+    }
+}
