@@ -55,9 +55,19 @@ mod _native {
     use crate::tui::tui_main;
 
     #[pymodule_export]
+    const LARGEST_SYMBOL: u8 = crate::rounding::LARGEST;
+    #[pymodule_export]
+    const MAGNITUDES: usize = crate::rounding::MAGNITUDES;
+    #[pymodule_export]
+    const PRODUCT_VECTORS: usize = wcodec::gpu::Vectors::MOST;
+    #[pymodule_export]
     const QUANTIZED_KEY: &str = wcodec::QUANTIZED_KEY;
     #[pymodule_export]
     const REST_KEY: &str = wcodec::REST_KEY;
+    #[pymodule_export]
+    const ROUNDED_COLUMNS: usize = crate::rounding::COLUMNS;
+    #[pymodule_export]
+    const TILE_ROWS: usize = wcodec::coder::TILE_ROWS;
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name that Python expects")]
     const __version__: &str = env!("CARGO_PKG_VERSION");

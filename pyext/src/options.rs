@@ -33,7 +33,9 @@ impl Way {
         };
         let scheme = match self.scheme.as_str() {
             "int8" => Scheme::Int8(granularity),
-            "rate" => Scheme::Rate(Rate { bits: Bits::new(self.bits.unwrap_or(DEFAULT_BITS))?, trellis: self.trellis }),
+            "rate" => {
+                Scheme::Rate(Rate { bits: Bits::new(self.bits.unwrap_or(Bits::DEFAULT))?, trellis: self.trellis })
+            }
             "lossless" => Scheme::Lossless,
             "raw" => Scheme::Raw,
             other => return Err(unknown("scheme", other, "int8, rate, lossless or raw")),
@@ -41,9 +43,6 @@ impl Way {
         Ok((scheme, Coder::from_name(&self.coder)?))
     }
 }
-
-/// Bits per weight of scheme `rate` if none are given.
-const DEFAULT_BITS: f64 = 4.0;
 
 /// Options for encoding; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
@@ -113,6 +112,8 @@ pub struct EncodingFacts {
     layouts: Vec<&'static str>,
     /// Maps the name of a purpose to its coder, and to whether it uses a trellis if that coder supports one.
     purposes: BTreeMap<&'static str, (&'static str, bool)>,
+    /// Bits per weight: the fewest, those of scheme `rate` if none are given, and the most.
+    bits: (f64, f64, f64),
     block: usize,
     level: i32,
 }
@@ -126,6 +127,7 @@ pub fn encoding_facts() -> EncodingFacts {
         tiled_coders: Coder::ALL.iter().filter(|c| c.is_tiled()).map(|c| c.name()).collect(),
         layouts: Layout::CHOICES.iter().map(|l| l.name()).collect(),
         purposes: Optimize::ALL.iter().map(|o| (o.name(), (o.coder().name(), o.trellis(o.coder())))).collect(),
+        bits: (Bits::LEAST, Bits::DEFAULT, Bits::MOST),
         block: DEFAULT_BLOCK,
         level: EncodeOptions::default().zstd_level,
     }

@@ -15,12 +15,15 @@ use crate::arrays::{Array, array};
 const ROWS: usize = 32;
 /// The fewest rows that are worth a thread.
 const ROWS_OF_A_THREAD: usize = 256;
-/// The most columns of a call.
-const COLUMNS: usize = 64;
-/// Symbols stay within `[-127, 126]`.
-const LARGEST: f32 = 126.0;
-/// Prices: two entries below the first magnitude, which are never chosen, and 128 magnitudes.
-const PRICES: usize = 130;
+/// The most columns of a call: the errors of these are passed on one by one, and beyond by a matrix product.
+pub const COLUMNS: usize = 64;
+/// The largest magnitude of a symbol, so that symbols stay within `[-127, 126]`, whose signs the lossless forms of the
+/// format can take away.
+pub const LARGEST: u8 = 126;
+/// Magnitudes of symbols that have a price.
+pub const MAGNITUDES: usize = 128;
+/// Prices: two entries below the first magnitude, which are never chosen, and all magnitudes.
+const PRICES: usize = 2 + MAGNITUDES;
 
 /// Symbols and errors.
 type Rounded<'py> = (Bound<'py, PyArray1<i8>>, Bound<'py, PyArray1<f32>>);
@@ -133,7 +136,7 @@ impl Work<'_> {
 
     /// The level with the least error and bits: `size` rounded down, or one of the next two towards 0.
     fn magnitude(&self, size: f32) -> f32 {
-        let m = size.floor().min(LARGEST);
+        let m = size.floor().min(f32::from(LARGEST));
         let Some(prices) = self.prices else { return m };
         let (off, place) = (size - m - 0.5, m as usize);
         let (mut best, mut chosen) = (off * off + prices[place + 2], m);

@@ -18,11 +18,16 @@ __all__ = [
     "Folder",
     "Gguf",
     "GpuNorms",
+    "LARGEST_SYMBOL",
+    "MAGNITUDES",
     "Output",
+    "PRODUCT_VECTORS",
     "QUANTIZED_KEY",
     "REST_KEY",
+    "ROUNDED_COLUMNS",
     "Reads",
     "RowLookup",
+    "TILE_ROWS",
     "TensorDecoder",
     "__version__",
     "ascii_json",
@@ -61,8 +66,13 @@ __all__ = [
     "tui_main",
     "verify_on_gpu",
 ]
+LARGEST_SYMBOL: int
+MAGNITUDES: int
+PRODUCT_VECTORS: int
 QUANTIZED_KEY: str
 REST_KEY: str
+ROUNDED_COLUMNS: int
+TILE_ROWS: int
 __version__: str
 
 _Path: TypeAlias = str | PathLike[str]
@@ -114,6 +124,7 @@ class _EncodingFacts(TypedDict):
     tiled_coders: list[str]
     layouts: list[str]
     purposes: dict[str, tuple[str, bool]]
+    bits: tuple[float, float, float]
     block: int
     level: int
 

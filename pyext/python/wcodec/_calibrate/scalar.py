@@ -10,9 +10,7 @@ from .replay import replayed
 from .tables import MAGNITUDES
 
 # Columns whose errors are passed on one by one; beyond, a matrix product passes on those of all of them.
-COLUMNS = 64
-# Symbols stay within [-127, 126], of which the lossless forms of the format can take the sign away.
-LARGEST = 126
+COLUMNS = _native.ROUNDED_COLUMNS
 
 
 def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tensor, weight: float) -> torch.Tensor:
@@ -82,7 +80,7 @@ def _by_steps(
 def _nearest(target: torch.Tensor, padded: torch.Tensor, weight: float) -> torch.Tensor:
     """The symbol of least error and bits: the nearest, or one of the next two towards 0."""
     size = target.abs()
-    m = size.floor().clamp_(max=LARGEST)
+    m = size.floor().clamp_(max=_native.LARGEST_SYMBOL)
     if weight:
         off = size - m - 0.5
         place = m.to(torch.int64)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from .. import _native
+
 # Magnitudes of int8 symbols at halves: m of q >= 0 is q, of q < 0 is ~q.
-MAGNITUDES = 128
+MAGNITUDES = _native.MAGNITUDES
 # The count of an unseen magnitude, which gives it a price at all: a high one, which keeps tables short.
 _UNSEEN = 0.02
 # The approximate bits of a table in a file for each magnitude that occurs.

@@ -155,7 +155,7 @@ class ProductBatch:
         q, k, v = products(x)                # x: up to 16 vectors of bfloat16
     """
 
-    MOST: ClassVar[int] = 16
+    MOST: ClassVar[int] = _native.PRODUCT_VECTORS
     """The most vectors that a call takes."""
 
     def __init__(

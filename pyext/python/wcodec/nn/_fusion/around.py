@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _SPARE = 4
-_ROWS = 16
+_ROWS = _native.TILE_ROWS
 
 
 class Norm(NamedTuple):
