@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 import wcodec
-from wcodec._core.options import PURPOSES, coder_for, has_trellis
+from wcodec._core.option_table import PURPOSES
+from wcodec._core.options import coder_for, has_trellis
 from wcodec._models import running
 from wcodec._models.original import original_model
 from wcodec._plan import Recipe

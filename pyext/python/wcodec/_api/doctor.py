@@ -17,7 +17,7 @@ from .._core import format as fmt
 from .._core.accessor import Accessor
 from .._core.errors import DeviceError, WcodecError
 from .._core.keywords import keywords
-from .._core.options import CODERS
+from .._core.option_table import CODERS
 from .._file.container import Container
 from .._file.encode import compress_in_memory
 from .._gpu import decoder

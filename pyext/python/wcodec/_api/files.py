@@ -310,7 +310,8 @@ def save_file(
         raise InputError(f"save_file takes a mapping of tensors, not {kind} (for paths, use compress)")
     return compress(
         tensors, path, metadata=metadata, scheme=scheme, bits=bits, calibrate=calibrate, trellis=trellis, rules=rules,
-        coder=coder, include=include, exclude=exclude, overwrite=overwrite, progress=progress, **options,
+        optimize=optimize, coder=coder, include=include, exclude=exclude, overwrite=overwrite, progress=progress,
+        **options,
     )  # fmt: skip
 
 

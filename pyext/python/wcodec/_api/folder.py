@@ -15,7 +15,8 @@ from .._calibrate.statistics import Statistics
 from .._core.coding import REPOSITORY
 from .._core.errors import FileMissingError, InputError
 from .._core.foreign import by_transformers, config_of, read_json
-from .._core.options import PURPOSES, coder_for, exactly, is_statistics_file, patterns
+from .._core.option_table import PURPOSES
+from .._core.options import coder_for, exactly, is_statistics_file, patterns
 from .._core.reports import CompressionReport
 from .._file import folder_kinds
 from .._file.gguf import is_gguf

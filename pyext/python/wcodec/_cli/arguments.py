@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from .._core.errors import InputError
+from .._core.option_table import LEAST_BITS, MOST_BITS
 from .._core.options import AUTO, DTYPES, size
 
 
@@ -64,7 +65,7 @@ def bits(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of bits from 1 to 8 (for exact 16-bit weights use --scheme lossless)"
         )
-    if not 1 <= value <= 8:
+    if not LEAST_BITS <= value <= MOST_BITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bits from 1 to 8 (such as 4 or 3.5)")
     return value
 

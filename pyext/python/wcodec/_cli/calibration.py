@@ -11,6 +11,7 @@ from typing import Any
 
 from .._core import paths
 from .._core.errors import FormatError, InputError
+from .._core.option_table import DEFAULT_BITS
 from .._core.options import is_statistics_file
 from .._core.paths import regular
 from .._core.terminal import columns, wrapped
@@ -20,7 +21,6 @@ from .output import tell
 
 # Up to so many bits calibration makes a difference that people see.
 _FEW_BITS = 5.0
-_DEFAULT_BITS = 4.0
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 # A config.json is a few KB.
 _LONGEST_CONFIG = 1 << 22
@@ -122,7 +122,7 @@ def _bits_of(a: argparse.Namespace) -> float | None:
         return None
     if a.bits is not None:
         return float(a.bits)
-    return _DEFAULT_BITS if a.scheme == "rate" or a.trellis is not None else None
+    return DEFAULT_BITS if a.scheme == "rate" or a.trellis is not None else None
 
 
 def _is_causal(source: Path) -> bool:

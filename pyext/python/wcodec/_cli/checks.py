@@ -9,7 +9,8 @@ from pathlib import Path
 
 from .._core import paths
 from .._core.errors import InputError
-from .._core.options import TILED_CODERS, coder_for
+from .._core.option_table import TILED_CODERS
+from .._core.options import coder_for
 from .._core.paths import regular
 from . import calibration
 from .beginning import output_of

@@ -9,12 +9,12 @@ from .._api import files
 from .._core import format as fmt
 from .._core.errors import CorruptError
 from .._core.metadata import lines as plan_facts
-from .._core.options import DEFAULT_LEVEL
 from .._core.reports import VerifyReport, error_of
 from .._file import gguf
 from .._file.container import Container
 from . import calibration
 from .beginning import announce, duration, next_command, seconds
+from .encoding import given_options
 from .output import document, prose, put, show_progress
 
 
@@ -28,11 +28,7 @@ def encode(arguments: argparse.Namespace) -> int:
     calibration.advise(a)
     calibration.announce(a, a.src)
     report = files.compress(
-        a.src, a.output, **planned, scheme=a.scheme, bits=a.bits, trellis=a.trellis, bits_per_tensor=a.bits_per_tensor,
-        rules=dict(a.rule), scale=a.scale or "row", block=a.block, optimize=a.optimize, coder=a.coder, layout=a.layout,
-        level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
-        table_bits=a.table_bits, include=a.include, exclude=a.exclude, skip=a.skip, transpose=a.transpose,
-        threads=a.threads, overwrite=a.overwrite, trust_remote_code=a.trust_remote_code, revision=a.revision,
+        a.src, a.output, **planned, **given_options(a), trust_remote_code=a.trust_remote_code, revision=a.revision,
         progress=show_progress(a.quiet),
     )  # fmt: skip
     if a.json:

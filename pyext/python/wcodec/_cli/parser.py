@@ -7,16 +7,16 @@ from collections.abc import Callable
 from importlib import import_module
 
 from .._core.colors import MEASURES
-from .._core.options import CODERS, DEFAULT_BLOCK, DEFAULT_LEVEL, LAYOUTS, PURPOSES, SCALES, SCHEMES
+from .._core.option_table import CODERS, PURPOSES, SCALES
 from .._native import __version__
 from . import more, running
-from .arguments import bits as _bits
 from .arguments import choices as _choices
 from .arguments import positive as _positive
 from .arguments import rates as _rates
 from .arguments import trust
 from .calibrate import add_options as calibrate_arguments
 from .checks import CHECKS
+from .encoding import add_options, add_rules
 from .hints import sort_column
 from .parsing import Parser
 from .plan_arguments import frontier_arguments, plan_arguments, target_arguments
@@ -32,6 +32,9 @@ _SORTS = (
     "name", "file", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits", "error", "entropy",
     "over",
 )  # fmt: skip
+# Options of all commands that encode files, in the order of the help.
+_TUNING = ("block", "layout", "level", "tile")
+_PATTERNS = ("include", "exclude", "transpose")
 
 
 def build_parser() -> Parser:
@@ -146,70 +149,11 @@ def _command(place: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
-def _rule(text: str) -> tuple[str, dict[str, object]]:
-    """A pattern, and how what matches it is encoded."""
-    pattern, _, way = text.rpartition("=")
-    rule: dict[str, object] = {}
-    for part in way.split(","):
-        part = part.strip()
-        if part in CODERS and part != "raw":
-            rule["coder"] = part
-        elif part in SCHEMES:
-            rule["scheme"] = part
-        elif part == "trellis":
-            rule["trellis"] = True
-        else:
-            try:
-                rule["bits"] = _bits(part)
-            except argparse.ArgumentTypeError:
-                known = ", ".join((*SCHEMES, "trellis", *(c for c in CODERS if c != "raw")))
-                raise argparse.ArgumentTypeError(f"{part!r} is neither bits from 1 to 8 nor one of {known}") from None
-    if not pattern:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a pattern, '=' and how what matches it is encoded")
-    return pattern, rule
-
-
 def _common(parser: argparse.ArgumentParser, json: str = "print the report as JSON") -> None:
-    parser.add_argument("--threads", type=_positive, metavar="N", help="threads to use (default: all cores)")
+    add_options(parser, "threads")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only problems, or JSON")
     if json:
         parser.add_argument("--json", action="store_true", help=json)
-
-
-def _patterns(parser: argparse.ArgumentParser, skip: bool = True) -> None:
-    options = {
-        "include": "quantize only tensors that match (may be repeated; the others are stored as they are)",
-        "exclude": "store matching tensors as they are",
-        "transpose": "matching matrices are stored [in, out], as GPT-2's Conv1D: scales go along the other axis",
-    }
-    if skip:
-        options["skip"] = "leave matching tensors out"
-    for name, text in options.items():
-        parser.add_argument(f"--{name}", action="append", default=[], metavar="GLOB", help=text)
-
-
-def _tuning(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--block", type=_positive, metavar="N",
-                        help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})")  # fmt: skip
-    parser.add_argument(
-        "--layout",
-        choices=LAYOUTS,
-        help="layout of the symbols; quad, with huffman, is for products of few tokens on a GPU (default: quad with "
-        "huffman, or else pair)",
-    )
-    parser.add_argument("--level", type=int, metavar="N",
-                        help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})")  # fmt: skip
-    parser.add_argument("--tile", type=_positive, metavar="N",
-                        help="columns of a tile, a multiple of 64 (default: by shape)")  # fmt: skip
-
-
-def _trellis(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--trellis",
-        action=argparse.BooleanOptionalAction,
-        help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to encode "
-        "and to decode (default: no, but with --optimize size)",
-    )
 
 
 def _encode(parser: argparse.ArgumentParser) -> None:
@@ -220,52 +164,29 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                              "runs")  # fmt: skip
     parser.add_argument("-o", "--output", metavar="OUT", help="the same, as an option")
     parser.add_argument("--revision", metavar="REV", help="of a name on the Hub, its branch, tag or commit")
-    parser.add_argument("--scheme", choices=SCHEMES,
-                        help="int8; rate, which has as many --bits as are asked for; lossless, exact bfloat16 in two "
-                             "thirds of its size; raw, every tensor as it is (default: int8, or rate with "
-                             "--bits)")  # fmt: skip
-    parser.add_argument("--bits", type=_bits, metavar="B",
-                        help="bits per weight, 1 to 8, with everything that is stored for the weights "
-                             "(default: scheme int8; 4 with --scheme rate)")  # fmt: skip
-    _trellis(parser)
+    add_options(parser, "scheme", "bits", "trellis")
     target_arguments(parser, required=False)
     parser.add_argument("--plan", metavar="PLAN.json",
                         help="encode as wcodec plan --save PLAN.json planned it, without measuring again")  # fmt: skip
     parser.add_argument("--device", metavar="DEVICE",
                         help="where calibration and plans compute: cpu, cuda or cuda:N (default: a GPU that has room, "
                              "otherwise the CPU)")  # fmt: skip
-    parser.add_argument(
-        "--bits-per-tensor", action="store_true", help="give --bits to every tensor, not to all together"
-    )
-    parser.add_argument("--rule", action="append", default=[], type=_rule, metavar="GLOB=WAY",
-                        help="encode matching tensors in another way (may be repeated; the first that matches counts): "
-                             "a scheme or a number of bits, and with commas behind it trellis or a coder, such as "
-                             "'*.down_proj.*=4.5,trellis' or 'lm_head.*=lossless,huffman'")  # fmt: skip
-    parser.add_argument("--scale", choices=SCALES, help="what shares a scale (default: row)")
-    parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
-                        help="what the bytes are for: speed, what GPUs multiply fastest with, or size, some percent "
-                             "smaller at the same quality; chooses --coder, --layout, --table-bits and --trellis where "
-                             "these are not given (default: speed)")  # fmt: skip
-    parser.add_argument("--coder", choices=CODERS, help="entropy coder (default: by --optimize)")
-    parser.add_argument(
-        "--table-bits",
-        type=_positive,
-        metavar="P",
-        help="log2 of the slots of tables: 11 or 12, with coder huffman 8 to 12 (default: by --optimize)",
-    )
-    _tuning(parser)
-    _patterns(parser)
+    add_options(parser, "bits_per_tensor")
+    add_rules(parser)
+    add_options(parser, "scale", "optimize", "coder", "table_bits", *_TUNING, *_PATTERNS, "skip")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model of a folder, where a model is built: for OUT/, "
                              "--calibrate, --budget, --quality")  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    add_options(parser, "overwrite")
+    # One of the two is always meant; other options have no default, so that those that were given are known.
+    parser.set_defaults(optimize=PURPOSES[0])
     _common(parser)
 
 
 def _decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a .wcodec file, or the folder of a compressed model")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    add_options(parser, "overwrite")
     parser.add_argument("--partial", action="store_true",
                         help="decode what is there, if the file with the rest of the model is missing")  # fmt: skip
     trust(parser)
@@ -325,7 +246,7 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", type=_rates, metavar="LIST",
                         help="bits per weight to try with scheme rate, 1 to 8, with commas between "
                              "(default: 4)")  # fmt: skip
-    _trellis(parser)
+    add_options(parser, "trellis")
     parser.add_argument(
         "--coder",
         type=_choices(CODERS),
@@ -337,8 +258,7 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=_choices(SCALES), metavar="LIST",
                         help=f"with scheme int8, all (default), or some of {', '.join(SCALES)}, with commas "
                              "between")  # fmt: skip
-    _tuning(parser)
-    _patterns(parser, skip=False)
+    add_options(parser, *_TUNING, *_PATTERNS)
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder, and say where it is")
     parser.add_argument("--json", nargs="?", const="-", metavar="OUT",
                         help="print the report as JSON, or write it to the file OUT")  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _plan
-from .._core.options import PURPOSES
+from .._core.option_table import PURPOSES
 from .._core.paths import files_of
 from . import calibration
 from .models import _quiet_loading, _running

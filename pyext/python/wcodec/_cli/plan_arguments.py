@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._core.options import CODERS, PURPOSES, TILED_CODERS
+from .._core.option_table import CODERS, PURPOSES, TILED_CODERS
 from . import calibration
 from .arguments import choices, original, positive, rates
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from .._core import format as fmt
-from .._core.options import TILED_CODERS
+from .._core.option_table import TILED_CODERS
 from .._native import safe
 from .arguments import bits, counts
 from .output import document, put, say

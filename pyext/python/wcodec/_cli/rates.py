@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from .. import _native
 from .._core.errors import InputError
-from .._core.options import CODERS, TILED_CODERS, decode_options
+from .._core.option_table import CODERS, TILED_CODERS
+from .._core.options import decode_options
 from .._core.reports import RateSummary
 from .._file.container import TensorEntry
 from . import reference

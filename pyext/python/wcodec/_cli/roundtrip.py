@@ -19,7 +19,8 @@ from .. import _native
 from .._api import files
 from .._core import format as fmt
 from .._core.errors import CorruptError, FormatError, InputError, UnsupportedError
-from .._core.options import DEFAULT_BLOCK, DEFAULT_LEVEL, PURPOSES, SCALES, SCHEMES, has_trellis
+from .._core.option_table import DEFAULT_BITS, DEFAULT_BLOCK, DEFAULT_LEVEL, PURPOSES, SCALES, SCHEMES
+from .._core.options import has_trellis
 from .._core.paths import output
 from .._file import quantized
 from .._file.container import Container, TensorEntry
@@ -30,8 +31,6 @@ from .output import document, prose, put, show_progress, tabulate, tell
 # Enough to see what is wrong; a broken coder differs everywhere.
 _MAX_DIFFERENCES = 20
 _HEADINGS = ("coder", "scale", "result", "original", "stored", "ratio", "bits/weight", "encode s", "decode s")
-# Bits of scheme ``rate`` unless others are asked for.
-_BITS = 4.0
 # The verdict on a file without differences, by scheme.
 _EQUAL = {
     "int8": "symbols, scales and values equal bit for bit",
@@ -147,7 +146,7 @@ def _ways(a: argparse.Namespace) -> list[_Way]:
     scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
     if scheme == "rate":
         coders = rates.coders(a.coder, a.trellis)
-        return [_Way(scheme, coder, bits=bits) for bits in a.bits or (_BITS,) for coder in coders]
+        return [_Way(scheme, coder, bits=bits) for bits in a.bits or (DEFAULT_BITS,) for coder in coders]
     if a.bits is not None or a.trellis is not None:
         option = "--bits" if a.bits is not None else "--trellis"
         raise InputError(f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from .._core.options import DTYPES, RESIDENCIES, SCHEMES
+from .._core.option_table import SCHEMES
+from .._core.options import DTYPES, RESIDENCIES
 from .arguments import bits, bits_or_list, bytes_of, bytes_or_auto, counts, fraction, positive, trust, whole
 from .parsing import Parser
 

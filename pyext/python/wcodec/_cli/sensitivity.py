@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._core.option_table import MOST_BITS
 from .._core.options import exactly
 from .._core.paths import files_of
 from .arguments import bits, original, positive
@@ -20,7 +21,7 @@ _DEFINED = (
     "nats per token when only this layer is quantized and everything else is exact."
 )
 # Layers that the second command names, and bits that they get more.
-_NAMED, _MORE_BITS, _MOST_BITS = 3, 2, 8
+_NAMED, _MORE_BITS = 3, 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -103,8 +104,8 @@ def _print(a: argparse.Namespace, report: SensitivityReport) -> None:
         f"bits go where they matter, at {rate} bits in all{more}",
     )
     named = [row.name for row in top.rows[:_NAMED]]
-    if named and a.bits < _MOST_BITS:
-        way = f"{min(a.bits + _MORE_BITS, _MOST_BITS):g}"
+    if named and a.bits < MOST_BITS:
+        way = f"{min(a.bits + _MORE_BITS, MOST_BITS):g}"
         rules = [part for name in named for part in ("--rule", f"{exactly(name)}={way}")]
         show_next(
             encode_command(a.model, f"{rate}bit", "--bits", rate, *rules, *trusted),

@@ -6,32 +6,32 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from .._native import encoding_facts
 from .errors import InputError
+from .option_table import (
+    CODERS,
+    DEFAULT_BLOCK,
+    OPTIONS,
+    PURPOSE_CODERS,
+    PURPOSES,
+    RULE_KEYS,
+    SCALES,
+    SCHEMES,
+    TILED_CODERS,
+    Option,
+)
 
 if TYPE_CHECKING:
     from .._native import _DecodeOptions, _EncodeOptions, _Way
 
-_FACTS = encoding_facts()
-SCHEMES = tuple(_FACTS["schemes"])
-SCALES = ("row", "tensor", "block")
-CODERS = tuple(_FACTS["coders"])
-TILED_CODERS = tuple(_FACTS["tiled_coders"])
-"""Those that work in tiles, which a trellis needs."""
-LAYOUTS = tuple(_FACTS["layouts"])
 RESIDENCIES = ("device", "host", "disk", "auto")
 """Places of compressed weights: GPU memory, pinned host memory, the file, or where they fit."""
-PURPOSES = ("speed", "size")
-"""Purposes that bytes can be optimized for; the first is the default."""
 DTYPES = ("float32", "float16", "bfloat16")
 """Dtypes that models compute in, and that a cache can keep keys and values in."""
 AUTO = "auto"
 """The size of a cache that takes as much as there is memory for."""
-DEFAULT_BLOCK = _FACTS["block"]
-DEFAULT_LEVEL = _FACTS["level"]
 _LONGEST_SHOWN = 200
 
 
@@ -205,12 +205,12 @@ def coder_for(optimize: str, coder: str | None = None) -> str:
     ('huffman', 'rans', 'zstd')
     """
     purpose = _purpose(optimize)
-    return choice("coder", _FACTS["purposes"][purpose][0] if coder is None else coder, CODERS)
+    return choice("coder", PURPOSE_CODERS[purpose][0] if coder is None else coder, CODERS)
 
 
 def has_trellis(optimize: str, coder: str | None = None) -> bool:
     """Whether a purpose has levels of scheme ``rate`` chosen by a trellis, where nothing is said of that."""
-    return _FACTS["purposes"][_purpose(optimize)][1] and coder_for(optimize, coder) in TILED_CODERS
+    return PURPOSE_CODERS[_purpose(optimize)][1] and coder_for(optimize, coder) in TILED_CODERS
 
 
 def _purpose(optimize: str) -> str:
@@ -276,9 +276,6 @@ def number(what: str, value: Any) -> float:
     return found
 
 
-_RULE_KEYS = ("scheme", "scale", "block", "bits", "trellis", "coder")
-
-
 def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
     """The ways to encode weights whose names match patterns; the first pattern that matches counts."""
     if not isinstance(rules, Mapping | None):
@@ -286,84 +283,77 @@ def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) ->
     found = []
     for pattern, way in (rules or {}).items():
         options = {"scheme": way} if isinstance(way, str) else way
-        if not isinstance(options, Mapping) or not set(options) <= set(_RULE_KEYS):
+        if not isinstance(options, Mapping) or not set(options) <= set(RULE_KEYS):
             raise InputError(
-                f"a rule must be a scheme or a dictionary of {', '.join(_RULE_KEYS)}, not {shown(way)} "
+                f"a rule must be a scheme or a dictionary of {', '.join(RULE_KEYS)}, not {shown(way)} "
                 "(such as {'bits': 3.5} or 'lossless')"
             )
-        defaults = {"scheme": None, "scale": "row", "block": None, "bits": None, "trellis": None, "coder": coder}
+        defaults = {**{name: OPTIONS[name].default for name in RULE_KEYS}, "coder": coder}
         chosen = _way(**{**defaults, **options}, optimize=optimize)
         found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], chosen))
     return found
 
 
-def _steps(steps: Mapping[str, float] | None) -> dict[str, float]:
+def _steps(_: str, steps: Mapping[str, float] | None) -> dict[str, float]:
     if not isinstance(steps, Mapping | None):
         raise InputError(f"steps must map names of tensors to numbers, not be {shown(steps)} (pass a dictionary)")
     return {text_of("a name in steps", name): number("a step", step) for name, step in (steps or {}).items()}
 
 
-def encode_options(
-    *,
-    scheme: str | None = None,
-    scale: str = "row",
-    block: int | None = None,
-    bits: float | None = None,
-    trellis: bool | None = None,
-    bits_per_tensor: bool = False,
-    rules: Mapping[str, Any] | None = None,
-    step: float | None = None,
-    steps: Mapping[str, float] | None = None,
-    optimize: str = "speed",
-    coder: str | None = None,
-    layout: str | None = None,
-    level: int = DEFAULT_LEVEL,
-    frame: int | None = None,
-    tile: int | None = None,
-    table_bits: int | None = None,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    skip: str | Iterable[str] = (),
-    transpose: str | Iterable[str] = (),
-    threads: int | None = None,
-    overwrite: bool = False,
-    metadata: Mapping[str, str] | None = None,
-) -> _EncodeOptions:
-    """All options, with the defaults filled in: those that ``optimize`` says, where it is for them to say."""
-    purpose = _purpose(optimize)
-    if not isinstance(metadata, Mapping | None):
-        raise InputError(f"metadata must map text to text, not be {shown(metadata)} (pass a dictionary)")
-    added = dict(metadata or {})
-    for key, value in added.items():
+def _metadata(_: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    if not isinstance(value, Mapping | None):
+        raise InputError(f"metadata must map text to text, not be {shown(value)} (pass a dictionary)")
+    added = dict(value or {})
+    for key, text in added.items():
         text_of("a key of metadata", key)
-        text_of("metadata", value)
-    zstd_level = as_whole(level)
-    if zstd_level is None:
-        raise InputError(f"level must be a whole number, not {shown(level)}")
-    if abs(zstd_level) >= 2**31:
+        text_of("metadata", text)
+    return added
+
+
+def _level(_: str, value: Any) -> int:
+    level = as_whole(value)
+    if level is None:
+        raise InputError(f"level must be a whole number, not {shown(value)}")
+    if abs(level) >= 2**31:
         # The native module, which knows the levels, cannot be given it.
-        raise InputError(f"zstd is not used at level {shown(level)} (use 1 to 19)")
-    return {
-        "way": _way(scheme, scale, block, bits, trellis, coder, purpose),
-        "rules": _rules(rules, coder, purpose),
-        "step": None if step is None else number("step", step),
-        "steps": _steps(steps),
-        "bits_per_tensor": bool(bits_per_tensor),
+        raise InputError(f"zstd is not used at level {shown(value)} (use 1 to 19)")
+    return level
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "level": _level,
+    "metadata": _metadata,
+    "number": lambda name, value: None if value is None else number(name, value),
+    "patterns": patterns,
+    "steps": _steps,
+    "switch": lambda _, value: bool(value),
+}
+
+
+def _checked(option: Option, value: Any) -> Any:
+    """The value of an option as the native module takes it."""
+    if option.kind == "choice":
+        return None if value is None else choice(option.name, value, option.choices)
+    if option.kind == "count":
+        return count(option.name, value, limit=option.limit)
+    return _CHECKS[option.kind](option.name, value)
+
+
+def encode_options(**given: Any) -> _EncodeOptions:
+    """All options of encoding, those of :data:`OPTIONS`, with the defaults filled in: those that ``optimize`` says,
+    where it is for them to say."""
+    if unknown := given.keys() - OPTIONS.keys():
+        raise TypeError(f"encode_options() has no option {', '.join(sorted(unknown))}")
+    values = {name: given.get(name, option.default) for name, option in OPTIONS.items()}
+    purpose, coder = _purpose(values["optimize"]), values["coder"]
+    together: dict[str, Any] = {
         "optimize": purpose,
+        "way": _way(**{name: values[name] for name in RULE_KEYS}, optimize=purpose),
+        "rules": _rules(values["rules"], coder, purpose),
         "coder_of_few": coder_for(PURPOSES[1]) if coder is None and purpose == PURPOSES[0] else None,
-        "layout": None if layout is None else choice("layout", layout, LAYOUTS),
-        "level": zstd_level,
-        "frame": count("frame", frame),
-        "tile": count("tile", tile),
-        "table_bits": count("table_bits", table_bits, limit=2**32),
-        "include": patterns("include", include),
-        "exclude": patterns("exclude", exclude),
-        "skip": patterns("skip", skip),
-        "transpose": patterns("transpose", transpose),
-        "threads": count("threads", threads),
-        "overwrite": bool(overwrite),
-        "metadata": added,
     }
+    alone = [option for name, option in OPTIONS.items() if option.native is not None and name not in together]
+    return cast("_EncodeOptions", {**together, **{o.name: _checked(o, values[o.name]) for o in alone}})
 
 
 def decode_options(threads: int | None = None, isa: str | None = None, check: bool = True) -> _DecodeOptions:

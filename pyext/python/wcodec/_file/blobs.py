@@ -11,7 +11,8 @@ import numpy.typing as npt
 from .. import _native
 from .._core.errors import InputError, UnsupportedError
 from .._core.keywords import keywords
-from .._core.options import DEFAULT_LEVEL, choice, coder_for, decode_options, encode_options
+from .._core.option_table import DEFAULT_LEVEL
+from .._core.options import choice, coder_for, decode_options, encode_options
 from .._core.reports import LayerStats
 from .._gpu import decoder as _gpu_decoder
 from .._gpu import devices

@@ -326,10 +326,11 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
 
 def _check(config: Any) -> None:
     """Raises what is wrong with a config, before a model is read."""
+    from .._core.option_table import LEAST_BITS, MOST_BITS
     from .._core.options import encode_options
 
-    if isinstance(config.bits, int | float) and not 1 <= config.bits <= 8:
-        raise InputError(f"{config.bits} bits per weight (ask for 1 to 8)")
+    if isinstance(config.bits, int | float) and not LEAST_BITS <= config.bits <= MOST_BITS:
+        raise InputError(f"{config.bits} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})")
     encode_options(**{name: value for name, value in config.encoding().items() if name not in _CALIBRATION})
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._calibrate.encoding import compress_to_bytes
 from .._core.keywords import keywords
-from .._core.options import CODERS, TILED_CODERS, choice, number
+from .._core.option_table import CODERS, TILED_CODERS
+from .._core.options import choice, number
 from .._file.container import Container
 from .._models import running
 from .._models.original import original_model

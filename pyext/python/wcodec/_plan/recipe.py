@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._core.options import PURPOSES, coder_for
+from .._core.option_table import PURPOSES
+from .._core.options import coder_for
 
 WEIGHTS_ALONE = "weights alone"
 STEPS_ONLY = "Fisher steps"

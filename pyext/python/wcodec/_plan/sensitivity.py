@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import progress as _progress
 from .._core.errors import InputError
 from .._core.keywords import keywords
+from .._core.option_table import LEAST_BITS, MOST_BITS
 from .._core.options import count, number, shown
 from .._file.container import Container
 from .._file.encode import compress_in_memory
@@ -18,7 +19,6 @@ from .._models import running
 from .._models.original import is_model, original_model
 from . import loading
 from .sensitivity_report import LayerSensitivity, SensitivityReport
-from .target import LEAST_BITS, MOST_BITS
 
 if TYPE_CHECKING:
     import torch

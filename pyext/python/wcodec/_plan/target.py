@@ -8,11 +8,11 @@ from typing import Any
 
 from .._core import format as fmt
 from .._core.errors import InputError
+from .._core.option_table import LEAST_BITS, MOST_BITS
 from .._core.options import as_whole, shown, size
 
 _BITS = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9]{1,12})?)\s*bits?\s*", re.IGNORECASE)
 _QUALITY = re.compile(r"\s*kl\s*<=?\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?)\s*", re.IGNORECASE)
-LEAST_BITS, MOST_BITS = 1.0, 8.0
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from .._calibrate.encoding import compress_to_bytes
 from .._core.errors import InputError
+from .._core.option_table import DEFAULT_BITS, LEAST_BITS, MOST_BITS
 from .._core.reports import TensorInfo
 from .._file.container import Container
 from .recipe import Recipe
-from .target import LEAST_BITS, MOST_BITS, Target
+from .target import Target
 
 if TYPE_CHECKING:
     from .score import Judge, Score
@@ -140,7 +141,7 @@ class Trials:
         :raises InputError: if the budget is too small for any number of bits.
         """
         limit = float(target.bits if target.bytes is None else target.bytes)  # type: ignore[arg-type]
-        bits = min(max(guess or target.bits or 4.0, LEAST_BITS), MOST_BITS)
+        bits = min(max(guess or target.bits or DEFAULT_BITS, LEAST_BITS), MOST_BITS)
         best: Trial | None = None
         tried: list[tuple[float, float]] = []
         for _ in range(_MOST_ENCODINGS):
@@ -213,14 +214,14 @@ class Trials:
         share = 1.0
         known: list[tuple[float, float]] = []
         seen: set[float] = set()
-        bits = 4.0
+        bits = DEFAULT_BITS
         if start is not None and start.score is not None:
             first = self._kl(start, self.few)
             share = start.score.kl / first if first > 0 else 1.0
             best = start if start.score.kl <= bound else None
             if best is not None and start.score.kl >= bound * (1 - tolerance):
                 return best
-            bits = start.recipe.bits or 4.0
+            bits = start.recipe.bits or DEFAULT_BITS
             known, seen = [(bits, first)], {bits}
             bits += _log_ratio(first, bound * (1 - tolerance / 2) / share) / _slope(known)
         for _ in range(_MOST_MEASURED):

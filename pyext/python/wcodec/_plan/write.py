@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from pathlib import Path
 from typing import Any
 
 from .._core.errors import InputError, OutputExistsError
-from .._core.options import encode_options, path_of, shown
+from .._core.option_table import OPTIONS
+from .._core.options import path_of, shown
 from .._core.progress import ProgressCallback
 from .._models import running
 from .._models.original import is_model
@@ -68,10 +68,9 @@ def as_planned(
         raise InputError(
             f"plan must be a PlanReport or the file that one was saved in, not {shown(plan)} (see wcodec.plan)"
         )
-    parameters = inspect.signature(encode_options).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
     for name, value in options.items():
-        if name not in _BESIDE_A_PLAN and _says_something(value, defaults.get(name)):
+        default = OPTIONS[name].default if name in OPTIONS else None
+        if name not in _BESIDE_A_PLAN and _says_something(value, default):
             raise InputError(
                 f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
                 "plan again with it)"
