@@ -70,11 +70,11 @@
 #define HALF_BLOCK_THREADS 512
 
 // The same of multiplying kernels that iterate over chunks, by the mode's name.
-#define WALKING_THREADS_pair 1024
-#define WALKING_THREADS_low 1024
-#define WALKING_THREADS_trellis 1024
-#define WALKING_THREADS_quad 768
-#define WALKING_THREADS_quadtrellis 768
+#define MAINLOOP_THREADS_pair 1024
+#define MAINLOOP_THREADS_low 1024
+#define MAINLOOP_THREADS_trellis 1024
+#define MAINLOOP_THREADS_quad 768
+#define MAINLOOP_THREADS_quadtrellis 768
 
 // The position of an output element: element (row, column), with rows counted through all matrices from the first
 // row of the item, is at `out + row * row_stride + column * column_stride` elements.

@@ -12,9 +12,9 @@
 #define PRODUCT(name, threads, blocks, TILE, n, bf16, early) \
   KERNEL(name, threads, blocks, ProductBatch) { multiply_all<TILE, n, bf16, early>(params); }
 #define TIMES(mode, kind, TILE, BF16)                                            \
-  PRODUCT(NAME(mode, kind, 1), WALKING_THREADS_##mode, 1, TILE, 1, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 1), MAINLOOP_THREADS_##mode, 1, TILE, 1, BF16, false)  \
   PRODUCT(NAME(mode, kind, 1_early), BLOCK_THREADS, 1, TILE, 1, BF16, true)      \
-  PRODUCT(NAME(mode, kind, 8), WALKING_THREADS_##mode, 1, TILE, 8, BF16, false)  \
+  PRODUCT(NAME(mode, kind, 8), MAINLOOP_THREADS_##mode, 1, TILE, 8, BF16, false)  \
   PRODUCT(NAME(mode, kind, 8_early), HALF_BLOCK_THREADS, 1, TILE, 8, BF16, true) \
   PRODUCT(NAME(mode, kind, 16), HALF_BLOCK_THREADS, 1, TILE, 16, BF16, false)
 

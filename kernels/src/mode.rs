@@ -30,15 +30,15 @@ struct Row {
     /// The mode whose kernels look rows up.
     lookup: &'static str,
     /// Threads of the largest block of the multiplying kernels that iterate over chunks; `None` if nothing multiplies.
-    walking: Option<u32>,
+    mainloop: Option<u32>,
 }
 
 const BOTH: &[Module] = &[Module::Rans, Module::Huffman];
 /// Most modes' row: kernels of `Tile` for all outputs.
 const TILE: Row =
-    Row { name: "", number: None, coders: BOTH, outputs: &OutputKind::ALL, lookup: "general", walking: None };
+    Row { name: "", number: None, coders: BOTH, outputs: &OutputKind::ALL, lookup: "general", mainloop: None };
 /// Layout `quad`, which only coder `huffman` supports.
-const QUAD: Row = Row { coders: &[Module::Huffman], walking: Some(QUAD_THREADS), ..TILE };
+const QUAD: Row = Row { coders: &[Module::Huffman], mainloop: Some(QUAD_THREADS), ..TILE };
 const JOINED: Row = Row { lookup: "fields", ..TILE };
 
 macro_rules! modes {
@@ -66,11 +66,11 @@ modes! {
     /// Layout `byte`, tables of 12 bits, no filter, scales as in scheme `int8`.
     Byte: Row { name: "byte", number: Some(0), ..TILE },
     /// Layout `pair` with shift 3, tables of 12 bits, no filter, scales as in scheme `int8`.
-    Pair: Row { name: "pair", number: Some(1), walking: Some(BLOCK_THREADS), ..TILE },
+    Pair: Row { name: "pair", number: Some(1), mainloop: Some(BLOCK_THREADS), ..TILE },
     /// Layout `pair` with smaller shifts, no filter.
-    Low: Row { name: "low", number: Some(3), walking: Some(BLOCK_THREADS), ..TILE },
+    Low: Row { name: "low", number: Some(3), mainloop: Some(BLOCK_THREADS), ..TILE },
     /// Layout `pair` with smaller shifts, filter `trellis`.
-    Trellis: Row { name: "trellis", number: Some(4), walking: Some(BLOCK_THREADS), ..TILE },
+    Trellis: Row { name: "trellis", number: Some(4), mainloop: Some(BLOCK_THREADS), ..TILE },
     /// Layout `quad`, no filter.
     Quad: Row { name: "quad", lookup: "quad", ..QUAD },
     /// Layout `quad`, filter `trellis`.
@@ -155,15 +155,15 @@ impl Mode {
 
     /// The kernel that multiplies vectors of type `kind` with planes of a coder; `None` if none does.
     pub fn multiplying_kernel(self, coder: Module, kind: OutputKind, variant: Variant) -> Option<String> {
-        self.row().walking?;
+        self.row().mainloop?;
         Some(format!("wcodec_{}_{}_times_{}_{}", coder.name(), self.name(), kind.name(), variant.name()))
     }
 
     /// Threads of the largest block of that kernel.
     pub fn multiplying_threads(self, variant: Variant) -> Option<u32> {
-        let walking = self.row().walking?;
+        let mainloop = self.row().mainloop?;
         Some(match variant {
-            Variant::One | Variant::Eight => walking,
+            Variant::One | Variant::Eight => mainloop,
             Variant::OneEarly => BLOCK_THREADS,
             Variant::EightEarly | Variant::Sixteen => HALF_BLOCK_THREADS,
         })

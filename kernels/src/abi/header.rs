@@ -115,9 +115,9 @@ fn header() -> String {
     );
     let threads = [("BLOCK_THREADS", BLOCK_THREADS as usize), ("HALF_BLOCK_THREADS", HALF_BLOCK_THREADS as usize)];
     define("Threads of the largest block of a kernel with 64 registers per thread, and with twice as many.", &threads);
-    let walking =
-        of_modes(|mode| format!("WALKING_THREADS_{}", mode.name()), |mode| mode.multiplying_threads(Variant::One));
-    define("The same of multiplying kernels that iterate over chunks, by the mode's name.", &pairs(&walking));
+    let mainloop =
+        of_modes(|mode| format!("MAINLOOP_THREADS_{}", mode.name()), |mode| mode.multiplying_threads(Variant::One));
+    define("The same of multiplying kernels that iterate over chunks, by the mode's name.", &pairs(&mainloop));
     for s in STRUCTURES {
         text.push('\n');
         s.about.iter().take_while(|line| !line.is_empty()).for_each(|line| writeln!(text, "//{line}").unwrap());
