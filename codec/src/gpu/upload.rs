@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_the_same_in_pieces_and_as_wholes() {
+    fn packed_tensors_are_the_same_in_pieces_and_as_wholes() {
         for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd, Coder::Raw] {
             let options = EncodeOptions { coder, ..EncodeOptions::default() };
             let container = encode_to_container(&source(), &options, &mut |_| Ok(())).unwrap().0;

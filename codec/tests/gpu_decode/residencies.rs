@@ -58,7 +58,7 @@ fn check(rig: &mut Rig, coder: Coder, layout: Layout) {
 }
 
 #[test]
-fn targets_of_every_residency_decode_together() {
+fn items_of_every_residency_decode_together() {
     let Some(mut rig) = Rig::new() else { return };
     check(&mut rig, Coder::Rans, Layout::Pair);
     check(&mut rig, Coder::Huffman, Layout::Pair);

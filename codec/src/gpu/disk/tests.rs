@@ -78,7 +78,7 @@ fn packed(container: &Container, name: &str) -> (TensorPlan, Vec<u8>) {
 }
 
 #[test]
-fn slots_get_what_pieces_of_images_have() {
+fn slots_get_what_packed_rows_have() {
     let dir = tempfile::tempdir().unwrap();
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd, Coder::Raw] {
         let (_, container) = write(dir.path(), coder);

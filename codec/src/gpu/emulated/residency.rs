@@ -390,7 +390,7 @@ fn some_rows(rng: &mut StdRng, plan: &TensorPlan) -> Range<usize> {
 }
 
 #[test]
-fn targets_of_every_residency_decode_to_the_oracle() {
+fn items_of_every_residency_decode_to_the_oracle() {
     let mut rng = StdRng::seed_from_u64(100);
     let dir = tempfile::tempdir().unwrap();
     let (mut outputs, mut most) = (0, 0);
