@@ -74,8 +74,8 @@ class Played:
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def launches(layers: Any, join: Any = around.PLAIN) -> Any:
         for layer in layers:
-            layer._plan = layer._plan or layer._prepared(layer._dtype)
-        return Played(layers, join), [(layer, layer._plan) for layer in layers]
+            layer._weights.plan or layer._weights.prepared()
+        return Played(layers, join), [(layer, layer._weights.plan) for layer in layers]
 
     monkeypatch.setattr(around, "launches", launches)
     monkeypatch.setattr(groups, "KINDS", {"cpu"})

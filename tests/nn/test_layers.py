@@ -183,7 +183,7 @@ def test_large_layers_come_in_slices(coder: str, bias: bool, monkeypatch: pytest
         torch.testing.assert_close(layer(x), y)
         x.requires_grad_()
         torch.testing.assert_close(layer(x).detach(), y)
-    assert isinstance(layer._plan[0], plans.SlicedPlan)
+    assert isinstance(layer._weights.plan[0], plans.SlicedPlan)
     assert torch.equal(layer.weight, whole.weight)
 
 
@@ -297,7 +297,7 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         return table[ids.long().clamp(0, 1002)]
 
     rows = SimpleNamespace(there=True, lookup=None, decoder=SimpleNamespace(decode_rows=decode_rows))
-    monkeypatch.setattr(CompressedEmbedding, "_rows", lambda self: rows)
+    monkeypatch.setattr(layer._weights, "table", lambda: rows)
     monkeypatch.setattr(layer, "_kind", "cuda")
     monkeypatch.setattr(layer, "_by_slices", sliced)
     monkeypatch.setattr(embedding, "is_capturing", lambda: state.capturing)
@@ -398,7 +398,7 @@ def test_a_weight_of_raw_floats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), original(x)) and isinstance(layer._plan[0], plans.SlicedPlan)
+    assert torch.equal(layer(x), original(x)) and isinstance(layer._weights.plan[0], plans.SlicedPlan)
     assert list(plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
 
 
@@ -407,7 +407,7 @@ def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> No
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, transpose="weight")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._plan[0], plans.CpuPlan)
+    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._weights.plan[0], plans.CpuPlan)
     table = torch.nn.Embedding(1000, 64)
     rows = CompressedEmbedding.from_embedding(table, scheme="raw", coder="zstd")
     assert torch.equal(rows(torch.tensor([1, 999])), table(torch.tensor([1, 999])))

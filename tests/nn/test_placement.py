@@ -304,8 +304,9 @@ def test_slices_of_a_cached_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     wcodec.compress_(plain, cache=0, progress=False)
     wcodec.compress_(cached, cache="10MB", progress=False)
     assert torch.equal(logits(cached), logits(plain))
-    assert isinstance(plain.lm_head._plan[0], plans.SlicedPlan)
-    assert isinstance(cached.lm_head._plan[0], _cached.CachedPlan) and len(cached.lm_head._plan[0]._slices) == 4
+    assert isinstance(plain.lm_head._weights.plan[0], plans.SlicedPlan)
+    plan = cached.lm_head._weights.plan[0]
+    assert isinstance(plan, _cached.CachedPlan) and len(plan._slices) == 4
     held = cached_part(cached)
     # In half the bytes, fewer weights are large: other plans, and still no weight is kept twice.
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -442,9 +443,8 @@ def gpu(space: Any, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
 def to_gpu(model: Any) -> Any:
     """Has the layers say that they are on a GPU; what computes stays where it is."""
     for layer in layers_of(model):
-        before, layer._device = layer._device, GPU
-        layer._plan = None
-        layer._store.moved(before, GPU)
+        layer._device = GPU
+        layer._weights.settle(GPU, layer.dtype)
     return model
 
 
@@ -606,8 +606,8 @@ def test_layers_that_come_later_and_go(gpu: Any) -> None:
     assert len(store.placement(GPU).names) == 4 * 7 + 2 and store.placement(GPU).cached
     # With the last of them goes all that was kept.
     for layer in layers_of(model):
-        layer._device, layer._plan = torch.device("cpu"), None
-        store.moved(GPU, torch.device("cpu"))
+        layer._device = torch.device("cpu")
+        layer._weights.settle(layer._device, layer.dtype)
     assert GPU not in store._devices and not store.cached_bytes(GPU)
     made.clear()
     gc.collect()

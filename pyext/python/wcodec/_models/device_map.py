@@ -139,19 +139,14 @@ def _put(
         settings = store.settings
         if residency != store.residency:
             settings = checked_settings(residency, cache=settings["cache"])
-        old, store = store, Store(store.container, groups, routed=catalogue.routed, **settings)
-        store.fuses = old.fuses
+        store = Store(store.container, groups, routed=catalogue.routed, **settings, fuses=store.fuses)
         store.serve(model)
     for layer in layers:
         marker = layer._buffers[_MARKER]
         layer._buffers[_MARKER] = torch.empty(0, dtype=marker.dtype, device=devices[layer])
-        before = layer._device
-        layer._settle()
         if layer._store is not store:
-            layer._store = store
-            store.register(layer)
-        else:
-            store.moved(before, layer._device)
+            layer._weights.join(store, layer.tensors)
+        layer._settle()
 
 
 def _place_of(name: str, places: Mapping[str, Any]) -> Any:

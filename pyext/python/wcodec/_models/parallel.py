@@ -164,8 +164,7 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
 
     groups = [group for group in map(renamed, store.catalogue.groups) if group]
     routed = {new: use for old, use in store.catalogue.routed.items() for new in renamed([old])}
-    new = Store(made, groups, routed=routed, **store.settings)
-    new.fuses = store.fuses
+    new = Store(made, groups, routed=routed, **store.settings, fuses=store.fuses)
     new.serve(model)
     for layer, parts in layers:
         take(layer, new, parts, [names[_key(store, part)] for part in parts], rank)

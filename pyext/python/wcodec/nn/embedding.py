@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -11,30 +11,15 @@ import torch.nn.functional as F
 from .._core.coding import FileOptions
 from .._core.keywords import keywords
 from .._file.encode import compress_in_memory
-from .._gpu.decoder import GpuDecoder
 from ._layers import ops
 from ._layers.layer import CompressedLayer
 from ._weights import plans
-from ._weights.plans import Plan, has_rows, slices, stacked
+from ._weights.plans import slices, stacked
 from ._weights.store import Store
 from ._weights.workspace import is_capturing, workspace
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-class _Rows(Plan):
-    """The table of an embedding on a GPU, to be decoded by rows."""
-
-    def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
-        self.names = (name,)
-        self.decoder = store.decoder(name, device)
-        # Whether rows can be decoded by themselves; otherwise only the whole table can.
-        self.there = has_rows(store.entry(name))
-        # The kernel that looks up rows whose numbers are on the GPU, if there is one.
-        self.lookup = None
-        if isinstance(self.decoder, GpuDecoder) and self.decoder.no_lookup(name) is None:
-            self.lookup = self.decoder.lookup(name, dtype)
 
 
 class CompressedEmbedding(CompressedLayer):
@@ -176,7 +161,7 @@ class CompressedEmbedding(CompressedLayer):
             raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32")
         if ids.numel() == 0:
             return torch.empty((*ids.shape, width), dtype=self._dtype, device=self._device)
-        rows = self._rows() if self._kind == "cuda" else None
+        rows = self._weights.table() if self._kind == "cuda" else None
         capturing = rows is not None and is_capturing()
         if not capturing:
             # Waits for the GPU.
@@ -206,20 +191,11 @@ class CompressedEmbedding(CompressedLayer):
             return table[place[0]].view((*ids.shape, width))
         return F.embedding(torch.as_tensor(place).to(self._device).view(ids.shape), table)
 
-    def _rows(self) -> _Rows:
-        """The plan that decodes rows on the GPU."""
-        # Another thread may forget it at any moment, as when a copy of the layer changes its dtype.
-        plan = self._plan
-        if plan is None:
-            with self._store.lock:
-                plan = self._plan = (_Rows(self._store, self.tensor, self._device, self._dtype), 0)
-        return cast(_Rows, plan[0])
-
     def _by_slices(self, ids: torch.Tensor) -> torch.Tensor:
         """Decodes the whole table and picks rows, without asking which; rows that are not there come out as NaN."""
         entry = self.entry
         space = workspace(self._device)
-        decoder = self._rows().decoder
+        decoder = self._weights.table().decoder
         out = torch.full((*ids.shape, self._width), float("nan"), dtype=self._dtype, device=self._device)
         with space.lock:
             parts = list(slices(entry, self._dtype))

@@ -297,13 +297,7 @@ class CompressedExperts(CompressedLayer):
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
         """The matrices of :meth:`_decoded` in memory that is shared: valid until another weight is decoded. The caller
         has to keep others from that (:func:`exclusive`)."""
-        names = self._names[index]
-        plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
-        if all(plan is plans[0][0] for plan, _ in plans):
-            found = plans[0][0].apply_all(lambda weights: weights)
-            return self._stacked([found[place] for _, place in plans])
-        # Matrices that are too large to be decoded together come one by one, in tensors of their own.
-        return self._stacked([self._store.decoded(name, self._device, self._dtype) for name in names])
+        return self._stacked(self._weights.together(self._names[index]))
 
     def _stacked(self, weights: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The tensors of an expert, put together to one matrix for each stack."""
@@ -361,12 +355,9 @@ class CompressedExperts(CompressedLayer):
                 raise InputError(f"tensor '{name}' is missing (load the state of these experts)", tensor=name)
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            self._store = Store(
-                store.container, self._names, store.residency, self.tensors, cache=store.settings["cache"]
-            )
-            self._store.fuses = store.fuses
-            self._plan = None
-            self._store.register(self)
+            settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
+            mine = Store(store.container, self._names, store.residency, self.tensors, **settings)
+            self._weights.join(mine, self.tensors)
 
     def _form(self) -> str:
         return f"{len(self._names)} x {', '.join(fmt.shape(tuple(s[1:])) for s in self._stacks.values())}"
@@ -380,9 +371,8 @@ _PRIVATE = (
         "_stacks",
         "_forward",
         "_few",
-        "_store",
+        "_weights",
         "tensor",
-        "_plan",
         "_handle",
         "_dtype",
         "_device",

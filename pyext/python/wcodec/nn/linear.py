@@ -120,7 +120,7 @@ class CompressedLinear(CompressedLayer):
             return ops.linear(*self._checked(input), self._handle, self._here[1])
         # The code below runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
-        plan = self._plan
+        plan = self._weights.plan
         bias = self._parameters["bias"]
         if (
             plan is None
@@ -152,10 +152,10 @@ class CompressedLinear(CompressedLayer):
         return input, bias if bias is None or bias.dtype == dtype else bias.to(dtype)
 
     def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        plan = self._plan if x.dtype is self._dtype else None
+        plan = self._weights.plan if x.dtype is self._dtype else None
         if plan is None:
             self._check_place(x)
-            plan = self._prepared(x.dtype)
+            plan = self._weights.prepared(x.dtype)
         try:
             return plan[0].apply(type(self)._product_of, plan[1], x, bias)
         except RuntimeError:
@@ -167,9 +167,7 @@ class CompressedLinear(CompressedLayer):
         return self._product(*self._checked(input))
 
     def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
-        plan = self._plan if grad.dtype is self._dtype else None
-        if plan is None:
-            plan = self._prepared(grad.dtype)
+        plan = (self._weights.plan if grad.dtype is self._dtype else None) or self._weights.prepared(grad.dtype)
         return plan[0].gradient(lambda g, w: back(g, self._as_factor(w), layout), plan[1], grad)
 
     @staticmethod

@@ -114,7 +114,7 @@ class CompressedModule(CompressedLayer):
         if computing or store.settings["cache"]:
             # Weights that stay decoded are decoded by their plan; so are the matrices of one expert, together. Those
             # that the CPU decodes are valid as long as a reference to them is held.
-            plans = [store.plan(name, device, dtype, cut=False) for name in names]
+            plans = [self._weights.plan_of(name, dtype, device) for name in names]
             if computing:
                 return stacked([plan.apply_all(operator.itemgetter(place)) for plan, place in plans])
         return stacked([store.decoded(name, device, dtype) for name in names])
@@ -179,11 +179,10 @@ class CompressedModule(CompressedLayer):
                 raise InputError(f"tensor '{name}' is missing (load the state of this module)", tensor=name)
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            routed, cache = self._store.catalogue.routed, store.settings["cache"]
-            self._store = Store(store.container, _by_expert(self._held), store.residency, routed, cache=cache)
-            self._store.fuses = store.fuses
-            self._plan = None
-            self._store.register(self)
+            routed = self._store.catalogue.routed
+            settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
+            mine = Store(store.container, _by_expert(self._held), store.residency, routed, **settings)
+            self._weights.join(mine, self.tensors)
 
     def _form(self) -> str:
         shown = ", ".join(f"{key}={fmt.shape(shape)}" for key, shape in self._shapes.items())
@@ -361,9 +360,8 @@ _MINE = (
         "_wholes",
         "_keys",
         "_of",
-        "_store",
+        "_weights",
         "tensor",
-        "_plan",
         "_handle",
         "_dtype",
         "_device",

@@ -95,14 +95,7 @@ class RankExperts(CompressedLayer):
     def _matrices(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Valid until another weight is decoded."""
         first, second = self._names[number]
-        names = (*first, *second)
-        plans = [self._store.plan(name, self._device, self._dtype, cut=False) for name in names]
-        if all(plan is plans[0][0] for plan, _ in plans):
-            found = plans[0][0].apply_all(lambda weights: weights)
-            weights = [found[place] for _, place in plans]
-        else:
-            # Matrices that are too large to be decoded together come one by one, in tensors of their own.
-            weights = [self._store.decoded(name, self._device, self._dtype) for name in names]
+        weights = self._weights.together((*first, *second))
         return stacked(weights[: len(first)]), stacked(weights[len(first) :])
 
     def _form(self) -> str:

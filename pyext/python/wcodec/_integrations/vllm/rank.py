@@ -193,8 +193,7 @@ class Rank:
             container = narrow(container, [_shard(part, shapes[part[0]], name) for part, name in self._names.items()])
         groups = [list(dict.fromkeys(map(self._name, group))) for group in self._groups]
         routed = {self._name(part): share for part, share in self._routed.items()}
-        self._store = Store(container, _once(groups), routed=routed, **self._settings)
-        self._store.fuses = self._fused
+        self._store = Store(container, _once(groups), routed=routed, **self._settings, fuses=self._fused)
         for make in self._makers:
             make()
         # Memory is taken now, so that a lack of it is an error early, and before the engine measures what is free.

@@ -240,7 +240,7 @@ def launches(
     seen: list[tuple[CompressedLinear, Any]] = []
     parts: list[Fused] = []
     for layer in layers:
-        plan = layer._plan or layer._prepared(layer._dtype)
+        plan = layer._weights.plan or layer._weights.prepared()
         seen.append((layer, plan))
         part = plan[0].fused(plan[1])
         bias = layer._parameters["bias"]
@@ -305,7 +305,7 @@ class Ready:
     def _prepare(self) -> Launch | None:
         biases = self._addresses()
         made = launches(self.layers, self._join)
-        found, seen = made if made is not None else (None, [(layer, layer._plan) for layer in self.layers])
+        found, seen = made if made is not None else (None, [(layer, layer._weights.plan) for layer in self.layers])
         self._state = found, seen, biases
         return found
 
@@ -313,6 +313,6 @@ class Ready:
 def _as_they_were(state: _State) -> bool:
     """Whether each layer has the plan that the launch is for."""
     for layer, plan in state[1]:
-        if layer._plan is not plan:
+        if layer._weights.plan is not plan:
             return False
     return True

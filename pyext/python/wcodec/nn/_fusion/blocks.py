@@ -338,7 +338,7 @@ class Block:
 
 def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
     """The product of each layer: views of one product, where the decoded weights lie one below the other."""
-    plans = [layer._plan or layer._prepared(layer._dtype) for layer in layers]
+    plans = [layer._weights.plan or layer._weights.prepared() for layer in layers]
     plan, begin = plans[0]
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
     joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)

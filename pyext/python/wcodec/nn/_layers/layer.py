@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ..._core import format as fmt
 from ..._core.errors import InputError
 from ..._file.container import TensorEntry
-from .._weights.plans import Plan
+from .._weights.of_layer import LayerWeights
 from .._weights.store import Store
 from . import ops
 from .gradients import Frozen, Layout, back
@@ -52,17 +52,31 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         # The initializers of other classes that a layer may be of are not called.
         torch.nn.Module.__init__(self)
         self.tensor = tensor
-        self._store = store
-        self._plan: tuple[Plan, int] | None = None
         # Functions by thread that give the layer's next result instead of the layer.
         self._served: dict[int, Serve] = {}
         # An empty tensor that goes where the layer goes: it says which device and dtype are wanted.
         marker = torch.empty(0, dtype=computing_dtype(dtype), device=device)
         self.register_buffer("_marker", marker, persistent=False)
-        self._handle = ops.register(self, marker.device)
-        self._settle()
         self._expect(store.entry(tensor), shape)
-        store.register(self)
+        self._attach_to(store)
+
+    def _attach_to(self, store: Store) -> None:
+        place = self._marker
+        self._handle = ops.register(self, place.device)
+        self._weights = LayerWeights(
+            store,
+            self.tensors,
+            place.device,
+            place.dtype,
+            cut=self.cut,
+            planned=self.planned,
+            looked_up=self.looked_up,
+        )
+        self._settle()
+
+    @property
+    def _store(self) -> Store:
+        return self._weights.store
 
     # Description
 
@@ -179,15 +193,6 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     # Running
 
-    def _prepared(self, dtype: torch.dtype) -> tuple[Plan, int]:
-        """The plan for that dtype; the layer keeps the one of its own."""
-        # Another thread may have the store forget its plans, and this one must not keep one of them.
-        with self._store.lock:
-            found = self._store.plan(self.tensor, self._device, dtype, self.cut)
-            if dtype == self._dtype:
-                self._plan = found
-            return found
-
     def _rows_of(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Rows of the weight, if they can be decoded without the others."""
         return None
@@ -222,10 +227,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._device: torch.device = marker.device
         self._kind: str = marker.device.type
         self._handle = ops.moved(self._handle, marker.device)
-        self._plan = None
+        self._weights.settle(marker.device, marker.dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before, dtype = self._device, self._dtype
+        before = self._device
         super()._apply(fn, recurse)
         if self._marker.device.type not in ("cpu", "cuda", "meta"):
             where = self._marker.device
@@ -233,8 +238,6 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'")
         computing_dtype(self._marker.dtype)
         self._settle()
-        if (self._device, self._dtype) != (before, dtype):
-            self._store.moved(before, self._device)
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -265,17 +268,13 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     # Copies and files
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state["_plan"] = None
-        state["_served"] = {}
-        state.pop("_handle", None)
-        return state
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_handle", "_weights")}
+        return {**state, "_served": {}, "_store": self._store}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._handle = ops.register(self, self._marker.device)
-        self._settle()
-        self._store.register(self)
+        store: Store = state["_store"]
+        super().__setstate__({k: v for k, v in state.items() if k != "_store"})
+        self._attach_to(store)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -306,9 +305,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             # A layer with other weights has a store of its own: no budget and no cache are divided among such.
             residency = "host" if self._store.residency in ("host", "disk") else "device"
             cache = None if self._store.settings["cache"] is None else 0
-            store = Store.from_bytes(data.cpu().numpy().tobytes(), residency=residency, cache=cache)
-            store.fuses = self._store.fuses
-            self._replace(store)
+            data = data.cpu().numpy().tobytes()
+            self._replace(Store.from_bytes(data, residency=residency, cache=cache, fuses=self._store.fuses))
         except Exception as error:
             error_msgs.append(f"{key}: {error}")
 
@@ -322,8 +320,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._expect(stored[0], mine.shape)
         if _all_contents(store, stored[0]) == _all_contents(self._store, mine):
             return
-        self._store, self.tensor, self._plan = store, stored[0].name, None
-        store.register(self)
+        self.tensor = stored[0].name
+        self._weights.join(store, self.tensors)
 
 
 class _OfLayer:

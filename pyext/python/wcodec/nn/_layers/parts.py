@@ -102,7 +102,7 @@ def _stop(name: str, style: str) -> NoReturn:
 def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[str], rank: Rank) -> None:
     """Gives a layer its parts of a store, where they have these names."""
     entries = [layer._store.entry(part.tensor) for part in parts]
-    layer._store, layer.tensor, layer._plan = store, names[0], None
+    layer.tensor = names[0]
     if any(part.shape(entry.shape) != entry.shape for part, entry in zip(parts, entries, strict=True)):
         layer._part = (rank.number, rank.of)
     if isinstance(layer, CompressedExperts):
@@ -124,7 +124,7 @@ def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[s
         assert isinstance(layer, CompressedLinear)
         shape = store.entry(names[0]).shape
         layer._here = (shape[0], shape[1]) if isinstance(layer, CompressedConv1D) else (shape[1], shape[0])
-    store.register(layer)
+    layer._weights.join(store, layer.tensors)
 
 
 __all__ = ["Rank", "part_of", "parts_of_experts", "shards", "take"]

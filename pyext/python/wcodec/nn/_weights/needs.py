@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ... import _native
 from ..._gpu import decoder
 from .catalogue import Catalogue
+from .of_layer import LayerWeights
 from .placement import (
     Placement,
     Settings,
@@ -27,11 +27,11 @@ from .plans import ALIGN, decoded_bytes, is_sliced, slices
 class Needs:
     """Tensors, dtypes and units of the layers that are on a device now."""
 
-    def __init__(self, catalogue: Catalogue, device: torch.device, layers: Sequence[Any]) -> None:
+    def __init__(self, catalogue: Catalogue, device: torch.device, users: Sequence[LayerWeights]) -> None:
         self._catalogue, self._device = catalogue, device
-        self._names = catalogue.together(name for layer in layers for name in layer.tensors)
-        self.dtypes = self._dtypes(layers)
-        self.units = self._units(layers)
+        self._names = catalogue.together(name for user in users for name in user.tensors)
+        self.dtypes = self._dtypes(users)
+        self.units = self._units(users)
 
     def placement(
         self,
@@ -119,21 +119,21 @@ class Needs:
 
         return takes
 
-    def _dtypes(self, layers: Sequence[Any]) -> dict[str, torch.dtype]:
+    def _dtypes(self, users: Sequence[LayerWeights]) -> dict[str, torch.dtype]:
         """The dtype that each stored tensor is decoded to, the widest of those wanted."""
-        ordered = sorted(layers, key=lambda layer: layer.dtype.itemsize)
+        ordered = sorted(users, key=lambda user: user.dtype.itemsize)
         found = dict.fromkeys(self._names, ordered[-1].dtype if ordered else torch.float32)
-        for layer in ordered:
-            found.update((self._catalogue.entry(name).name, layer.dtype) for name in layer.tensors)
+        for user in ordered:
+            found.update((self._catalogue.entry(name).name, user.dtype) for name in user.tensors)
         return found
 
-    def _units(self, layers: Sequence[Any]) -> list[Unit]:
+    def _units(self, users: Sequence[LayerWeights]) -> list[Unit]:
         """The units that the layers need, in the order of the model, each stored tensor once."""
         entry = self._catalogue.entry
         # Embeddings stay on the device: their rows are needed at once, and at random.
-        looked_up = {entry(n).name for layer in layers if layer.looked_up for n in layer.tensors}
+        looked_up = {entry(n).name for user in users if user.looked_up for n in user.tensors}
         # A head that is tied to an embedding is in both sets.
-        self._multiplied = {entry(n).name for layer in layers if not layer.looked_up for n in layer.tensors}
+        self._multiplied = {entry(n).name for user in users if not user.looked_up for n in user.tensors}
         wanted = self._names
         held = self._catalogue.held(wanted)
         left = dict.fromkeys(wanted)

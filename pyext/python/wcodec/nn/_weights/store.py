@@ -18,6 +18,7 @@ from .cached import CachedPlan, decode_apart
 from .catalogue import Catalogue
 from .chain import Chain
 from .needs import Needs
+from .of_layer import LayerWeights
 from .on_device import OnDevice
 from .placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
 from .plans import CpuPlan, Plan
@@ -42,6 +43,7 @@ class Store:
     :param others: bytes of the model's weights that are not compressed, where :meth:`serve` is not told of the model.
     :param ram_budget: for ``auto``, bytes of the host's memory that compressed weights may take; what is free, if left
         out. The rest is read from disk.
+    :param fuses: whether GPUs multiply a few tokens with weights that stay compressed.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Store:
         cache: int | str | None = 0,
         others: int = 0,
         ram_budget: int | str | None = None,
+        fuses: bool = False,
     ) -> None:
         self.container = container
         self.catalogue = Catalogue(container, groups, routed)
@@ -61,15 +64,14 @@ class Store:
         if container.path is None:
             refuse_disk(self.settings)
         self.lock = threading.RLock()
-        # Whether GPUs multiply a few tokens with weights that stay compressed.
-        self.fuses = False
+        self.fuses = fuses
         # The bytes of weights that stay decoded on a CPU by themselves, beyond which memory was short.
         self._most: int | None = None
         self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
         # Changed under the lock only. Readers without it find the state that is there, or none.
         self._devices: dict[torch.device, OnDevice] = {}
-        # Layers by identity: modules compare that way, and a layer that is gone keeps nothing on a GPU.
-        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Weakly, so that a layer that is gone keeps nothing on a GPU.
+        self._users: weakref.WeakSet[LayerWeights] = weakref.WeakSet()
 
     @classmethod
     def from_bytes(cls, data: bytes, *arguments: Any, **settings: Any) -> Store:
@@ -104,13 +106,18 @@ class Store:
 
     # Layers that use it
 
-    def register(self, layer: Any) -> None:
+    def register(self, user: LayerWeights) -> None:
         """Takes note of a layer that decodes from here."""
         with self.lock:
-            self._users.add(layer)
-            placed = self._placed(layer.device)
-            if placed is not None and any(self.entry(name).name not in placed.names for name in layer.tensors):
-                self._unsettle(layer.device)
+            self._users.add(user)
+            placed = self._placed(user.device)
+            if placed is not None and any(self.entry(name).name not in placed.names for name in user.tensors):
+                self._unsettle(user.device)
+
+    def leave(self, user: LayerWeights) -> None:
+        """Takes note that a layer decodes from elsewhere."""
+        with self.lock:
+            self._users.discard(user)
 
     def serve(self, model: torch.nn.Module) -> None:
         """Takes note of the model whose other weights take memory, too."""
@@ -124,8 +131,8 @@ class Store:
             self.fuses = fuses
             for device, here in self._devices.items():
                 here.plans.clear()
-                for layer in self._layers_on(device):
-                    layer._plan = None
+                for user in self._users_on(device):
+                    user.forget()
                 if device.type == "cuda":
                     # Plans that multiply with what is compressed take none before they decode.
                     workspace(device).release()
@@ -134,7 +141,7 @@ class Store:
         """A layer went to another device or dtype: lets go of what was kept where it was, if nobody is there any more
         or if it was chosen for sizes that are no longer so."""
         with self.lock:
-            if not self._layers_on(before):
+            if not self._users_on(before):
                 self._forget(before)
             for device in {before, after}:
                 self._unsettle(device)
@@ -182,15 +189,14 @@ class Store:
         gone = self._devices.pop(device, None)
         if gone is not None:
             gone.forget()
-        for layer in self._layers_on(device):
-            layer._plan = None
+        for user in self._users_on(device):
+            user.forget()
 
-    def _layers_on(self, device: torch.device) -> list[Any]:
-        # A layer that took other weights has another store.
-        return [layer for layer in self._users if layer.device == device and layer._store is self]
+    def _users_on(self, device: torch.device) -> list[LayerWeights]:
+        return [user for user in self._users if user.device == device]
 
     def _needs(self, device: torch.device) -> Needs:
-        return Needs(self.catalogue, device, self._layers_on(device))
+        return Needs(self.catalogue, device, self._users_on(device))
 
     def _on(self, device: torch.device) -> OnDevice:
         """The state kept for a device; the caller holds the lock."""
@@ -291,14 +297,14 @@ class Store:
         if not here.reads_ahead or here.foreseen:
             return
         here.foreseen = True
-        wanted: dict[str, Any] = {}
-        for layer in self._layers_on(device):
-            if layer.planned and not layer.looked_up:
-                wanted.update((self.entry(n).name, layer) for n in layer.tensors if n not in self.catalogue.routed)
+        wanted: dict[str, LayerWeights] = {}
+        for user in self._users_on(device):
+            if user.planned and not user.looked_up:
+                wanted.update((self.entry(n).name, user) for n in user.tensors if n not in self.catalogue.routed)
         for name in self.catalogue.in_order(wanted):
-            layer = wanted[name]
-            if (name, layer.dtype) not in here.plans:
-                here.new_plan(self, name, layer.dtype, layer.cut, cached)
+            user = wanted[name]
+            if (name, user.dtype) not in here.plans:
+                here.new_plan(self, name, user.dtype, user.cut, cached)
 
     def decoder(self, name: str, device: torch.device) -> Any:
         """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
@@ -313,7 +319,7 @@ class Store:
 
     def _names_on(self, device: torch.device) -> list[str]:
         """Stored tensors of the layers on a device, with all that is decoded with them."""
-        return self.catalogue.together(name for layer in self._layers_on(device) for name in layer.tensors)
+        return self.catalogue.together(name for user in self._users_on(device) for name in user.tensors)
 
     def chain(self, device: torch.device, names: Sequence[str]) -> Chain:
         """The order in which a device's batches are used. Only those that are streamed are fetched ahead, and no
@@ -343,22 +349,22 @@ class Store:
         """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
         if self.settings["vram_budget"] is not None or self.settings["ram_budget"] is not None:
             with self.lock:
-                devices = {layer.device for layer in self._users if layer.device.type in ("cuda", "cpu")}
+                devices = {user.device for user in self._users if user.device.type in ("cuda", "cpu")}
             for device in devices:
                 self.placement(device)
 
     def prepare(self) -> None:
         """Makes the decoders and plans of every layer that is on a GPU, so that what is missing is said early, and
         decodes what stays decoded."""
-        users: dict[str, set[tuple[torch.device, torch.dtype, bool]]] = {}
+        wanted: dict[str, set[tuple[torch.device, torch.dtype, bool]]] = {}
         with self.lock:
-            layers = list(self._users)
-        for layer in layers:
-            if layer.device.type == "cuda" and layer.planned and not layer.looked_up:
-                for name in layer.tensors:
-                    users.setdefault(self.entry(name).name, set()).add((layer.device, layer.dtype, layer.cut))
-        for name in self.catalogue.in_order(users):
-            for device, dtype, cut in users[name]:
+            users = list(self._users)
+        for user in users:
+            if user.device.type == "cuda" and user.planned and not user.looked_up:
+                for name in user.tensors:
+                    wanted.setdefault(self.entry(name).name, set()).add((user.device, user.dtype, user.cut))
+        for name in self.catalogue.in_order(wanted):
+            for device, dtype, cut in wanted[name]:
                 plan, _ = self.plan(name, device, dtype, cut)
                 if isinstance(plan, CachedPlan):
                     plan.weights()
@@ -431,11 +437,6 @@ class Store:
         # The copy is in memory.
         residency = "host" if settings["residency"] == "disk" else settings["residency"]
         kept = residency, catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
-        arguments = self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"]
-        return _restored, (self.fuses, *arguments)
-
-
-def _restored(fuses: bool, *arguments: Any) -> Store:
-    store = Store.from_bytes(*arguments)
-    store.fuses = fuses
-    return store
+        return Store.from_bytes, (
+            self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"], self.fuses
+        )  # fmt: skip

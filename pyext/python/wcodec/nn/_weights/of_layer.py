@@ -1,0 +1,106 @@
+"""A layer's weights, as the layer and its store both know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from .plans import Plan, has_rows
+
+if TYPE_CHECKING:
+    from .store import Store
+
+
+class LayerWeights:
+    """The tensors of a store that a layer needs, the device and dtype that it needs them in, and the plan for these.
+
+    A layer makes one, and says where it goes. The store has those of all layers that live, decides by them what is kept
+    where, and takes plans back that are no longer right; of layers themselves it knows nothing.
+
+    :param tensors: their names, the layer's own first.
+    :param cut: as in :meth:`Store.plan`.
+    :param planned: whether they are decoded with others of their block, ahead of their turn.
+    :param looked_up: whether rows are looked up in them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tensors: tuple[str, ...],
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        cut: bool,
+        planned: bool,
+        looked_up: bool,
+    ) -> None:
+        self.store, self.tensors, self.device, self.dtype = store, tensors, device, dtype
+        self.cut, self.planned, self.looked_up = cut, planned, looked_up
+        # None until a plan is wanted, and again when the store takes it back.
+        self.plan: tuple[Plan, int] | None = None
+        self._table: TableRows | None = None
+        store.register(self)
+
+    def settle(self, device: torch.device, dtype: torch.dtype) -> None:
+        """The layer is on that device now, and computes in that dtype."""
+        before = self.device, self.dtype
+        self.device, self.dtype = device, dtype
+        self.forget()
+        if before != (device, dtype):
+            self.store.moved(before[0], device)
+
+    def join(self, store: Store, tensors: tuple[str, ...]) -> None:
+        """Has the layer's tensors be these, of another store."""
+        self.store.leave(self)
+        self.store, self.tensors = store, tensors
+        self.forget()
+        store.register(self)
+
+    def forget(self) -> None:
+        """Takes the plans back."""
+        self.plan = self._table = None
+
+    def prepared(self, dtype: torch.dtype | None = None) -> tuple[Plan, int]:
+        """The plan for a dtype and the layer's place in it; that for the layer's own dtype is kept."""
+        # Another thread may have the store take plans back, and this one must not keep one of them.
+        with self.store.lock:
+            found = self.plan_of(self.tensors[0], dtype or self.dtype)
+            if dtype is None or dtype == self.dtype:
+                self.plan = found
+            return found
+
+    def plan_of(self, name: str, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Plan, int]:
+        """The plan that decodes one of the tensors, and its place in it."""
+        return self.store.plan(name, device or self.device, dtype, self.cut)
+
+    def together(self, names: Sequence[str]) -> list[torch.Tensor]:
+        """Decoded tensors of the layer; where one plan decodes all of them, in memory that is shared: valid until
+        another weight is decoded. The caller keeps others from that."""
+        plans = [self.plan_of(name, self.dtype) for name in names]
+        if all(plan is plans[0][0] for plan, _ in plans):
+            found = plans[0][0].apply_all(lambda weights: weights)
+            return [found[place] for _, place in plans]
+        # Matrices that are too large to be decoded together come one by one, in tensors of their own.
+        return [self.store.decoded(name, self.device, self.dtype) for name in names]
+
+    def table(self) -> TableRows:
+        """The way to rows of the table on a GPU."""
+        # Another thread may take it back at any moment, as when a copy of the layer changes its dtype.
+        found = self._table
+        if found is None:
+            with self.store.lock:
+                found = self._table = TableRows(self.store, self.tensors[0], self.device, self.dtype)
+        return found
+
+
+class TableRows:
+    """The table of an embedding on a GPU, to be decoded by rows."""
+
+    def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
+        self.decoder = store.decoder(name, device)
+        # Whether rows can be decoded by themselves; otherwise only the whole table can.
+        self.there = has_rows(store.entry(name))
+        # The kernel that looks up rows whose numbers are on the GPU, if there is one.
+        self.lookup = self.decoder.lookup(name, dtype) if self.decoder.no_lookup(name) is None else None
