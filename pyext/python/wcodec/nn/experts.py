@@ -16,7 +16,7 @@ from .._core import format as fmt
 from .._core.errors import InputError
 from .._gpu.decoder import ProductBatch
 from ._layers.gradients import Layout, Through, any_wanted, back
-from ._layers.layer import CompressedLayer, contents
+from ._layers.layer import CompressedLayer
 from ._layers.routed import Routed, routed
 from ._weights.plans import stacked
 from ._weights.store import Store
@@ -350,35 +350,15 @@ class CompressedExperts(CompressedLayer):
         return super().__getattr__(name)
 
     def _replace(self, store: Store) -> None:
-        for name in self.tensors:
-            if name not in store.container:
-                raise InputError(f"tensor '{name}' is missing (load the state of these experts)", tensor=name)
-        self._expect_all(store)
-        if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
-            mine = Store(store.container, self._names, store.residency, self.tensors, **settings)
-            self._weights.join(mine, self.tensors)
+        self._replace_all(store, self._names, self.tensors, "these experts")
 
     def _form(self) -> str:
         return f"{len(self._names)} x {', '.join(fmt.shape(tuple(s[1:])) for s in self._stacks.values())}"
 
 
 _PRIVATE = (
-    *(
-        "_names",
-        "_parts",
-        "_of",
-        "_stacks",
-        "_forward",
-        "_few",
-        "_weights",
-        "tensor",
-        "_handle",
-        "_dtype",
-        "_device",
-        "_kind",
-    ),
-    *("training",),
+    *("_names", "_parts", "_of", "_stacks", "_forward", "_few", "_weights", "tensor", "_handle", "_dtype", "_device"),
+    *("_kind", "training"),
 )
 
 

@@ -15,7 +15,7 @@ from .._core.classes import derived
 from .._core.errors import InputError
 from ._layers import ops
 from ._layers.gradients import Frozen
-from ._layers.layer import CompressedLayer, FrozenMatrix, contents
+from ._layers.layer import CompressedLayer, FrozenMatrix
 from ._layers.weight import CompressedWeight, Source
 from ._weights.plans import has_rows, stacked
 from ._weights.store import Store
@@ -174,15 +174,7 @@ class CompressedModule(CompressedLayer):
                     )
 
     def _replace(self, store: Store) -> None:
-        for name in self.tensors:
-            if name not in store.container:
-                raise InputError(f"tensor '{name}' is missing (load the state of this module)", tensor=name)
-        self._expect_all(store)
-        if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
-            routed = self._store.catalogue.routed
-            settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
-            mine = Store(store.container, _by_expert(self._held), store.residency, routed, **settings)
-            self._weights.join(mine, self.tensors)
+        self._replace_all(store, _by_expert(self._held), self._store.catalogue.routed, "this module")
 
     def _form(self) -> str:
         shown = ", ".join(f"{key}={fmt.shape(shape)}" for key, shape in self._shapes.items())
@@ -208,11 +200,12 @@ class CompressedTable(CompressedModule):
         return finder._look_up(ids)
 
 
-class _OfModule:
+class _OfModule(Source):
     """The values of a module's parameter, or of one matrix of it; as the module was when it was read."""
 
     def __init__(self, module: CompressedModule, key: str, index: int | None = None) -> None:
-        self._module, self._key, self._index = module, key, index
+        self.layer = self._module = module
+        self._key, self._index = key, index
         self._store, self._device, self._dtype = module._store, module._device, module._dtype
 
     def same_as(self, layer: CompressedLayer) -> bool:
@@ -255,21 +248,14 @@ class _OfModule:
         one = len(shape) == 2 if self._index is None else len(shape) == 3
         return FrozenMatrix(self._module, self.value) if one else None
 
-    @property
-    def layer(self) -> CompressedModule:
-        return self._module
 
-
-class _Below:
+class _Below(Source):
     """The values of a matrix that is viewed as a stack of matrices of so many rows; or of one of these."""
 
     def __init__(self, of: _OfModule, rows: int, index: int | None = None) -> None:
         self._of, self._rows, self._index = of, rows, index
-        self._module, self._store = of._module, of._store
-
-    def same_as(self, layer: CompressedLayer) -> bool:
-        """Whether this is a weight of that module."""
-        return False
+        self.layer = self._module = of._module
+        self._store = of._store
 
     def value(self) -> torch.Tensor:
         of = self._of
@@ -287,24 +273,14 @@ class _Below:
         _remember(found, self)
         return found
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
-        return None
-
     def part(self, index: int) -> CompressedWeight | None:
         if self._index is not None:
             return None
         shape = (self._rows, self._module._shapes[self._of._key][1])
         return CompressedWeight(_Below(self._of, self._rows, index), shape, self._of._dtype, self._of._device)
 
-    def cut(self, count: int) -> None:
-        return None
-
     def frozen(self) -> Frozen | None:
         return None if self._index is None else FrozenMatrix(self._module, self.value)
-
-    @property
-    def layer(self) -> CompressedModule:
-        return self._module
 
 
 def _by_expert(held: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
@@ -353,21 +329,8 @@ def _found(kept: Any) -> torch.Tensor:
 
 
 _MINE = (
-    *(
-        "_held",
-        "_shapes",
-        "_order",
-        "_wholes",
-        "_keys",
-        "_of",
-        "_weights",
-        "tensor",
-        "_handle",
-        "_dtype",
-        "_device",
-        "_kind",
-    ),
-    *("_served", "_part", "training", "_bare", "_finder"),
+    *("_held", "_shapes", "_order", "_wholes", "_keys", "_of", "_weights", "tensor", "_handle", "_dtype", "_device"),
+    *("_kind", "_served", "_part", "training", "_bare", "_finder"),
 )
 
 

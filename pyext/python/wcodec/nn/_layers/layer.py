@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from .._weights.store import Store
 from . import ops
 from .gradients import Frozen, Layout, back
 from .served import Serve
-from .weight import CompressedWeight
+from .weight import CompressedWeight, Source
 
 # The key of a layer's compressed weight in a state dict, behind the layer's name.
 STATE_KEY = "wcodec"
@@ -61,18 +61,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self._attach_to(store)
 
     def _attach_to(self, store: Store) -> None:
-        place = self._marker
-        self._handle = ops.register(self, place.device)
-        self._weights = LayerWeights(
-            store,
-            self.tensors,
-            place.device,
-            place.dtype,
-            cut=self.cut,
-            planned=self.planned,
-            looked_up=self.looked_up,
-        )
-        self._settle()
+        self._read_marker()
+        self._handle = ops.register(self, self._device)
+        kind = {"cut": self.cut, "planned": self.planned, "looked_up": self.looked_up}
+        self._weights = LayerWeights(store, self.tensors, self._device, self._dtype, **kind)
 
     @property
     def _store(self) -> Store:
@@ -221,13 +213,16 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             "its weight was replaced between the forward and the backward pass", "load weights before or after both"
         )
 
-    def _settle(self) -> None:
+    def _read_marker(self) -> None:
         marker = self._marker
         self._dtype: torch.dtype = marker.dtype
         self._device: torch.device = marker.device
         self._kind: str = marker.device.type
-        self._handle = ops.moved(self._handle, marker.device)
-        self._weights.settle(marker.device, marker.dtype)
+
+    def _settle(self) -> None:
+        self._read_marker()
+        self._handle = ops.moved(self._handle, self._device)
+        self._weights.settle(self._device, self._dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self._device
@@ -323,12 +318,27 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         self.tensor = stored[0].name
         self._weights.join(store, self.tensors)
 
+    def _replace_all(
+        self, store: Store, groups: Sequence[Sequence[str]], routed: Iterable[str] | Mapping[str, float], what: str
+    ) -> None:
+        """As :meth:`_replace`, for a layer of several tensors, which the other container has under the same names."""
+        for name in self.tensors:
+            if name not in store.container:
+                raise InputError(f"tensor '{name}' is missing (load the state of {what})", tensor=name)
+        self._expect_all(store)
+        if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
+            settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
+            self._weights.join(Store(store.container, groups, store.residency, routed, **settings), self.tensors)
 
-class _OfLayer:
+    def _expect_all(self, store: Store) -> None:
+        raise NotImplementedError
+
+
+class _OfLayer(Source):
     """The values of a :class:`CompressedWeight` of a layer; as the layer was when it was read."""
 
     def __init__(self, layer: CompressedLayer) -> None:
-        self._layer, self._store, self._tensor = layer, layer._store, layer.tensor
+        self.layer, self._store, self._tensor = layer, layer._store, layer.tensor
         self._device, self._dtype = layer._device, layer._dtype
 
     def same_as(self, layer: CompressedLayer) -> bool:
@@ -339,23 +349,13 @@ class _OfLayer:
         return self._store.decoded(self._tensor, self._device, self._dtype)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
-        layer = self._layer
+        layer: CompressedLayer = self.layer
         if layer._store is not self._store or (layer._device, layer._dtype) != (self._device, self._dtype):
             return None
         return layer._rows_of(ids)
 
-    def part(self, index: int) -> CompressedWeight | None:
-        return None
-
-    def cut(self, count: int) -> None:
-        return None
-
     def frozen(self) -> Frozen:
-        return FrozenMatrix(self._layer, self.value)
-
-    @property
-    def layer(self) -> CompressedLayer:
-        return self._layer
+        return FrozenMatrix(self.layer, self.value)
 
 
 class FrozenMatrix:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -27,33 +27,38 @@ _OF_MEMORY = {
 }
 
 
-class Source(Protocol):
+class Source:
     """Knows where the values of a compressed weight are."""
+
+    layer: Any = None
+    """The compressed layer whose weight it is; none where that is not known."""
 
     def value(self) -> torch.Tensor:
         """All of them, in a tensor of their own."""
+        raise NotImplementedError
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
         """The rows of these ids, if they can be had without the others."""
+        return None
 
     def part(self, index: int) -> CompressedWeight | None:
         """A weight for one matrix of a stack, if this is a stack of matrices that are compressed one by one."""
+        return None
 
     def cut(self, count: int) -> Source | None:
         """A matrix as a stack of so many that lie one below the other, if these can be decoded one by one."""
+        return None
 
     def frozen(self) -> Frozen | None:
         """An object that multiplies with the weight where gradients pass through, without keeping it decoded."""
+        return None
 
     def same_as(self, layer: Any) -> bool:
         """Whether this is the weight of that layer."""
-
-    @property
-    def layer(self) -> Any:
-        """The compressed layer whose weight it is; none where that is not known."""
+        return False
 
 
-class _Given:
+class _Given(Source):
     """Values that are decoded already, as the compiler has them."""
 
     def __init__(self, value: torch.Tensor) -> None:
@@ -61,25 +66,6 @@ class _Given:
 
     def value(self) -> torch.Tensor:
         return self._value
-
-    def rows(self, ids: torch.Tensor) -> None:
-        return None
-
-    def part(self, index: int) -> None:
-        return None
-
-    def cut(self, count: int) -> None:
-        return None
-
-    def frozen(self) -> None:
-        return None
-
-    def same_as(self, layer: Any) -> bool:
-        return False
-
-    @property
-    def layer(self) -> None:
-        return None
 
 
 class CompressedWeight(torch.Tensor):  # type: ignore[misc]
