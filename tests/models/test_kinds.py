@@ -226,6 +226,6 @@ def test_an_adapter_in_the_folder_is_applied(adapted: Path, tmp_path: Path, monk
     # One file has no place for it.
     with pytest.raises(wcodec.InputError, match="an adapter .* beside the model, which one file"):
         wcodec.compress(adapted, tmp_path / "one.wcodec", progress=False)
-    monkeypatch.setattr("wcodec._models.adapter._has_peft", lambda: False)
+    monkeypatch.setattr("wcodec._models.finish._has_peft", lambda: False)
     with pytest.raises(wcodec.UnsupportedError, match="peft is not installed"):
         wcodec.load_model(out)

@@ -14,27 +14,28 @@ from .._calibrate import amount
 from .._calibrate.statistics import Statistics
 from .._core.coding import REPOSITORY
 from .._core.errors import FileMissingError, InputError
-from .._core.foreign import by_transformers, config_of, read_json
+from .._core.foreign import config_of, read_json
 from .._core.option_table import PURPOSES
 from .._core.options import coder_for, exactly, is_statistics_file, patterns
 from .._core.reports import CompressionReport
 from .._file import folder_kinds
 from .._file.gguf import is_gguf
-from .._models import beside, card, load
+from .._models import beside, card
 from .._models import hub as _hub
 from .._models.checkpoint import Checkpoint, Lazy, Part
+from .._models.choose import nothing_to_compress
 from .._models.find import Candidate, find
 from .._models.folder import WEIGHTS
 from .._models.gguf import GgufModel
-from .._models.names import Match, check, match
+from .._models.names import Match, matched
 from .._models.plain import as_ever
 from .._models.put_folder import folder_exists, new_folder
 from .._models.reads import layer_reads, tensor, whole
 from .._models.remote import RemoteCheckpoint
-from .._models.replace import nothing_to_compress
 from .._models.save import CONFIG, FILE
+from .._models.skeleton import skeleton
+from .._models.source import computing_dtype_of
 from .._models.stored import as_stored, forget_quantization, is_exact
-from .._models.ties import settle
 from .models import calibrated
 
 Compress = Callable[..., CompressionReport]
@@ -137,8 +138,7 @@ def _fill(
     trusted = bool(options.get("trust_remote_code"))
     config = config_of(source, trust_remote_code=trusted)
     with as_ever():
-        with by_transformers(source, "makes no model of its config"):
-            model = load.skeleton(config, load.computing_dtype_of(config, source), trusted)
+        model = skeleton(config, computing_dtype_of(config, source), source, trusted)
         if isinstance(weights_of, GgufModel):
             checkpoint: Checkpoint = weights_of.checkpoint(model)
             if options.get("calibrate") is not None:
@@ -149,10 +149,7 @@ def _fill(
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
         else:
             checkpoint = weights_of
-        found = match(model, checkpoint, checkpoint.shape)
-        matched = set(found.whole.values())
-        settle(model, found, checkpoint.same)
-        check(model, found, checkpoint.shape, str(checkpoint.path))
+        found = matched(model, checkpoint)
         candidates, skipped = find(model, [], [], True)
     candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
     kept = [c for c in candidates if _is_wanted(found, c, wanted)]
@@ -162,8 +159,7 @@ def _fill(
     encoded.update(_unused(found, checkpoint, wanted))
     transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
     # Tensors that are tied to an equal one are stored once.
-    twice = matched - set(found.whole.values())
-    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in twice}
+    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in found.twice}
     parts = {**encoded, **rest}
     options = {**options, "transpose": transpose, "exclude": [exactly(name) for name in rest]}
     as_they_are = all(part.keys == (name,) and part.index is None for name, part in parts.items())

@@ -19,6 +19,7 @@ from .._file.container import Container
 from .._models import load, replace
 from .._models.hub import Options
 from .._models.original import original_model
+from .._models.request import Request, Wanted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -112,12 +113,13 @@ def load_model(
     """
     encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
                 "optimize": None if optimize == "speed" else optimize, "coder": coder, **options}  # fmt: skip
-    return load.load(
-        path, device, residency, dtype, vram_budget=vram_budget, ram_budget=ram_budget, cache=cache, fused=fused,
-        encoding=encoding, include=include, exclude=exclude, embeddings=embeddings, trusted=trusted,
-        trust_remote_code=trust_remote_code, progress=progress, calibrated=calibrated, encode=compress_in_memory,
+    request = Request(
+        path=path, device=device, dtype=dtype, encoding=encoding, include=include, exclude=exclude,
+        embeddings=embeddings, residency=residency, vram_budget=vram_budget, ram_budget=ram_budget, cache=cache,
+        fused=fused, trusted=trusted, trust_remote_code=trust_remote_code, progress=progress,
         hub=Options(revision, subfolder, token, cache_dir, local_files_only, force_download),
     )  # fmt: skip
+    return load.load(request, calibrated, compress_in_memory)
 
 
 def calibrated(
@@ -221,7 +223,8 @@ def compress_(
     def encode(weights: dict[str, Any], transpose: list[str]) -> Container:
         return compress_in_memory(weights, transpose=transpose, progress=progress, **encoding)
 
-    return replace.compress(
-        model, include, exclude, embeddings=embeddings, residency=residency, vram_budget=vram_budget,
-        ram_budget=ram_budget, cache=cache, fused=fused, encode=encode,
+    wanted = Wanted(
+        include=include, exclude=exclude, embeddings=embeddings, residency=residency, vram_budget=vram_budget,
+        ram_budget=ram_budget, cache=cache, fused=fused,
     )  # fmt: skip
+    return replace.compress(model, wanted, encode)

@@ -20,8 +20,8 @@ from .._gpu import devices
 from .._gpu import torch as _torch
 from .._measure import loading
 from .._models import running
+from .._models.choose import need_weights, nothing_to_compress
 from .._models.find import find
-from .._models.replace import _need_weights, nothing_to_compress
 from . import factor, hooks, moments
 from . import text as _text
 from .amount import windows_and_length
@@ -99,7 +99,7 @@ def collect_statistics(
     windows, length = windows_and_length(model, windows, length, tokens, runs_on)
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
-    _need_weights(candidates)
+    need_weights(candidates)
     found = layout(model)
     if not found.products:
         raise nothing_to_compress(type(model).__name__, model, skipped)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Collection, Iterable
-from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,21 @@ import torch
 from .._api.models import calibrated
 from .._calibrate.encoding import compress_in_memory
 from .._core.errors import InputError
-from .._core.options import patterns
 from .._file.container import Container, TensorEntry
-from .._models import load
-from .._models import stored as _stored
-from .._models.checkpoint import Checkpoint, Stored
+from .._models.checkpoint import Checkpoint, Lazy, Stored
+from .._models.choose import Selection, of_checkpoint, of_container
 from .._models.device_map import check_map, single, weigh
-from .._models.find import Candidate, find, groups, routed
+from .._models.find import find
 from .._models.hub import container_beside
-from .._models.names import Match, check, match
+from .._models.names import Match, check, matched
 from .._models.plain import Filling, as_ever
-from .._models.precision import keep_float32
-from .._models.replace import replace
-from .._models.ties import settle
+from .._models.request import Wanted
+from .._models.skeleton import keep_float32
+from .._models.stored import check_all_taken
+from .._models.wrap import wrap
 from ..nn import CompressedLayer
 from ..nn._layers.layer import computing_dtype
-from ..nn._weights.placement import checked_settings, refuse_disk
-from ..nn._weights.store import Store
+from ..nn._weights.placement import refuse_disk
 from . import from_pretrained
 
 _ADVICE = "put the config.json and the .wcodec file of one model together"
@@ -51,19 +48,16 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         rest = None if is_whole else Checkpoint(_source(files), rest=True, files=files)
         stored = Stored(container, rest)
         keep_float32(model, dtype)
-        found = match(model, stored, stored.shape)
-        settle(model, found, stored.same)
+        found = matched(model, stored, whole=False)
         _check_stored_shapes(model, found, stored, path)
-        candidates = load.stored_candidates(model, found, container)
-        plain = [] if rest is not None else _left_to_transformers(found, candidates, stored)
+        selection = of_container(model, found, container)
+        plain = [] if rest is not None else _left_to_transformers(found, selection, stored)
         _check_extra(model, found, stored.decoded, set(plain), path)
-        settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
-        store = Store(container, groups(candidates), routed=routed(model, candidates), **settings)
-        store.fuses = config.fused
+        settings = Wanted.of(config).settings()
         # The filling is set up before compressed layers are there, whose weights are no parameters.
         complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
         Filling(model, found, stored.__getitem__, complete, str(path))
-        replace(model, candidates, store, device=device)
+        wrap(model, selection, container, settings, config.fused, device=device)
     if rest is None:
         tensors = (*model.named_parameters(), *model.named_buffers())
         dtypes = {found.whole[name]: tensor.dtype for name, tensor in tensors if name in found.whole}
@@ -77,12 +71,12 @@ def _source(files: list[Any]) -> Path:
     return Path(files[0]) if len(files) == 1 else Path(files[0]).parent
 
 
-def _left_to_transformers(found: Match, candidates: list[Candidate], stored: Stored) -> list[str]:
+def _left_to_transformers(found: Match, selection: Selection, stored: Stored) -> list[str]:
     """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. Tensors of
     layers are ours, and so are those that make up a parameter together."""
-    taken = {key for c in candidates for one in c.tensors for key in one}
+    taken = {key for c in selection.layers for one in c.tensors for key in one}
     taken.update(key for name in (*found.experts, *found.made) for key in found.keys(name))
-    entries = ((key, stored.container[key]) for key in stored.decoded if not stored.decoded.has_scales(key))
+    entries = ((key, stored.container[key]) for key in stored.decoded if not stored.has_scales(key))
     return [key for key, entry in entries if key not in taken and _as_it_is(entry)]
 
 
@@ -127,9 +121,9 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     tensor by tensor, so that no more of them is in memory than is being encoded."""
     files = [Path(file) for file in options.get("checkpoint_files") or []]
     if not files or any(file.suffix != ".safetensors" for file in files):
-        found = files[0].name if files else "no file"
+        name = files[0].name if files else "no file"
         raise InputError(
-            f"weights are compressed from .safetensors files, and these are in {found} (save the model with "
+            f"weights are compressed from .safetensors files, and these are in {name} (save the model with "
             "safe_serialization first, or load it and call wcodec.compress_)"
         )
     device, dtype = _place(model, options)
@@ -137,24 +131,29 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         # A repository's files are links to where the Hub's cache has them, named as they should be.
         checkpoint = Checkpoint(_source(files), files=files)
         keep_float32(model, dtype)
-        names = match(model, checkpoint, checkpoint.shape)
-        settle(model, names, checkpoint.same)
+        found = matched(model, checkpoint, whole=False)
         # Anything else that is missing or too much is for transformers to say, as it does of any checkpoint.
-        chosen = (patterns("include", config.include), patterns("exclude", config.exclude), config.embeddings)
-        _check_shapes(model, checkpoint, names, {name for c in find(model, *chosen)[0] for name in c.parameters})
-        kept, weights = load.layer_weights(model, checkpoint, names, chosen)
-        _stored.check_all_taken(checkpoint, weights)
-        settings = checked_settings(config.residency, config.vram_budget, config.cache, config.ram_budget)
+        wanted = Wanted.of(config)
+        choice = wanted.choice()
+        layers = {name for c in find(model, *choice)[0] for name in c.parameters if found.has(name)}
+        # Weights of another shape, and experts that are missing, are told before any is encoded.
+        check(model, found, checkpoint.shape, checkpoint.file, layers)
+        selection = of_checkpoint(model, found, checkpoint, choice)
+        weights = selection.weights
+        assert isinstance(weights, Lazy)
+        check_all_taken(checkpoint, weights)
+        settings = wanted.settings()
         refuse_disk(settings)
-        chosen_encoding = {"progress": False, **config.encoding()}
+        encoding = {"progress": False, **config.encoding()}
         if device.type == "meta":
             runs_on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         else:
             runs_on = device
-        chosen_encoding = calibrated(chosen_encoding, files[0].parent, runs_on, False, False)
-        Filling(model, names, checkpoint.__getitem__, False, str(checkpoint.path))
-        load.compress_layers(model, kept, weights, chosen_encoding, device, settings, config.fused, compress_in_memory)
-    taken = weights.keys_used | {n for c in kept for n in c.parameters}
+        encoding = calibrated(encoding, files[0].parent, runs_on, False, False)
+        Filling(model, found, checkpoint.__getitem__, False, checkpoint.file)
+        container = selection.encoded(encoding, compress_in_memory)
+        wrap(model, selection, container, settings, config.fused, device=device)
+    taken = weights.keys_used | {name for c in selection.layers for name in c.parameters}
     _ignore(model, taken | checkpoint.quantized.hidden)
     _leave_the_rest(model)
 
@@ -165,21 +164,6 @@ def _ignore(model: Any, keys: Iterable[str]) -> None:
     # A model has a set here, or in the first versions of transformers a list or nothing.
     kind = set if isinstance(ignored, set) else list
     model._keys_to_ignore_on_load_unexpected = kind([*(ignored or ()), *(f"^{re.escape(key)}$" for key in keys)])
-
-
-def _check_shapes(model: Any, checkpoint: Checkpoint, found: Match, names: set[str]) -> None:
-    """Raises weights of another shape than the model's, and experts that are missing, before any is encoded."""
-    there = {name for name in names if found.has(name)}
-    some = replaced(found, extra=[])
-
-    class Layers(torch.nn.Module):  # type: ignore[misc]
-        """A view of the model that has only the parameters of layers that are compressed."""
-
-        def named_parameters(self, *_: Any, **__: Any) -> Any:
-            return [(n, p) for n, p in model.named_parameters(remove_duplicate=False) if n in there]
-
-    Layers.__name__ = type(model).__name__
-    check(Layers(), some, checkpoint.shape, str(checkpoint.path))
 
 
 def _place(model: Any, options: dict[str, Any]) -> tuple[torch.device, torch.dtype]:

@@ -39,8 +39,10 @@ def model_of(
     """
     if is_place(model):
         from .._models.load import load
+        from .._models.request import Request
 
-        return load(model, device, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+        place = {"path": model, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+        return load(Request(**place, **options))
     running.check_model(model, what)
     there = {"device": running.device_of(model), "dtype": running.dtype_of(model)}
     wanted = {"device": None if device is None else devices.place(device), "dtype": dtype}

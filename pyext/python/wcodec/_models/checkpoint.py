@@ -16,7 +16,6 @@ from .._file.container import Container
 from .._file.sources import Declared
 from .._gpu import torch as _torch
 from ..nn._layers.layer import contents
-from .values import Values
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
@@ -90,6 +89,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
 
     @property
+    def file(self) -> str:
+        """The path that messages name."""
+        return str(self.path)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the first tensor of floats, in which transformers computes where no config says another."""
         names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -133,17 +137,25 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 class Stored(Mapping[str, torch.Tensor]):
     """The tensors of a compressed model: those of its container, decoded, and those of a checkpoint that has the rest.
 
-    The container's counts if both have one.
+    The container's counts if both have one. What it has as codes is values here, and scales are not there.
+
+    :raises UnsupportedError: if the container has weights that another method has quantized.
     """
 
-    def __init__(self, container: Container, rest: Checkpoint | None) -> None:
+    def __init__(self, container: Container, rest: Checkpoint | None = None) -> None:
         self.container, self._rest = container, rest
-        self.decoded = Values(container)
-        """The container's tensors as models have them."""
-        self._names = list(dict.fromkeys([*self.decoded, *(rest or ())]))
+        self._quantized = _quantized.of_container(container)
+        self._dtype = _torch.dtype_of(self._quantized.dtype)
+        self.decoded = dict.fromkeys(self._quantized.names(list(container)))
+        """Names of the container's tensors that models have."""
+        self._names = dict.fromkeys([*self.decoded, *(rest or ())])
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        return self.decoded[key] if key in self.decoded or self._rest is None else self._rest[key]
+        quantized = self._quantized.tensors.get(key)
+        if quantized is not None:
+            codes, scales = (self.container[name].torch() for name in (quantized.codes, quantized.scales))
+            return quantized.values(codes, scales, self._dtype)
+        return self.container[key].torch() if key in self.decoded or self._rest is None else self._rest[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -151,15 +163,27 @@ class Stored(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._names)
 
+    @property
+    def file(self) -> str | None:
+        """The path of the container, which messages name."""
+        return self.container.path
+
+    def has_scales(self, *keys: str) -> bool:
+        """Whether any of these says nothing by itself."""
+        return any(key in self._quantized.tensors for key in keys)
+
     def shape(self, key: str) -> tuple[int, ...]:
         """A tensor's shape, without decoding it."""
-        return self.decoded.shape(key) if key in self.decoded or self._rest is None else self._rest.shape(key)
+        quantized = self._quantized.tensors.get(key)
+        if quantized is not None:
+            return quantized.shape
+        return self.container[key].shape if key in self.decoded or self._rest is None else self._rest.shape(key)
 
     def same(self, key: str, other: str) -> bool:
         """Whether two tensors have the same values: decoded only if they are not stored alike."""
         if key in self.container and other in self.container:
             one, two = self.container[key], self.container[other]
-            if one.name == two.name or (contents(one) == contents(two) and not self.decoded.has_scales(key, other)):
+            if one.name == two.name or (contents(one) == contents(two) and not self.has_scales(key, other)):
                 return True
         return self.shape(key) == self.shape(other) and torch.equal(self[key], self[other])
 

@@ -34,25 +34,24 @@ def dequantized_model(
     :param weights: a function that gives the weights of a model of that config, where they are not in the folder.
     :raises UnsupportedError: if its weights are of a method that is not dequantized.
     """
-    from . import load
     from .checkpoint import Checkpoint
-    from .names import check, match
+    from .finish import describe
+    from .names import matched
     from .plain import as_ever, check_written, set_parameters
-    from .ties import settle
+    from .skeleton import skeleton
+    from .source import computing_dtype_of
 
     checkpoint = None if weights else Checkpoint(folder)
-    compute = load.computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
+    compute = computing_dtype_of(config, folder, None if dtype == "auto" else dtype)
     with as_ever():
-        model = load.skeleton(config, compute, trust_remote_code)
+        model = skeleton(config, compute, folder, trust_remote_code)
         if checkpoint is None:
             assert weights is not None
             checkpoint = weights(model)
-        found = match(model, checkpoint, checkpoint.shape)
-        settle(model, found, checkpoint.same)
-        check(model, found, checkpoint.shape, str(checkpoint.path))
+        found = matched(model, checkpoint)
         set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
         check_written(model, str(folder))
-        load._finish(model, folder)
+        describe(model, folder)
     return model.eval()
 
 

@@ -1,9 +1,9 @@
-"""Which tensor of a file belongs to which parameter of a model, and what does not fit."""
+"""Which tensor of a file belongs to which parameter of a model, which parameters are one, and what does not fit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 
 from .._core.errors import InputError
 from .._core.foreign import by_transformers, said
+from .checkpoint import Checkpoint, Stored
 from .find import may_be_missing
 from .rules import Conversion, Read, Rules
-from .ties import Same, shared_names, tie
 
 _SHOWN = 5
 # The number of an expert, as Python writes it; never thousands of digits.
@@ -24,6 +24,7 @@ _IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention
 _OF_STACK = re.compile(rf"(.*)\.({_NUMBER})", re.DOTALL)
 
 ShapeOf = Callable[[str], tuple[int, ...]]
+Same = Callable[[str, str], bool]
 
 
 @dataclass
@@ -42,6 +43,8 @@ class Match:
     extra: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     """Tensors that the model's class has no use for, by its own word."""
+    twice: set[str] = field(default_factory=set)
+    """Tensors of tied parameters that are read from equal ones."""
 
     def has(self, parameter: str) -> bool:
         """Whether there is something for a parameter."""
@@ -84,6 +87,21 @@ class Match:
             return conversion.value(name, read)
         experts = ([read(n) for n in names] for names in self.stack(parameter))
         return torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
+
+
+def matched(model: torch.nn.Module, tensors: Checkpoint | Stored, whole: bool = True) -> Match:
+    """Finds the tensors of each parameter of a model without weights, and ties its parameters as these say.
+
+    :param whole: whether they are to be the tensors of this very model.
+    :raises InputError: for what is missing, extra or of another shape then.
+    """
+    found = match(model, tensors, tensors.shape)
+    alone = set(found.whole.values())
+    _settle(model, found, tensors.same)
+    found.twice = alone.difference(found.whole.values())
+    if whole:
+        check(model, found, tensors.shape, tensors.file)
+    return found
 
 
 def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None = None) -> Match:
@@ -208,11 +226,83 @@ def _is_ignored(model: Any, name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def check(model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | None) -> None:
-    """Raises what is missing, extra, or of another shape."""
+def shared_names(model: torch.nn.Module) -> dict[str, str]:
+    """The first of the names that share a parameter, for each; tied ones as the model says of itself."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names[name] = first.setdefault(id(parameter), name)
+    for target, source in tied_pairs(model):
+        if target in names and source in names:
+            names[target] = names[source]
+    return names
+
+
+def tied_pairs(model: Any) -> list[tuple[str, str]]:
+    """Names of parameters that the model ties, each with the one that it is to be."""
+    return list((getattr(model, "all_tied_weights_keys", None) or {}).items())
+
+
+def tie(model: torch.nn.Module) -> None:
+    """Gives tied parameters of a model without weights one object."""
+    for name, source in shared_names(model).items():
+        if name != source:
+            put(model, name, model.get_parameter(source))
+
+
+def _settle(model: torch.nn.Module, found: Match, same: Same) -> None:
+    """Decides which parameters of a model without weights are tied, and gives those one object.
+
+    transformers' rule: of a pair that the model ties, and of which the checkpoint has one, both are that; if it has
+    both, they are tied if they are equal, whatever the config says; if it has none, another one of the same source
+    stands in. Parameters that are found by a tie get the names of its tensors in ``found``.
+
+    :param same: whether two tensors of the checkpoint, by their names, have the same values.
+    """
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    pairs = [(target, source) for target, source in tied_pairs(model) if target in names and source in names]
+    # Which of them are one may depend on the checkpoint, so that none is at first.
+    for target, source in pairs:
+        parameter = model.get_parameter(target)
+        if parameter is model.get_parameter(source):
+            put(model, target, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
+    for place, (target, source) in enumerate(pairs):
+        has_target, has_source = found.has(target), found.has(source)
+        if has_target and has_source:
+            if not found.equal(target, source, same):
+                model.all_tied_weights_keys = {k: v for k, v in tied_pairs(model) if k != target}
+                continue
+        elif has_target:
+            target, source = source, target
+        elif not has_source:
+            others = (t for t, s in pairs[place + 1 :] if s == source and found.has(t))
+            if (other := next(others, None)) is None:
+                # A parameter that no file has stays tied, and is missing.
+                put(model, target, model.get_parameter(source))
+                continue
+            source = other
+        found.alias(target, source)
+        put(model, target, model.get_parameter(source))
+
+
+def put(model: torch.nn.Module, name: str, parameter: Any) -> None:
+    """Makes a parameter of a model another one."""
+    path, _, leaf = name.rpartition(".")
+    model.get_submodule(path)._parameters[leaf] = parameter
+
+
+def check(
+    model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | None, only: Collection[str] | None = None
+) -> None:
+    """Raises what is missing, extra, or of another shape.
+
+    :param only: names of the parameters to look at, if not all that the model and the file have is looked at.
+    """
     missing: list[str] = []
     other: list[str] = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters(remove_duplicate=only is None):
+        if only is not None and name not in only:
+            continue
         shape = tuple(parameter.shape)
         if name in found.whole or name in found.made:
             there = found.made_shapes[name] if name in found.made else shape_of(found.whole[name])
@@ -228,13 +318,14 @@ def check(model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | N
                     other.append(f"{name} (expert {i}) is {[rows, *shapes[0][1:]]}, not {list(shape[1:])}")
         elif not may_be_missing(model, name):
             missing.append(name)
-    for name, buffer in model.named_buffers():
+    for name, buffer in model.named_buffers() if only is None else ():
         shape = tuple(buffer.shape)
         if name in found.whole and shape_of(found.whole[name]) != shape:
             other.append(f"{name} is {list(shape_of(found.whole[name]))}, not {list(shape)}")
+    extra = found.extra if only is None else []
     told = [
         f"{what} {_some(names)}"
-        for what, names in (("missing:", missing), ("extra:", found.extra), ("of another shape:", other))
+        for what, names in (("missing:", missing), ("extra:", extra), ("of another shape:", other))
         if names
     ]
     if told:
@@ -250,4 +341,4 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-__all__ = ["Match", "check", "match", "shared_names", "tie"]
+__all__ = ["Match", "check", "match", "matched", "put", "shared_names", "tie", "tied_pairs"]

@@ -9,9 +9,8 @@ import torch
 
 from .._core.errors import InputError
 from .find import may_be_missing
-from .names import Match
+from .names import Match, put, tied_pairs
 from .rules import Read
-from .ties import tied_pairs
 
 _SHOWN = 5
 
@@ -50,12 +49,6 @@ def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -
         if wrong or not hasattr(model, "initialize_weights"):
             raise unwritten(model, wrong or left, None)
         _initialize(model, left)
-
-
-def put(model: Any, name: str, parameter: torch.nn.Parameter) -> None:
-    """Makes a parameter of a model another one."""
-    path, _, leaf = name.rpartition(".")
-    model.get_submodule(path)._parameters[leaf] = parameter
 
 
 def make_buffers(model: Any) -> None:

@@ -23,11 +23,12 @@ from .._file.shards import Shard, even, narrow
 from ..nn._layers.parts import Rank, part_of, parts_of_experts
 from .already import refuse_encoding
 from .checkpoint import Stored
+from .choose import of_container
 from .find import Candidate, find
-from .load import _config, _located, computing_dtype_of, skeleton, stored_candidates
-from .names import Match, match, shared_names, tie
+from .names import Match, matched, shared_names, tie
 from .parallel import check_heads, styles_of
-from .ties import settle
+from .skeleton import skeleton
+from .source import computing_dtype_of, config_at, located
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -142,10 +143,11 @@ def plan_ranks(
     if counts[0] < 1:
         raise InputError(f"{counts[0]} ranks (ask for 1 or more)")
     path = path_of(model)
-    folder, file = (Path(path), None) if _is_only_config(path) else _located(path, trust_remote_code)
-    config = _config(folder, file, False, trust_remote_code)
-    compute = computing_dtype_of(config, folder or path, dtype)
-    made = skeleton(config, compute, trust_remote_code)
+    folder, file = (Path(path), None) if _is_only_config(path) else located(path, trust_remote_code)
+    config = config_at(folder, file, False, trust_remote_code)
+    place = folder or path
+    compute = computing_dtype_of(config, place, dtype)
+    made = skeleton(config, compute, place, trust_remote_code)
     plan = dict(getattr(made, "_tp_plan", None) or {})
     if not plan and counts[-1] > 1:
         raise InputError(f"{type(made).__name__} has no tp_plan (ranks cannot share it in this transformers)")
@@ -153,9 +155,8 @@ def plan_ranks(
     if file is not None:
         container = Container.open(file)
         refuse_encoding(container, file, {**encoding, "include": include, "exclude": exclude}, embeddings)
-        found = match(made, container, lambda key: container[key].shape)
-        settle(made, found, Stored(container, None).same)
-        candidates = stored_candidates(made, found, container)
+        found = matched(made, Stored(container), whole=False)
+        candidates = of_container(made, found, container).layers
         weigh = _by_file(container)
     else:
         tie(made)

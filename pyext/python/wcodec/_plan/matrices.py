@@ -13,9 +13,9 @@ import torch
 from .._core.options import exactly
 from .._file.container import Container
 from .._models.checkpoint import Checkpoint
+from .._models.choose import need_weights, nothing_to_compress
 from .._models.find import find, key_of
 from .._models.names import Match, match
-from .._models.replace import _need_weights, nothing_to_compress
 
 Shape = tuple[int, ...]
 
@@ -51,7 +51,7 @@ class Matrices:
     ) -> None:
         self.model = model
         candidates, skipped = find(model, [], [], True)
-        _need_weights(candidates)
+        need_weights(candidates)
         chosen = [c for c in candidates if not isinstance(c.module, torch.nn.Embedding)]
         if not chosen:
             raise nothing_to_compress(type(model).__name__, model, skipped)
