@@ -28,12 +28,11 @@ from .._models.find import Candidate, find
 from .._models.folder import WEIGHTS
 from .._models.gguf import GgufModel
 from .._models.names import Match, matched
-from .._models.plain import as_ever
 from .._models.put_folder import folder_exists, new_folder
 from .._models.reads import layer_reads, tensor, whole
 from .._models.remote import RemoteCheckpoint
 from .._models.save import CONFIG, FILE
-from .._models.skeleton import skeleton
+from .._models.skeleton import as_ever, skeleton
 from .._models.source import computing_dtype_of
 from .._models.stored import as_stored, forget_quantization, is_exact
 from .models import calibrated

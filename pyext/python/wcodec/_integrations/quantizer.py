@@ -21,9 +21,9 @@ from .._models.device_map import check_map, single, weigh
 from .._models.find import find
 from .._models.hub import container_beside
 from .._models.names import Match, check, matched
-from .._models.plain import Filling, as_ever
+from .._models.plain import Filling
 from .._models.request import Wanted
-from .._models.skeleton import keep_float32
+from .._models.skeleton import as_ever, keep_float32
 from .._models.stored import check_all_taken
 from .._models.wrap import wrap
 from ..nn import CompressedLayer
@@ -137,7 +137,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         choice = wanted.choice()
         layers = {name for c in find(model, *choice)[0] for name in c.parameters if found.has(name)}
         # Weights of another shape, and experts that are missing, are told before any is encoded.
-        check(model, found, checkpoint.shape, checkpoint.file, layers)
+        check(model, found, checkpoint.shape, str(checkpoint.path), layers)
         selection = of_checkpoint(model, found, checkpoint, choice)
         weights = selection.weights
         assert isinstance(weights, Lazy)
@@ -150,7 +150,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         else:
             runs_on = device
         encoding = calibrated(encoding, files[0].parent, runs_on, False, False)
-        Filling(model, found, checkpoint.__getitem__, False, checkpoint.file)
+        Filling(model, found, checkpoint.__getitem__, False, str(checkpoint.path))
         container = selection.encoded(encoding, compress_in_memory)
         wrap(model, selection, container, settings, config.fused, device=device)
     taken = weights.keys_used | {name for c in selection.layers for name in c.parameters}

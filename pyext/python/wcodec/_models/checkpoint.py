@@ -89,11 +89,6 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return quantized.shape if quantized else tuple(self._files[key].get_slice(key).get_shape())
 
     @property
-    def file(self) -> str:
-        """The path that messages name."""
-        return str(self.path)
-
-    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the first tensor of floats, in which transformers computes where no config says another."""
         names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -143,7 +138,7 @@ class Stored(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, container: Container, rest: Checkpoint | None = None) -> None:
-        self.container, self._rest = container, rest
+        self.container, self._rest, self.path = container, rest, container.path
         self._quantized = _quantized.of_container(container)
         self._dtype = _torch.dtype_of(self._quantized.dtype)
         self.decoded = dict.fromkeys(self._quantized.names(list(container)))
@@ -162,11 +157,6 @@ class Stored(Mapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-    @property
-    def file(self) -> str | None:
-        """The path of the container, which messages name."""
-        return self.container.path
 
     def has_scales(self, *keys: str) -> bool:
         """Whether any of these says nothing by itself."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .._gpu import decodable
 from ..nn import CompressedLayer
 from ..nn._weights.scaled import Scaled
 from .checkpoint import Checkpoint, Lazy, Part
-from .find import Candidate, find
+from .find import Candidate, find, groups, routed
 from .names import Match, shared_names
 from .reads import layer_reads
 from .report import SkippedLayer
@@ -30,15 +30,25 @@ class Selection:
     """Layers with the names that a container has for their tensors."""
 
     layers: list[Candidate]
-    weights: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    weights: Mapping[str, torch.Tensor]
     """Their tensors by these names, where they are still to be compressed."""
-    skipped: list[SkippedLayer] = field(default_factory=list)
+    skipped: list[SkippedLayer]
     """Modules that stay as they are, and why."""
+    groups: list[list[str]]
+    """Tensors that are decoded together."""
+    routed: Mapping[str, float]
+    """The tensors of experts, and how often they are used for each token."""
 
-    @property
-    def transpose(self) -> list[str]:
-        """Patterns of those tensors that are stored transposed."""
-        return [exactly(name) for candidate in self.layers for name in candidate.transposed_tensors]
+    @classmethod
+    def of(
+        cls,
+        model: torch.nn.Module,
+        layers: list[Candidate],
+        weights: Mapping[str, torch.Tensor] | None = None,
+        skipped: Sequence[SkippedLayer] = (),
+    ) -> Selection:
+        """These layers of a model."""
+        return cls(layers, {} if weights is None else weights, list(skipped), groups(layers), routed(model, layers))
 
     def encoded(self, encoding: Mapping[str, Any], encode: Callable[..., Container]) -> Container:
         """The weights, compressed in memory, tensor by tensor.
@@ -46,9 +56,10 @@ class Selection:
         :param encode: encodes a mapping of tensors with these options.
         """
         weights = self.weights
+        transpose = [exactly(name) for candidate in self.layers for name in candidate.transposed_tensors]
         if isinstance(weights, Lazy) and is_exact(encoding):
             weights = as_stored(weights, self.layers)
-        return encode(weights, transpose=self.transpose, **encoding)
+        return encode(weights, transpose=transpose, **encoding)
 
 
 def of_container(model: Any, found: Match, container: Container) -> Selection:
@@ -69,7 +80,7 @@ def of_container(model: Any, found: Match, container: Container) -> Selection:
     kept = {name for c in out for name in c.parameters}
     shared = shared_names(model)
     plain = {shared[n] for n in shared if n not in kept}
-    return Selection([c for c in out if not any(shared.get(n) in plain for n in c.parameters)])
+    return Selection.of(model, [c for c in out if not any(shared.get(n) in plain for n in c.parameters)])
 
 
 def _stored(candidate: Candidate, found: Match) -> Candidate | None:
@@ -118,7 +129,7 @@ def of_checkpoint(model: Any, found: Match, checkpoint: Checkpoint, choice: Choi
             candidate = replace(candidate, stored=tuple(tuple(stored[n] for n in one) for one in candidate.tensors))
         weights.update((stored[name], part) for name, part in parts.items())
         kept.append(candidate)
-    return Selection(kept, Lazy(checkpoint, weights), skipped)
+    return Selection.of(model, kept, Lazy(checkpoint, weights), skipped)
 
 
 def _first_name(name: str, candidate: Candidate, shared: dict[str, str]) -> str:
@@ -144,7 +155,7 @@ def of_model(model: torch.nn.Module, choice: Choice) -> Selection:
         for i, names in enumerate(candidate.tensors):
             stacks = [p[i] for p in parameters if i < len(p)] if candidate.kind == "experts" else parameters
             weights.update(zip(names, stacks, strict=True))
-    return Selection(candidates, weights, skipped)
+    return Selection.of(model, candidates, weights, skipped)
 
 
 def need_weights(candidates: list[Candidate]) -> None:

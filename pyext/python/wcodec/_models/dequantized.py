@@ -35,10 +35,10 @@ def dequantized_model(
     :raises UnsupportedError: if its weights are of a method that is not dequantized.
     """
     from .checkpoint import Checkpoint
-    from .finish import describe
+    from .finish import check_written, describe
     from .names import matched
-    from .plain import as_ever, check_written, set_parameters
-    from .skeleton import skeleton
+    from .plain import set_parameters
+    from .skeleton import as_ever, skeleton
     from .source import computing_dtype_of
 
     checkpoint = None if weights else Checkpoint(folder)

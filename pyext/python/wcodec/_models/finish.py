@@ -12,7 +12,7 @@ from .._core.errors import UnsupportedError
 from .._core.foreign import by_transformers
 from .._file.folder_kinds import ADAPTER
 from ..nn._fusion.fuse import arrange
-from .plain import check_written
+from .plain import unwritten
 
 
 def finish(model: Any, place: Path | str, folder: Path | None, device: torch.device, fused: bool) -> None:
@@ -66,3 +66,20 @@ def _apply_adapter(model: Any, folder: Path) -> None:
 
 def _has_peft() -> bool:
     return importlib.util.find_spec("peft") is not None
+
+
+def check_written(model: Any, file: str | None) -> None:
+    """Raises parameters that are without data after a load, unless accelerate keeps their values elsewhere."""
+    left = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.device.type == "meta" and not _is_offloaded(model, name)
+    ]
+    if left:
+        raise unwritten(model, left, file)
+
+
+def _is_offloaded(model: Any, name: str) -> bool:
+    parts = name.split(".")[:-1]
+    owners = (model.get_submodule(".".join(parts[:count])) for count in range(len(parts) + 1))
+    return any(hasattr(owner, "_hf_hook") for owner in owners)

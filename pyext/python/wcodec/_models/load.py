@@ -11,14 +11,14 @@ import torch
 from .._core.keywords import given
 from .._file.container import Container
 from .._file.encode import compress_in_memory
-from .checkpoint import Checkpoint, Stored
+from .checkpoint import Stored
 from .choose import of_checkpoint, of_container
 from .finish import finish
 from .names import matched
-from .plain import as_ever, set_parameters
+from .plain import set_parameters
 from .request import Request
-from .skeleton import skeleton
-from .source import Source, opened
+from .skeleton import as_ever, skeleton
+from .source import opened
 from .wrap import wrap
 
 Calibrated = Callable[[dict[str, Any], Path, torch.device, bool, bool], dict[str, Any]]
@@ -37,7 +37,7 @@ def load(
     """
     source = opened(request)
     with as_ever():
-        model = skeleton(source.config, source.dtype, source.place, request.trust_remote_code)
+        model = skeleton(source.config, source.dtype, source.place, request.trust_remote_code, source.count)
         tensors = source.tensors(model)
         if isinstance(tensors, Stored):
             found = matched(model, tensors)
@@ -45,8 +45,12 @@ def load(
             selection = of_container(model, found, container)
         else:
             choice = request.choice()
-            # While the model that is made here has no weights yet.
-            encoding = _encoding(request, source, tensors, calibrated)
+            encoding = dict(request.encoding)
+            if calibrated is not None:
+                # While the model that is made here has no weights yet.
+                options = source.device, request.trust_remote_code, request.progress is True
+                encoding = calibrated(encoding, tensors.path, *options)
+            encoding = {**given(encoding), "progress": request.progress}
             found = matched(model, tensors)
             selection = of_checkpoint(model, found, tensors, choice)
             container = selection.encoded(encoding, encode)
@@ -55,14 +59,3 @@ def load(
         store.prepare()
         finish(model, source.place, source.folder, source.device, request.fused)
     return model
-
-
-def _encoding(
-    request: Request, source: Source, checkpoint: Checkpoint, calibrated: Calibrated | None
-) -> dict[str, Any]:
-    """The options of an encoding, with statistics in place of what they are collected on."""
-    options = dict(request.encoding)
-    if calibrated is not None:
-        shows = request.progress is True
-        options = calibrated(options, checkpoint.path, source.device, request.trust_remote_code, shows)
-    return {**given(options), "progress": request.progress}

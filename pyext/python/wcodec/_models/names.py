@@ -100,7 +100,7 @@ def matched(model: torch.nn.Module, tensors: Checkpoint | Stored, whole: bool = 
     _settle(model, found, tensors.same)
     found.twice = alone.difference(found.whole.values())
     if whole:
-        check(model, found, tensors.shape, tensors.file)
+        check(model, found, tensors.shape, str(tensors.path))
     return found
 
 

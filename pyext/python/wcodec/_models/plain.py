@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from .._core.errors import InputError
 from .find import may_be_missing
 from .names import Match, put, tied_pairs
 from .rules import Read
+from .skeleton import as_ever, initialize
 
 _SHOWN = 5
 
@@ -48,29 +49,7 @@ def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -
         wrong = [name for name in left if name not in buffers and not may_be_missing(model, name)]
         if wrong or not hasattr(model, "initialize_weights"):
             raise unwritten(model, wrong or left, None)
-        _initialize(model, left)
-
-
-def make_buffers(model: Any) -> None:
-    """Has a model's class make its buffers anew, as transformers does when it has loaded one: in float32, and not in
-    the dtype that the model was built in."""
-    # Code of others may know nothing of marks, and write to parameters, too.
-    if type(model).__module__.partition(".")[0] == "transformers":
-        _initialize(model, {name for name, _ in model.named_buffers(remove_duplicate=False)})
-
-
-def _initialize(model: Any, names: Collection[str]) -> None:
-    """Has a model's class make some of its tensors, and no others."""
-    if not hasattr(model, "initialize_weights"):
-        return
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    for name, tensor in tensors:
-        # transformers' mark on tensors that have their values.
-        tensor._is_hf_initialized = name not in names
-        model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
-    model.initialize_weights()
-    for _, tensor in tensors:
-        tensor._is_hf_initialized = True
+        initialize(model, left)
 
 
 def unwritten(model: Any, names: Iterable[str], file: str | None) -> InputError:
@@ -169,36 +148,3 @@ def _as(parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.nn.Paramete
     out = torch.nn.Parameter(value, requires_grad=False)
     out._is_hf_initialized = True
     return out
-
-
-def check_written(model: Any, file: str | None) -> None:
-    """Raises parameters that are without data after a load, unless accelerate keeps their values elsewhere."""
-    left = [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.device.type == "meta" and not _is_offloaded(model, name)
-    ]
-    if left:
-        raise unwritten(model, left, file)
-
-
-def _is_offloaded(model: Any, name: str) -> bool:
-    parts = name.split(".")[:-1]
-    owners = (model.get_submodule(".".join(parts[:count])) for count in range(len(parts) + 1))
-    return any(hasattr(owner, "_hf_hook") for owner in owners)
-
-
-def as_ever() -> Any:
-    """Without what whoever calls has set for new tensors: another device, another dtype, inference mode.
-
-    transformers builds models under some of them; tensors of inference mode could never be trained beside.
-    """
-    from contextlib import ExitStack
-
-    stack = ExitStack()
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    stack.callback(torch.set_default_dtype, before)
-    stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.device("cpu"))
-    return stack

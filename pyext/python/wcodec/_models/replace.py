@@ -54,6 +54,7 @@ def compress(model: torch.nn.Module, wanted: Wanted, encode: Callable[..., Conta
         store.check_budget()
     except InputError:
         swap(model, {layer: c.module for c, layer in zip(selection.layers, layers, strict=True)})
+        methods.mark(model)
         raise
     # The original weights go before compressed ones come.
     del selection
@@ -147,6 +148,7 @@ def decompress_(
             new._parameters[leaf] = shared.setdefault(key, new._parameters[leaf])
         plain[module] = new
     swap(model, plain)
+    methods.mark(model)
     if was_fused:
         arrange(model)
     return list(found)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from .._core.errors import FormatError, InputError
 from .._core.options import patterns
 from .._core.progress import ProgressCallback
 from ..nn._weights.placement import Settings, checked_settings
+from .folder import quantization_of
 from .hub import Options
 
 
@@ -59,3 +62,27 @@ class Request(Wanted):
     trust_remote_code: bool = False
     hub: Options = field(default_factory=Options)
     progress: bool | ProgressCallback = False
+
+
+def settings_of(folder: Path | None, wanted: Wanted) -> Settings:
+    """The settings that were asked for; those that were left out are as the folder's config says."""
+    saved = {} if folder is None else quantization_of(folder)
+    if folder is not None:
+        _check_saved(saved, folder / "config.json")
+    vram, ram = wanted.vram_budget, wanted.ram_budget
+    budgets = vram is not None or ram is not None
+    residency = wanted.residency or ("auto" if budgets else saved.get("residency", "device"))
+    if residency == "auto":
+        vram = saved.get("vram_budget") if vram is None else vram
+        ram = saved.get("ram_budget") if ram is None else ram
+    return checked_settings(residency, vram, saved.get("cache") if wanted.cache is None else wanted.cache, ram)
+
+
+def _check_saved(saved: dict[str, Any], path: Path) -> None:
+    """Whether the settings in a config can be used, so that an error names the config."""
+    residency = saved.get("residency", "device")
+    vram, ram = (saved.get(name) if residency == "auto" else None for name in ("vram_budget", "ram_budget"))
+    try:
+        checked_settings(residency, vram, saved.get("cache"), ram)
+    except InputError as error:
+        raise FormatError(f"{path}: its quantization_config is wrong (restore the file): {error}", file=path) from None

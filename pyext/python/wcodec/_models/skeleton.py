@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .._core.errors import UnsupportedError
+from .._core.errors import InputError, UnsupportedError
 from .._core.foreign import by_transformers, class_of
 from .folder import WEIGHTS
 from .names import put
-from .plain import make_buffers
 
 
-def skeleton(config: Any, dtype: torch.dtype, place: Path | str, trust_remote_code: bool = False) -> Any:
+def skeleton(
+    config: Any, dtype: torch.dtype, place: Path | str, trust_remote_code: bool = False, tensors: int | None = None
+) -> Any:
     """The model of a config.
 
     :param place: the path that messages name.
+    :param tensors: the number of tensors that there are for it, if that is known.
     :raises FormatError: if transformers makes none of it.
+    :raises InputError: if it has more layers than there are tensors.
     """
+    if tensors is not None:
+        # Before a model is built whose layers would take for ever.
+        with by_transformers(place, "makes no config of it"):
+            layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > tensors:
+            raise InputError(
+                f"{place}: its config says {layers} layers, and there are {tensors} tensors "
+                "(use the config that belongs to the weights)",
+                file=place,
+            )
     try:
         from accelerate import init_empty_weights
         from transformers import AutoModelForCausalLM
@@ -79,3 +94,39 @@ def _patterns(model: Any, dtype: torch.dtype) -> list[str]:
     # Up to 5.0 a plan is for all dtypes.
     found = plan(dtype) if callable(plan) else getattr(model, "dtype_plan", None) or {}
     return [pattern for pattern, kept in found.items() if kept is torch.float32]
+
+
+def make_buffers(model: Any) -> None:
+    """Has a model's class make its buffers anew, as transformers does when it has loaded one: in float32, and not in
+    the dtype that the model was built in."""
+    # Code of others may know nothing of marks, and write to parameters, too.
+    if type(model).__module__.partition(".")[0] == "transformers":
+        initialize(model, {name for name, _ in model.named_buffers(remove_duplicate=False)})
+
+
+def initialize(model: Any, names: Collection[str]) -> None:
+    """Has a model's class make some of its tensors, and no others."""
+    if not hasattr(model, "initialize_weights"):
+        return
+    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, tensor in tensors:
+        # transformers' mark on tensors that have their values.
+        tensor._is_hf_initialized = name not in names
+        model.get_submodule(name.rpartition(".")[0])._is_hf_initialized = False
+    model.initialize_weights()
+    for _, tensor in tensors:
+        tensor._is_hf_initialized = True
+
+
+def as_ever() -> Any:
+    """Without what whoever calls has set for new tensors: another device, another dtype, inference mode.
+
+    transformers builds models under some of them; tensors of inference mode could never be trained beside.
+    """
+    stack = ExitStack()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    stack.callback(torch.set_default_dtype, before)
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.device("cpu"))
+    return stack

@@ -9,21 +9,21 @@ from typing import Any
 import torch
 
 from .._core import paths
-from .._core.errors import FormatError, InputError, UnsupportedError
-from .._core.foreign import by_transformers, config_of
+from .._core.errors import InputError, UnsupportedError
+from .._core.foreign import config_of
 from .._core.options import path_of, shown
 from .._file.container import Container
 from .._file.folder_kinds import check as check_kind
 from .._file.gguf import is_gguf
 from .._gpu import devices
 from ..nn._layers.layer import computing_dtype
-from ..nn._weights.placement import Settings, checked_settings, refuse_disk
+from ..nn._weights.placement import Settings, refuse_disk
 from .already import refuse_encoding
 from .checkpoint import Checkpoint, Stored
-from .folder import container_of, is_part, quantization_of
+from .folder import container_of, is_part
 from .gguf import GgufModel
 from .hub import Options, downloaded
-from .request import Request
+from .request import Request, settings_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Source:
     rest: Checkpoint | None
     """Its other weights, if there are files of some."""
     gguf: GgufModel | None
+
+    @property
+    def count(self) -> int | None:
+        """The number of its tensors; none for a GGUF file, which has told its layers itself."""
+        return None if self.gguf is not None else len({*(self.container or ()), *(self.rest or ())})
 
     def tensors(self, model: Any) -> Stored | Checkpoint:
         """All of its weights.
@@ -68,7 +73,7 @@ def opened(request: Request) -> Source:
         gguf.keep()
     trusts = request.trust_remote_code
     folder, file = located(path, trusts, request.hub) if gguf is None else (gguf.folder, None)
-    settings = _settings(folder, request)
+    settings = settings_of(folder, request)
     if file is None:
         refuse_disk(settings)
     config = config_at(folder, file, request.trusted, trusts)
@@ -82,8 +87,6 @@ def opened(request: Request) -> Source:
     # Beside a whole container, files of other weights would be the original.
     if folder is not None and gguf is None and (file is None or is_part(folder)):
         rest = Checkpoint(folder, rest=file is not None)
-    if gguf is None:
-        _check_layers(config, len({*(container or ()), *(rest or ())}), place)
     return Source(place, folder, config, device, dtype, settings, container, rest, gguf)
 
 
@@ -133,39 +136,3 @@ def computing_dtype_of(config: Any, place: Path | str, dtype: Any = None) -> tor
             f"{place}: its config says dtype {shown(found)}, in which layers do not compute (pass dtype='bfloat16')",
             file=place,
         ) from None
-
-
-def _check_layers(config: Any, tensors: int, place: Path | str) -> None:
-    """Before a model is built whose layers would take for ever."""
-    with by_transformers(place, "makes no config of it"):
-        layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if isinstance(layers, int) and layers > tensors:
-        raise InputError(
-            f"{place}: its config says {layers} layers, and there are {tensors} tensors "
-            "(use the config that belongs to the weights)",
-            file=place,
-        )
-
-
-def _settings(folder: Path | None, request: Request) -> Settings:
-    """The settings that were asked for; those that were left out are as the folder's config says."""
-    saved = {} if folder is None else quantization_of(folder)
-    if folder is not None:
-        _check_saved(saved, folder / "config.json")
-    vram, ram = request.vram_budget, request.ram_budget
-    budgets = vram is not None or ram is not None
-    residency = request.residency or ("auto" if budgets else saved.get("residency", "device"))
-    if residency == "auto":
-        vram = saved.get("vram_budget") if vram is None else vram
-        ram = saved.get("ram_budget") if ram is None else ram
-    return checked_settings(residency, vram, saved.get("cache") if request.cache is None else request.cache, ram)
-
-
-def _check_saved(saved: dict[str, Any], path: Path) -> None:
-    """Whether the settings in a config can be used, so that an error names the config."""
-    residency = saved.get("residency", "device")
-    vram, ram = (saved.get(name) if residency == "auto" else None for name in ("vram_budget", "ram_budget"))
-    try:
-        checked_settings(residency, vram, saved.get("cache"), ram)
-    except InputError as error:
-        raise FormatError(f"{path}: its quantization_config is wrong (restore the file): {error}", file=path) from None

@@ -16,7 +16,7 @@ from ..nn.linear import CompressedSumLinear
 from ..nn.own import compressed_module
 from . import methods
 from .choose import Selection
-from .find import Candidate, groups, routed
+from .find import Candidate
 from .kinds import is_scaled
 
 _HOOKS = (
@@ -33,12 +33,11 @@ def wrap(
     :param place: the ``device`` of the layers, where it is not theirs.
     :returns: the store that they share, and the layers in the order of the selection.
     """
-    candidates = selection.layers
-    uses = routed(model, candidates)
-    store = Store(container, groups(candidates), routed=uses, **settings, fuses=bool(fused))
-    layers = [compressed(candidate, store, **place) for candidate in candidates]
-    swap(model, {candidate.module: layer for candidate, layer in zip(candidates, layers, strict=True)})
+    store = Store(container, selection.groups, routed=selection.routed, **settings, fuses=bool(fused))
+    layers = [compressed(candidate, store, **place) for candidate in selection.layers]
+    swap(model, {candidate.module: layer for candidate, layer in zip(selection.layers, layers, strict=True)})
     store.serve(model)
+    methods.mark(model)
     return store, layers
 
 
@@ -112,7 +111,6 @@ def swap(model: torch.nn.Module, new: Mapping[Any, torch.nn.Module]) -> None:
         bias, own = before._parameters.get("bias"), module._parameters.get("bias")
         if bias is not None and own is not None:
             module._parameters["bias"] = left.setdefault(id(bias), own)
-    methods.mark(model)
 
 
 def _held(value: Any, new: Mapping[int, torch.nn.Module], seen: set[int]) -> Any:

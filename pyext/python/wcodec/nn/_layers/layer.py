@@ -62,9 +62,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _attach_to(self, store: Store) -> None:
         self._read_marker()
-        self._handle = ops.register(self, self._device)
         kind = {"cut": self.cut, "planned": self.planned, "looked_up": self.looked_up}
         self._weights = LayerWeights(store, self.tensors, self._device, self._dtype, **kind)
+        self._handle = ops.register(self, self._device)
 
     @property
     def _store(self) -> Store:
