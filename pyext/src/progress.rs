@@ -140,10 +140,15 @@ const LONG: u64 = 8 << 20;
 
 /// As [`run`], for work on `bytes` decoded bytes.
 pub fn run_for<T: Send>(py: Python<'_>, bytes: u64, work: impl FnOnce(&Cancel) -> Result<T> + Send) -> PyResult<T> {
-    if bytes < LONG {
-        return detached(py, || work(&Cancel::new()));
+    run_if(py, bytes >= LONG, work)
+}
+
+/// As [`run`], so that Ctrl-C ends it, for work that `waits`; as [`detached`] for other work.
+pub fn run_if<T: Send>(py: Python<'_>, waits: bool, work: impl FnOnce(&Cancel) -> Result<T> + Send) -> PyResult<T> {
+    match waits {
+        true => run(py, None, |_, link| work(&link.cancel)),
+        false => detached(py, || work(&Cancel::new())),
     }
-    run(py, None, |_, link| work(&link.cancel))
 }
 
 /// Runs short native work with the interpreter released.

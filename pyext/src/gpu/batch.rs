@@ -8,7 +8,7 @@ use wcodec::{Cancel, Result};
 
 use super::epilogue::Epilogue;
 use super::{crate_stream, named};
-use crate::progress::{detached, run};
+use crate::progress::{detached, run_if};
 
 /// Items whose launches are ready; `wcodec.DecodeBatch` is the class for users. It keeps the decoder's memory alive, and the
 /// Python half keeps the outputs.
@@ -26,11 +26,7 @@ impl DecodeBatch {
 
     /// Puts work into a stream; where that waits for the disk, Ctrl-C ends it.
     fn put(&self, py: Python<'_>, work: impl FnOnce(&Cancel) -> Result<()> + Send) -> PyResult<()> {
-        let work = |cancel: &Cancel| work(cancel).map_err(|e| named(self.path.as_ref(), e));
-        match self.batch.waits() {
-            true => run(py, None, |_, link| work(&link.cancel())),
-            false => detached(py, || work(&Cancel::new())),
-        }
+        run_if(py, self.batch.waits(), |cancel| work(cancel).map_err(|e| named(self.path.as_ref(), e)))
     }
 
     fn products(&self, py: Python<'_>, vectors: &Vectors, stream: usize) -> PyResult<()> {

@@ -13,7 +13,7 @@ use super::lookup::RowLookup;
 use super::{Options, PyDecodeItem, PyProductItem, crate_stream, decode_items, named, product_items};
 use crate::container::Container;
 use crate::errors::to_py;
-use crate::progress::{detached, run};
+use crate::progress::{detached, run, run_if};
 
 /// Compressed tensors for a GPU; `wcodec.GpuDecoder` and `wcodec.HostDecoder` are the classes for users.
 ///
@@ -33,11 +33,7 @@ impl TensorDecoder {
 
     /// Does work that waits for the disk where tensors are in the file; Ctrl-C ends that.
     fn put(&self, py: Python<'_>, work: impl FnOnce(&Cancel) -> Result<()> + Send) -> PyResult<()> {
-        let work = |cancel: &Cancel| work(cancel).map_err(|e| self.named(e));
-        match self.decoder.is_direct() {
-            Some(_) => run(py, None, |_, link| work(&link.cancel())),
-            None => detached(py, || work(&Cancel::new())),
-        }
+        run_if(py, self.decoder.is_direct().is_some(), |cancel| work(cancel).map_err(|e| self.named(e)))
     }
 
     fn items(&self, items: Vec<PyDecodeItem>) -> Result<Vec<DecodeItem>> {
