@@ -73,7 +73,7 @@ def bench(arguments: argparse.Namespace) -> int:
         put(document("bench", body))
         return 0
     prose(f"{report.device_name}: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} new, {report.repeats} repeats")
-    for part in report._parts():
+    for part in report._tables():
         say()
         tabulate(*part)
     say()

@@ -34,7 +34,7 @@ def frontier(arguments: argparse.Namespace) -> int:
     else:
         figures(report._facts())
         say()
-        tabulate(*report._parts())
+        tabulate(*report._table())
     return 0
 
 
@@ -54,7 +54,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if a.json:
         put(document("plan", {"model": a.model, "text": a.text, "saved": a.save, **report.to_dict()}))
         return 0
-    for part in report._parts(a.tensors):
+    for part in report._tables(a.tensors):
         tabulate(*part)
         say()
     figures(report._facts())

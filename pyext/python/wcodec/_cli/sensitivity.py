@@ -89,7 +89,7 @@ def _print(a: argparse.Namespace, report: SensitivityReport) -> None:
     top = report.top(a.top)
     figures(top._facts())
     say()
-    tabulate(*top._parts())
+    tabulate(*top._table())
     prose(_DEFINED, "aside")
     if a.plot is not None:
         prose(f"{a.plot}: written")

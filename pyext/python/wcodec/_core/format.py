@@ -50,6 +50,19 @@ def number(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def figure(value: float | None, digits: int = 4) -> str:
+    """A figure that may be very small: fixed digits, or an exponent where those would show nothing.
+
+    >>> figure(7.39912), figure(0.0000123), figure(0.0), figure(None)
+    ('7.3991', '1.230e-05', '0', '-')
+    """
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    return f"{value:.3e}" if abs(value) < 10.0**-digits * 10 else f"{value:.{digits}f}"
+
+
 def shape(dimensions: Sequence[int]) -> str:
     """A shape as it reads in tables.
 

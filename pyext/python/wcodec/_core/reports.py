@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from . import format as fmt
 from .accessor import Accessor
 from .metadata import lines as plan_facts
+from .report import Report, plain
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -245,7 +246,7 @@ class RateSummary:
 
 
 @dataclass(frozen=True, repr=False)
-class CompressionReport:
+class CompressionReport(Report):
     """The result of :func:`wcodec.compress`.
 
     ``original_bytes`` are the tensors' bytes in the source (tied ones once), ``stored_bytes`` the length of the file.
@@ -320,9 +321,6 @@ class CompressionReport:
             facts += plan_facts(self.plan.metadata())
         return facts if self.path is None else [("file", self.path), *facts]
 
-    def __repr__(self) -> str:
-        return f"CompressionReport({fmt.facts(self._facts())})"
-
     def _repr_html_(self) -> str:
         table = tensor_table_html(self.tensors, len(self.tensors))
         return fmt.html_block("CompressionReport", self._facts(), table, fmt.plural(len(self.tensors), "tensor"))
@@ -349,7 +347,7 @@ class VerifiedTensor:
 
 
 @dataclass(frozen=True, repr=False)
-class VerifyReport:
+class VerifyReport(Report):
     """The result of :func:`wcodec.verify`. True in a condition if everything is in order."""
 
     path: str | None
@@ -386,9 +384,6 @@ class VerifyReport:
         facts += [("device", self.device)] if self.device != "cpu" else []
         facts.append(("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"))
         return [*facts, ("damage", self.damage)] if self.damage else facts
-
-    def __repr__(self) -> str:
-        return f"VerifyReport({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
         problems = self.problems
@@ -432,7 +427,7 @@ class ComparedTensor:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Report):
     """The result of :func:`wcodec.compare`. True in a condition if both decode to the same."""
 
     same: bool
@@ -448,17 +443,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
-        rows = [
-            {
-                "name": t.name,
-                "status": t.status,
-                "detail": t.detail,
-                "a": t.a and t.a.to_dict(),
-                "b": t.b and t.b.to_dict(),
-            }
-            for t in self.tensors
-        ]
-        return {"same": self.same, "tensors": rows}
+        return {"same": self.same, "tensors": [plain(t, last=("a", "b")) for t in self.tensors]}
 
     def _sides(self) -> tuple[list[TensorInfo | None], list[TensorInfo | None]]:
         return [t.a for t in self.tensors], [t.b for t in self.tensors]
@@ -471,9 +456,6 @@ class Comparison:
             ("tensors", ", ".join(f"{n:,} {s}" for s, n in counts.items()) or "0"),
             ("stored", " and ".join(map(fmt.size, stored))),
         ]
-
-    def __repr__(self) -> str:
-        return f"Comparison({fmt.facts(self._facts())})"
 
     def _repr_html_(self) -> str:
         # Tensors that differ come first.

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._core import format as fmt
 from .._core.accessor import Accessor
+from .._core.report import Report, TableReport, plain
 
 if TYPE_CHECKING:
     from .._plot.measure import BenchPlots, EvalPlots, KvCachePlots, MemoryPlots
 
 
-def _shown(value: float | None, digits: int = 4) -> str:
-    """A figure that may be very small: fixed digits, or an exponent where those would show nothing.
-
-    >>> _shown(7.39912), _shown(0.0000123), _shown(0.0), _shown(None)
-    ('7.3991', '1.230e-05', '0', '-')
-    """
-    if value is None:
-        return "-"
-    if value == 0:
-        return "0"
-    return f"{value:.3e}" if abs(value) < 10.0**-digits * 10 else f"{value:.{digits}f}"
-
-
-def _plain(value: Any, skip: Sequence[str]) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in skip}
-
-
-def _repr(report: Any) -> str:
-    return f"{type(report).__name__}({fmt.facts(report._facts())})"
-
-
 @dataclass(frozen=True, repr=False, eq=False)
-class EvalReport:
+class EvalReport(Report):
     """The result of :func:`wcodec.evaluate`.
 
     ``tokens`` is the number of predicted tokens: all but the first one. Losses are mean negative log-likelihoods in
@@ -71,17 +50,17 @@ class EvalReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; without the values of each token."""
-        return _plain(self, ("token_loss", "token_kl"))
+        return plain(self, skip=("token_loss", "token_kl"))
 
     def _facts(self) -> list[tuple[str, str]]:
-        facts = [("perplexity", _shown(self.perplexity))]
+        facts = [("perplexity", fmt.figure(self.perplexity))]
         if self.baseline_perplexity is not None:
             change = 100 * (self.perplexity / self.baseline_perplexity - 1)
             agreement = 100 * (self.top1_agreement or 0)
             facts += [
-                ("baseline's perplexity", f"{_shown(self.baseline_perplexity)} ({change:+.3f} %)"),
-                ("KL(baseline || model)", f"mean {_shown(self.kl_mean)}, 99 % {_shown(self.kl_p99)}, "
-                                          f"largest {_shown(self.kl_max)} nats/token"),
+                ("baseline's perplexity", f"{fmt.figure(self.baseline_perplexity)} ({change:+.3f} %)"),
+                ("KL(baseline || model)", f"mean {fmt.figure(self.kl_mean)}, 99 % {fmt.figure(self.kl_p99)}, "
+                                          f"largest {fmt.figure(self.kl_max)} nats/token"),
                 ("same top token", f"{agreement:.2f} %"),
             ]  # fmt: skip
         facts += [
@@ -91,11 +70,6 @@ class EvalReport:
             ("seconds", fmt.number(self.seconds, 1)),
         ]
         return facts
-
-    __repr__ = _repr
-
-    def _repr_html_(self) -> str:
-        return fmt.html_block("EvalReport", self._facts())
 
 
 @dataclass(frozen=True)
@@ -144,8 +118,7 @@ class BenchRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
-        record = _plain(self, ("prefill", "decode"))
-        return {**record, "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict()}
+        return plain(self, last=("prefill", "decode"))
 
 
 @dataclass(frozen=True)
@@ -201,11 +174,12 @@ class LayerTime:
 
 
 _SPEED_HEADINGS = ("batch", "model", "prefill tokens/s", "decode tokens/s", "of baseline", "peak beyond weights")
+_SPLIT_HEADINGS = ("batch", "model", "copy ms", "decode ms", "product ms", "other ms", "whole token ms")
 _LAYER_HEADINGS = ("module", "class", "model", "batch", "calls", "ms per call", "share")
 
 
 @dataclass(frozen=True, repr=False)
-class BenchReport:
+class BenchReport(Report):
     """The result of :func:`wcodec.bench`. Speeds are medians, with the slowest and the fastest repeat in brackets."""
 
     device: str
@@ -244,13 +218,9 @@ class BenchReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; without the spans."""
-        record = _plain(self, ("rows", "splits", "layers", "spans"))
-        return {
-            **record,
-            "rows": [{**row.to_dict(), "decode_of_baseline": self._of_baseline(row)} for row in self.rows],
-            "splits": [asdict(split) for split in self.splits],
-            "layers": [asdict(layer) for layer in self.layers],
-        }
+        record = plain(self, skip=("spans",), last=("rows", "splits", "layers"))
+        rows = [{**row.to_dict(), "decode_of_baseline": self._of_baseline(row)} for row in self.rows]
+        return {**record, "rows": rows}
 
     def _of_baseline(self, row: BenchRow) -> float | None:
         return self.ratio(row.batch) if row.model == "model" else None
@@ -280,14 +250,18 @@ class BenchReport:
 
     def tables(self) -> list[str]:
         """The report as aligned tables of text: speeds, and where asked for the split of time and the layers."""
-        return [fmt.text_table(headings, rows, left) for headings, rows, left, _ in self._parts()]
+        return [fmt.text_table(headings, rows, left) for headings, rows, left, _ in self._tables()]
 
-    def _parts(self) -> Iterator[fmt.Parts]:
-        yield _SPEED_HEADINGS, self._speed_rows(), 2, ("peak beyond weights", "of baseline")
-        if self.splits:
-            yield _SPLIT_HEADINGS, self._split_rows(), 2, ("batch", "other ms")
-        if self.layers:
-            yield _LAYER_HEADINGS, self._layer_rows(), 3, ("class", "batch", "calls", "model")
+    def _tables(self) -> list[fmt.Parts]:
+        tables: list[fmt.Parts] = [
+            (_SPEED_HEADINGS, self._speed_rows(), 2, ("peak beyond weights", "of baseline")),
+            (_SPLIT_HEADINGS, self._split_rows(), 2, ("batch", "other ms")),
+            (_LAYER_HEADINGS, self._layer_rows(), 3, ("class", "batch", "calls", "model")),
+        ]
+        return tables[:1] + [table for table in tables[1:] if table[1]]
+
+    def _summary(self) -> str:
+        return "speeds"
 
     def _facts(self) -> list[tuple[str, str]]:
         facts = [
@@ -302,17 +276,6 @@ class BenchReport:
         if self.advice:
             facts.append(("faster", self.advice))
         return facts
-
-    __repr__ = _repr
-
-    def _repr_html_(self) -> str:
-        speeds = fmt.html_table(_SPEED_HEADINGS, self._speed_rows(), left=2)
-        split = fmt.html_table(_SPLIT_HEADINGS, self._split_rows(), left=2) if self.splits else ""
-        layers = fmt.html_table(_LAYER_HEADINGS, self._layer_rows(), left=3) if self.layers else ""
-        return fmt.html_block("BenchReport", self._facts(), speeds + split + layers, "speeds")
-
-
-_SPLIT_HEADINGS = ("batch", "model", "copy ms", "decode ms", "product ms", "other ms", "whole token ms")
 
 
 @dataclass(frozen=True)
@@ -339,7 +302,7 @@ class LayerPlace:
 
 
 @dataclass(frozen=True, repr=False)
-class MemoryReport:
+class MemoryReport(Report):
     """Memory at one moment, in bytes. A figure that a device does not tell is ``None``.
 
     On a GPU ``allocated`` is what torch's tensors take, ``reserved`` what its allocator holds for them, and ``used``
@@ -386,14 +349,9 @@ class MemoryReport:
             facts.append((part.name, f"{fmt.size(part.bytes)} on {part.device}"))
         return facts
 
-    __repr__ = _repr
-
-    def _repr_html_(self) -> str:
-        return fmt.html_block("MemoryReport", self._facts())
-
 
 @dataclass(frozen=True, repr=False)
-class Generation:
+class Generation(Report):
     """A continued prompt."""
 
     prompt: str | None
@@ -433,8 +391,7 @@ class Generation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
-        record = {**_plain(self, ()), "tokens": list(self.tokens)}
-        return {**record, "tokens_per_second": self.tokens_per_second}
+        return {**plain(self), "tokens_per_second": self.tokens_per_second}
 
     def _facts(self) -> list[tuple[str, str]]:
         return [
@@ -442,11 +399,6 @@ class Generation:
             ("text", self.text if self.text is not None else f"{len(self.tokens)} tokens"),
             ("speed", self.speed),
         ]
-
-    __repr__ = _repr
-
-    def _repr_html_(self) -> str:
-        return fmt.html_block("Generation", self._facts())
 
 
 @dataclass(frozen=True)
@@ -474,7 +426,7 @@ _KV_HEADINGS = ("cache", "same tokens", "first difference", "same top token", "K
 
 
 @dataclass(frozen=True, repr=False)
-class KvCacheReport:
+class KvCacheReport(TableReport):
     """The result of :func:`wcodec.compare_kv_cache`."""
 
     tokens: int
@@ -488,27 +440,20 @@ class KvCacheReport:
         "Plots: ``report.plot()``, the same as ``report.plot.kl()``.",
     )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON takes them."""
-        return {
-            **_plain(self, ("results",)),
-            "results": [{**asdict(r), "token_kl": list(r.token_kl)} for r in self.results],
-        }
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
+    def _table(self) -> fmt.Parts:
+        rows = [
             (
                 r.dtype, f"{100 * r.token_agreement:.1f} %",
                 "none" if r.first_difference is None else str(r.first_difference),
-                f"{100 * r.top1_agreement:.1f} %", _shown(r.kl_mean), _shown(r.kl_max),
+                f"{100 * r.top1_agreement:.1f} %", fmt.figure(r.kl_mean), fmt.figure(r.kl_max),
                 "identical" if r.identical else "differ", fmt.size(r.cache_bytes),
             )
             for r in self.results
         ]  # fmt: skip
+        return _KV_HEADINGS, rows, 1, ()
 
-    def table(self) -> str:
-        """The results as an aligned table of text."""
-        return fmt.text_table(_KV_HEADINGS, self._rows())
+    def _summary(self) -> str:
+        return fmt.plural(len(self.results), "dtype")
 
     def _facts(self) -> list[tuple[str, str]]:
         where = "the wider dtype" if self.attention == "widest" else "the model's dtype"
@@ -518,11 +463,5 @@ class KvCacheReport:
             ("tokens", f"{self.prompt_tokens:,} of prompt, {self.tokens:,} new"),
         ]
         for r in self.results:
-            facts.append((r.dtype, f"{100 * r.token_agreement:.1f} % of tokens, KL {_shown(r.kl_mean)} nats/token"))
+            facts.append((r.dtype, f"{100 * r.token_agreement:.1f} % of tokens, KL {fmt.figure(r.kl_mean)} nats/token"))
         return facts
-
-    __repr__ = _repr
-
-    def _repr_html_(self) -> str:
-        table = fmt.html_table(_KV_HEADINGS, self._rows())
-        return fmt.html_block("KvCacheReport", self._facts(), table, fmt.plural(len(self.results), "dtype"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._core import format as fmt
 from .._core.accessor import Accessor
+from .._core.report import Report
 from .._native import safe
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class SkippedLayer:
 
 
 @dataclass(frozen=True, repr=False)
-class ReplaceReport:
+class ReplaceReport(Report):
     """The result of :func:`wcodec.compress_`. Bytes are those of parameters and compressed weights, tied ones once."""
 
     replaced: tuple[ReplacedLayer, ...]
@@ -114,18 +115,19 @@ class ReplaceReport:
         return [*facts, ("ratio", fmt.number(self.ratio)), ("seconds", fmt.number(self.seconds, 2))]
 
     def __repr__(self) -> str:
-        text = f"ReplaceReport({fmt.facts(self._facts())})"
         lines = [safe(f"  skipped {s.name} ({fmt.size(s.bytes)}): {s.why}") for s in self.skipped if not s.vectors]
         if vectors := [s.bytes for s in self.skipped if s.vectors]:
             lines.append(f"  {fmt.plural(len(vectors), 'module')} without a matrix ({fmt.size(sum(vectors))})")
-        return "\n".join([text, *lines])
+        return "\n".join([super().__repr__(), *lines])
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[fmt.Parts]:
         rows = [
             (r.name, r.kind, fmt.shape(r.shape), r.dtype, f"{r.scheme}, {r.coder}",
              fmt.size(r.original_bytes), "tied to " + r.tied_to if r.tied_to else fmt.size(r.stored_bytes))
             for r in self.replaced
         ]  # fmt: skip
         rows += [(s.name, "skipped", "", "", s.why, fmt.size(s.bytes), "") for s in self.skipped]
-        table = fmt.html_table(("layer", "kind", "shape", "dtype", "how", "original", "stored"), rows, 5)
-        return fmt.html_block("ReplaceReport", self._facts(), table, fmt.plural(len(rows), "layer"))
+        return [(("layer", "kind", "shape", "dtype", "how", "original", "stored"), rows, 5, ())]
+
+    def _summary(self) -> str:
+        return fmt.plural(len(self.replaced) + len(self.skipped), "layer")

@@ -6,11 +6,11 @@ import csv
 import io
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .._core import format as fmt
 from .._core.accessor import Accessor
-from .._measure.reports import _shown
+from .._core.report import TableReport
 
 if TYPE_CHECKING:
     from .._plot.frontier import FrontierPlots
@@ -61,16 +61,16 @@ class FrontierRow:
             fmt.number(self.bits_asked, 2),
             fmt.number(self.bits_stored),
             fmt.number(self.bits_index),
-            _shown(self.kl, 5),
+            fmt.figure(self.kl, 5),
             fmt.number(self.kl_relative),
-            _shown(self.perplexity),
+            fmt.figure(self.perplexity),
             f"{100 * self.top1_agreement:.2f} %",
             fmt.number(self.encode_seconds, 2),
         )
 
 
 @dataclass(frozen=True, repr=False)
-class FrontierReport:
+class FrontierReport(TableReport):
     """The result of :func:`wcodec.frontier`."""
 
     model: str
@@ -109,11 +109,7 @@ class FrontierReport:
                 return row
         raise KeyError(f"{recipe} at {bits} bits")
 
-    def table(self) -> str:
-        """The rows as an aligned table of text."""
-        return fmt.text_table(_HEADINGS, [row._cells() for row in self.rows], left=2)
-
-    def _parts(self) -> fmt.Parts:
+    def _table(self) -> fmt.Parts:
         return _HEADINGS, [row._cells() for row in self.rows], 2, _DISPENSABLE
 
     def csv(self) -> str:
@@ -124,28 +120,22 @@ class FrontierReport:
         writer.writerows(map(asdict, self.rows))
         return out.getvalue()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in the command's JSON."""
-        record = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**record, "rows": [asdict(row) for row in self.rows]}
+    def _summary(self) -> str:
+        return fmt.plural(len(self.rows), "row")
 
     def _facts(self) -> list[tuple[str, str]]:
         return [
             ("model", self.model),
             ("quantized", f"{fmt.plural(self.tensors, 'tensor')} of {self.weights:,} weights"),
             ("text", f"{self.windows} windows of {self.window} tokens, SHA-256 {self.text_hash[:16]}"),
-            ("perplexity", _shown(self.baseline_perplexity)),
+            ("perplexity", fmt.figure(self.baseline_perplexity)),
             ("computed in", f"{self.dtype} on {self.device}"),
         ]
 
     def __repr__(self) -> str:
         best = [
-            (f"{row.label} at {row.bits_stored:.2f} bits", f"{_shown(row.kl, 5)} nats/token")
+            (f"{row.label} at {row.bits_stored:.2f} bits", f"{fmt.figure(row.kl, 5)} nats/token")
             for row in self.rows
             if row.coder in (None, "rans")
         ]
         return f"FrontierReport({fmt.facts([*self._facts(), *best])})"
-
-    def _repr_html_(self) -> str:
-        table = fmt.html_table(_HEADINGS, [row._cells() for row in self.rows], left=2)
-        return fmt.html_block("FrontierReport", self._facts(), table, fmt.plural(len(self.rows), "row"))

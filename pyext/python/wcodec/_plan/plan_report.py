@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .._core import format as fmt
 from .._core.accessor import Accessor
 from .._core.metadata import PLAN_KEY, QUALITY_KEY, finite, rounded
-from .._measure.reports import _shown
+from .._core.report import Report
 from .file import load, save
 from .recipe import Recipe
 from .records import Candidate, MeasuredQuality, PlannedTensors, StatisticsFile
@@ -27,7 +26,7 @@ _DISPENSABLE = ("weights", "number", "step", "scheme", "share", "error")
 
 
 @dataclass(frozen=True, repr=False)
-class PlanReport:
+class PlanReport(Report):
     """The choice of :func:`wcodec.plan`, and the reasons for it."""
 
     target: str
@@ -99,11 +98,16 @@ class PlanReport:
         """The candidates that were tried, as an aligned table of text."""
         return fmt.text_table(_TRIED, [c._cells() for c in self.candidates])
 
-    def _parts(self, tensors: bool) -> Iterator[fmt.Parts]:
-        yield _TRIED, [c._cells() for c in self.candidates], 1, ("same top token", "bits asked", "perplexity")
-        yield _ROWS, [row._cells() for row in self.roles], 1, _DISPENSABLE
-        if tensors:
-            yield _ROWS, [row._cells() for row in sorted(self.tensors, key=_by_number)], 1, _DISPENSABLE
+    def _tables(self, tensors: bool = False) -> list[fmt.Parts]:
+        tried = [c._cells() for c in self.candidates]
+        planned = [self.roles, sorted(self.tensors, key=_by_number)] if tensors else [self.roles]
+        return [
+            (_TRIED, tried, 1, ("same top token", "bits asked", "perplexity")),
+            *((_ROWS, [row._cells() for row in rows], 1, _DISPENSABLE) for rows in planned),
+        ]
+
+    def _summary(self) -> str:
+        return "what was tried, and what is stored how"
 
     def table(self, *, tensors: bool = False) -> str:
         """The planned tensors, as an aligned table of text: a line for each role, or for each tensor."""
@@ -111,16 +115,7 @@ class PlanReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; of steps and statistics only whether there are any."""
-        record = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
-        return {
-            **record,
-            "recipe": self.recipe.to_dict(),
-            "candidates": [asdict(c) for c in self.candidates],
-            "roles": [asdict(row) for row in self.roles],
-            "tensors": [asdict(row) for row in self.tensors],
-            "quality": None if self.quality is None else asdict(self.quality),
-            "statistics_file": None if self.statistics_file is None else asdict(self.statistics_file),
-        }
+        return super().to_dict()
 
     def _facts(self) -> list[tuple[str, str]]:
         trellis = ", trellis" if self.recipe.trellis else ""
@@ -132,22 +127,14 @@ class PlanReport:
         ]
         if (q := self.quality) is not None:
             facts += [
-                ("KL", f"{_shown(q.kl, 5)} nats/token, give or take {_shown(q.kl_error, 5)}"),
-                ("perplexity", f"{_shown(q.original_perplexity)} -> {_shown(q.perplexity)}"),
+                ("KL", f"{fmt.figure(q.kl, 5)} nats/token, give or take {fmt.figure(q.kl_error, 5)}"),
+                ("perplexity", f"{fmt.figure(q.original_perplexity)} -> {fmt.figure(q.perplexity)}"),
                 ("same top token", f"{100 * q.top1_agreement:.2f} %"),
                 ("text", f"{q.windows} windows of {q.window} tokens, SHA-256 {q.text_sha256[:16]}"),
             ]
         else:
             facts.append(("damage", "not measured (pass a text)"))
         return [*facts, ("seconds", fmt.number(self.seconds, 1))]
-
-    def __repr__(self) -> str:
-        return f"PlanReport({fmt.facts(self._facts())})"
-
-    def _repr_html_(self) -> str:
-        tried = fmt.html_table(_TRIED, [c._cells() for c in self.candidates])
-        roles = fmt.html_table(_ROWS, [row._cells() for row in self.roles])
-        return fmt.html_block("PlanReport", self._facts(), tried + roles, "what was tried, and what is stored how")
 
 
 def _by_number(row: PlannedTensors) -> list[tuple[bool, int, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._core import format as fmt
-from .._measure.reports import _shown
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class PlannedTensors:
             fmt.size(self.stored_bytes),
             f"{100 * self.share:.1f} %",
             fmt.number(self.error, 4),
-            _shown(self.kl, 5),
+            fmt.figure(self.kl, 5),
         )
 
 
@@ -65,8 +64,8 @@ class Candidate:
             fmt.number(self.bits_asked),
             fmt.number(self.bits_stored),
             fmt.size(self.file_bytes),
-            _shown(self.kl, 5),
-            _shown(self.perplexity),
+            fmt.figure(self.kl, 5),
+            fmt.figure(self.perplexity),
             agreement,
             "taken" if self.taken else "",
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from .._core import format as fmt
 from .._core.accessor import Accessor
-from .._measure.reports import _shown
+from .._core.report import TableReport, plain
 
 if TYPE_CHECKING:
     from .._calibrate.statistics import Statistics
@@ -39,19 +39,19 @@ class LayerSensitivity:
 
     def _cells(self) -> tuple[str, ...]:
         share = "-" if self.share is None else f"{100 * self.share:.1f} %"
-        measured = _shown(self.kl, 5) if self.kl_error is None else f"{_shown(self.kl, 5)} ± {self.kl_error:.5f}"
+        give_or_take = "" if self.kl_error is None else f" ± {self.kl_error:.5f}"
         return (
             self.name.removesuffix(".weight"),
             f"{self.weights:,}",
             fmt.number(self.error, 3),
             share,
-            _shown(self.estimated_kl, 5),
-            measured,
+            fmt.figure(self.estimated_kl, 5),
+            fmt.figure(self.kl, 5) + give_or_take,
         )
 
 
 @dataclass(frozen=True, repr=False)
-class SensitivityReport(Sequence[LayerSensitivity]):
+class SensitivityReport(TableReport, Sequence[LayerSensitivity]):
     """The result of :func:`wcodec.sensitivity`: a sequence of layers, those that suffer most first."""
 
     model: str
@@ -95,16 +95,11 @@ class SensitivityReport(Sequence[LayerSensitivity]):
     def __iter__(self) -> Iterator[LayerSensitivity]:
         return iter(self.rows)
 
-    def table(self) -> str:
-        """The rows as an aligned table of text."""
-        return fmt.text_table(_HEADINGS, [row._cells() for row in self.rows])
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""
-        record = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "statistics"}
-        return {**record, "rows": [asdict(row) for row in self.rows]}
+        return plain(self, skip=("statistics",))
 
-    def _parts(self) -> fmt.Parts:
+    def _table(self) -> fmt.Parts:
         return _HEADINGS, [row._cells() for row in self.rows], 1, _DISPENSABLE
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -116,12 +111,9 @@ class SensitivityReport(Sequence[LayerSensitivity]):
             ("estimated on", f"{fmt.plural(self.tokens, 'token')} ({self.source})"),
         ]
         if self.kl is not None:
-            facts.append(("KL of all", f"{_shown(self.kl, 5)} nats/token, measured on {self.measured_tokens:,} tokens"))
+            kl = fmt.figure(self.kl, 5)
+            facts.append(("KL of all", f"{kl} nats/token, measured on {self.measured_tokens:,} tokens"))
         return [*facts, ("seconds", fmt.number(self.seconds, 1))]
 
     def __repr__(self) -> str:
-        return f"SensitivityReport({fmt.facts(self._facts())})\n{self.top().table()}"
-
-    def _repr_html_(self) -> str:
-        table = fmt.html_table(_HEADINGS, [row._cells() for row in self.rows])
-        return fmt.html_block("SensitivityReport", self._facts(), table)
+        return f"{super().__repr__()}\n{self.top().table()}"
