@@ -20,6 +20,9 @@ class Plots:
     _default: ClassVar[str]
     """The picture that a call draws."""
 
+    def __init__(self, shown: Any) -> None:
+        self._shown = shown
+
     def __init_subclass__(cls) -> None:
         for name in cls._kinds():
             if name in vars(cls):

@@ -64,9 +64,7 @@ class ContainerPlots(Plots):
     """Plots of a :class:`~wcodec.Container`."""
 
     _default = "heatmap"
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
+    _shown: Container
 
     def heatmap(
         self,
@@ -93,7 +91,7 @@ class ContainerPlots(Plots):
         """
         from .heatmap import heatmap
 
-        return heatmap(self._container, by, ax, vectors=vectors, device=device, threads=threads)
+        return heatmap(self._shown, by, ax, vectors=vectors, device=device, threads=threads)
 
     def ratio(self, ax: Any = None, *, top: int = _BARS) -> Any:
         """The ratio of each tensor, in the order of the file, everything that it stores counted.
@@ -106,11 +104,11 @@ class ContainerPlots(Plots):
         :param top: the most bars to draw, from 2 on.
         """
         most = count("top", top, 2) or _BARS
-        entries = [entry for entry in self._container.stored if entry.stored_bytes]
+        entries = [entry for entry in self._shown.stored if entry.stored_bytes]
         if not entries:
             raise InputError(
                 "the container has no tensor with data to draw (open one whose tensors are not all empty)",
-                file=self._container.path,
+                file=self._shown.path,
             )
         bars = _bars(entries, most)
         ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
@@ -128,7 +126,7 @@ class ContainerPlots(Plots):
         if bounds:
             where, values = zip(*bounds, strict=True)
             ax.plot(values, where, "|", color=ink(ax), markersize=9, label="entropy of the symbols alone")
-        whole = self._container.ratio
+        whole = self._shown.ratio
         if whole is not None:
             ax.axvline(whole, color=COLORS[5], linewidth=1.5, linestyle="--", label=f"whole file: {whole:.3f}")
         ax.set_yticks(places, [caption(bar.label) for bar in bars], fontsize="small")
@@ -145,7 +143,7 @@ class ContainerPlots(Plots):
         so are those that are not finite, as of a damaged file; the title says how many.
         """
         parts = count("bins", bins) or BINS
-        entry = self._container[name]
+        entry = self._shown[name]
         all_scales = entry.scales().reshape(-1).astype(np.float64)
         finite = all_scales[np.isfinite(all_scales)]
         scales = finite[finite != 0] if finite.any() else finite
@@ -175,7 +173,7 @@ class ContainerPlots(Plots):
 
     def symbols(self, name: str, ax: Any = None, *, threads: int | None = None) -> Any:
         """Histogram of a tensor's symbols, with their order-0 entropy beside what is stored; decodes the tensor."""
-        entry = self._container[name]
+        entry = self._shown[name]
         symbols = entry.symbols(threads=threads)
         if not symbols.size:
             raise InputError(f"tensor '{name}' has no symbols to draw (choose one that is not empty)", tensor=name)

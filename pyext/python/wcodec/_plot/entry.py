@@ -24,24 +24,23 @@ _AT_ONCE = 1 << 22
 class EntryPlots(Plots):
     """Plots of a :class:`~wcodec.TensorEntry`."""
 
-    def __init__(self, entry: TensorEntry) -> None:
-        self._entry = entry
+    _shown: TensorEntry
 
     def _chosen(self) -> str:
-        return "symbols" if self._entry.makes_symbols else "values"
+        return "symbols" if self._shown.makes_symbols else "values"
 
     def symbols(self, ax: Any = None, *, threads: int | None = None) -> Any:
         """Histogram of the symbols, as :meth:`ContainerPlots.symbols` draws it (schemes ``int8`` and ``rate``)."""
-        return ContainerPlots(self._entry._container).symbols(self._entry.name, ax, threads=threads)
+        return ContainerPlots(self._shown._container).symbols(self._shown.name, ax, threads=threads)
 
     def scales(self, ax: Any = None, *, bins: int = BINS) -> Any:
         """Histogram of the scales, as :meth:`ContainerPlots.scales` draws it (schemes ``int8`` and ``rate``)."""
-        return ContainerPlots(self._entry._container).scales(self._entry.name, ax, bins=bins)
+        return ContainerPlots(self._shown._container).scales(self._shown.name, ax, bins=bins)
 
     def values(self, ax: Any = None, *, bins: int = BINS, threads: int | None = None) -> Any:
         """Histogram of the decoded values, on a logarithmic axis, so that outliers are seen; decodes the tensor."""
         parts = count("bins", bins) or BINS
-        entry = self._entry
+        entry = self._shown
         if entry.dtype not in CONVERTIBLE:
             raise InputError(
                 f"tensor '{entry.name}': values of dtype {entry.dtype} are not drawn (choose a tensor of floats)",

@@ -25,9 +25,7 @@ class FrontierPlots(Plots):
     """Plots of a :class:`~wcodec.FrontierReport`."""
 
     _default = "kl"
-
-    def __init__(self, report: FrontierReport) -> None:
-        self._report = report
+    _shown: FrontierReport
 
     def kl(self, ax: Any = None, *, coder: str | None = None) -> Any:
         """``KL(original || quantized)`` on a logarithmic axis against the bits that are stored: a line for each recipe,
@@ -35,13 +33,13 @@ class FrontierPlots(Plots):
 
         :param coder: the only coder to draw; if left out, that of the report's first row that has one.
         """
-        coders = list(dict.fromkeys(row.coder for row in self._report.rows if row.coder is not None))
+        coders = list(dict.fromkeys(row.coder for row in self._shown.rows if row.coder is not None))
         chosen = coders[0] if coder is None and coders else coder
         if chosen not in coders:
             raise InputError(f"nothing was measured with coder {chosen!r} (pass it to frontier)")
         ax = axes(ax, (6.8, 4.4))
         lines: dict[tuple[str, bool], list[FrontierRow]] = {}
-        for row in self._report.rows:
+        for row in self._shown.rows:
             if row.kind == "rate" and row.coder == chosen:
                 lines.setdefault((row.recipe, row.trellis), []).append(row)
         for (recipe, trellis), rows in lines.items():
@@ -51,9 +49,9 @@ class FrontierPlots(Plots):
                 [row.bits_stored for row in rows], [max(row.kl, _SMALLEST_KL) for row in rows], color=color,
                 marker="o" if trellis else "s", markersize=5, linestyle="-" if trellis else "--", label=rows[0].label,
             )  # fmt: skip
-        points = [row for row in self._report.rows if row.kind == "reference"]
+        points = [row for row in self._shown.rows if row.kind == "reference"]
         farthest = max(row.bits_stored for rows in [points, *lines.values()] for row in rows)
-        for row in self._report.rows:
+        for row in self._shown.rows:
             if row.kind == "int8" and row.coder == chosen:
                 if row.bits_stored < farthest + _FAR:
                     points.append(row)

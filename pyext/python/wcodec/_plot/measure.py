@@ -59,12 +59,10 @@ class EvalPlots(Plots):
     """Plots of an :class:`~wcodec.EvalReport`."""
 
     _default = "kl"
-
-    def __init__(self, report: EvalReport) -> None:
-        self._report = report
+    _shown: EvalReport
 
     def _chosen(self) -> str:
-        return "perplexity" if self._report.token_kl is None else "kl"
+        return "perplexity" if self._shown.token_kl is None else "kl"
 
     def kl(self, ax: Any = None, *, bins: int = 60, what: str = "compressed") -> Any:
         """Histogram of ``KL(baseline || model)`` over tokens, with mean and 99th percentile, on a logarithmic axis.
@@ -73,7 +71,7 @@ class EvalPlots(Plots):
             ``rate``.
         """
         choice("what", what, tuple(MEANINGS))
-        report = self._report
+        report = self._shown
         if report.token_kl is None:
             raise InputError("there is no KL divergence without a baseline (pass baseline=... to evaluate)")
         ax = axes(ax)
@@ -92,7 +90,7 @@ class EvalPlots(Plots):
 
     def perplexity(self, ax: Any = None) -> Any:
         """Bars of the perplexities."""
-        report = self._report
+        report = self._shown
         ax = axes(ax, (3.6, 3.6))
         bars = [("model", report.perplexity)]
         if report.baseline_perplexity is not None:
@@ -109,9 +107,7 @@ class BenchPlots(Plots):
     """Plots of a :class:`~wcodec.BenchReport`."""
 
     _default = "speed"
-
-    def __init__(self, report: BenchReport) -> None:
-        self._report = report
+    _shown: BenchReport
 
     def speed(self, ax: Any = None, *, what: str = "decode") -> Any:
         """Tokens per second by batch size, with the range of the repeats; ``what`` is ``decode`` or ``prefill``."""
@@ -123,13 +119,13 @@ class BenchPlots(Plots):
             speed = getattr(row, what)
             return speed.median, speed.low, speed.high
 
-        self._bars(ax, self._report.rows, bar)
+        self._bars(ax, self._shown.rows, bar)
         ax.set_ylabel(f"{what}, tokens/s")
         return quiet(ax)
 
     def memory(self, ax: Any = None) -> Any:
         """Most memory of the GPU that a run took beyond the weights (cache, activations, scratch), by batch size."""
-        rows = [row for row in self._report.rows if row.peak_bytes is not None]
+        rows = [row for row in self._shown.rows if row.peak_bytes is not None]
         if not rows:
             raise InputError("memory was not measured: a CPU has no peak of its own (run bench on a GPU)")
         ax = axes(ax)
@@ -168,7 +164,7 @@ class BenchPlots(Plots):
 
     def split(self, ax: Any = None) -> Any:
         """The split of a token's time: copies, decoding of weights, matrix products, the rest."""
-        splits = self._report.splits
+        splits = self._shown.splits
         if not splits:
             raise InputError("the split of time was not measured (pass profile=True to bench)")
         ax = axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
@@ -181,7 +177,7 @@ class BenchPlots(Plots):
 
     def layers(self, ax: Any = None, *, top: int = 20) -> Any:
         """The modules that take longest, by the median of a call."""
-        layers = [t for t in self._report.layers if t.model == "model"]
+        layers = [t for t in self._shown.layers if t.model == "model"]
         if not layers:
             raise InputError("layers were not measured (pass profile=True to bench)")
         chosen = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
@@ -199,7 +195,7 @@ class BenchPlots(Plots):
 
         :param model: ``model`` or ``baseline``.
         """
-        spans = [span for span in self._report.spans if span.model == model]
+        spans = [span for span in self._shown.spans if span.model == model]
         if not spans:
             raise InputError(f"no token of the {model} was followed (pass profile=True, and the {model}, to bench)")
         kinds = [kind for kind in _KINDS if any(span.kind == kind for span in spans)]
@@ -224,13 +220,11 @@ class MemoryPlots(Plots):
     """Plots of a :class:`~wcodec._measure.MemoryReport`."""
 
     _default = "parts"
-
-    def __init__(self, report: MemoryReport) -> None:
-        self._report = report
+    _shown: MemoryReport
 
     def parts(self, ax: Any = None) -> Any:
         """The model's memory by purpose, in MiB, one bar for each device."""
-        parts = self._report.parts
+        parts = self._shown.parts
         if not parts:
             raise InputError("no model was measured (pass it to measure_vram)")
         devices = list(dict.fromkeys(part.device for part in parts))
@@ -249,16 +243,16 @@ class MemoryPlots(Plots):
 
         :param label: the strip's name, beside it.
         """
-        if not self._report.layers:
+        if not self._shown.layers:
             raise InputError("there is no compressed layer to draw (pass a model that has some to measure_vram)")
         ax = axes(ax, (8.4, 2.2))
         # So many strips are there.
         row = len({patch.get_y() for patch in ax.patches})
-        whole = sum(layer.bytes for layer in self._report.layers)
+        whole = sum(layer.bytes for layer in self._shown.layers)
         blocks: dict[tuple[str, str], float] = {}
-        for layer in self._report.layers:
+        for layer in self._shown.layers:
             number = place_of(layer.name)[1]
-            key = layer.name.rpartition(".")[2] if number is None else str(number), _kind_of(layer, self._report.device)
+            key = layer.name.rpartition(".")[2] if number is None else str(number), _kind_of(layer, self._shown.device)
             blocks[key] = blocks.get(key, 0) + layer.bytes
         begin = 0.0
         for (name, kind), size in blocks.items():
@@ -291,14 +285,12 @@ class KvCachePlots(Plots):
     """Plots of a :class:`~wcodec._measure.KvCacheReport`."""
 
     _default = "kl"
-
-    def __init__(self, report: KvCacheReport) -> None:
-        self._report = report
+    _shown: KvCacheReport
 
     def kl(self, ax: Any = None) -> Any:
         """``KL(float32 || dtype)`` at each new token, one line for each dtype; the axis is logarithmic."""
         ax = axes(ax)
-        for i, result in enumerate(self._report.results):
+        for i, result in enumerate(self._shown.results):
             label = f"{result.dtype} (identical)" if result.identical else result.dtype
             values = np.maximum(result.token_kl, _SMALLEST_KL)
             ax.plot(np.arange(1, len(values) + 1), values, color=COLORS[i % len(COLORS)], linewidth=1, label=label)

@@ -17,16 +17,14 @@ class ReplacePlots(Plots):
     """Plots of a :class:`~wcodec.ReplaceReport`."""
 
     _default = "memory"
-
-    def __init__(self, report: ReplaceReport) -> None:
-        self._report = report
+    _shown: ReplaceReport
 
     def memory(self, ax: Any = None) -> Any:
         """Bytes of all the model's weights before and after, by the kind of layer; tied weights once.
 
         The report does not know the memory that decoding needs beside them: see :func:`wcodec.measure_vram`.
         """
-        report = self._report
+        report = self._shown
         ax = axes(ax, (6.4, 2.4))
         before: dict[str, int] = {}
         after: dict[str, int] = {}

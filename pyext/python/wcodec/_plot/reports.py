@@ -33,9 +33,7 @@ class CompressionPlots(Plots):
     """Plots of a :class:`~wcodec.CompressionReport`."""
 
     _default = "heatmap"
-
-    def __init__(self, report: CompressionReport) -> None:
-        self._report = report
+    _shown: CompressionReport
 
     def heatmap(self, by: str = "bits", ax: Any = None, *, vectors: bool = False) -> Any:
         """Layers and roles as a heat map, as :meth:`~wcodec._plot.ContainerPlots.heatmap` draws it.
@@ -43,12 +41,12 @@ class CompressionPlots(Plots):
         :param by: ``bits``, ``ratio``, ``error`` or ``share``.
         """
         choice("by", by, _REPORTED)
-        grid = grid_of_figures(figures_of(self._report.tensors), vectors)
-        return of_grid(grid, by, ax, self._report.stored_bytes, self._report.path)
+        grid = grid_of_figures(figures_of(self._shown.tensors), vectors)
+        return of_grid(grid, by, ax, self._shown.stored_bytes, self._shown.path)
 
     def sizes(self, ax: Any = None) -> Any:
         """Bytes of each role before and now, the largest first."""
-        tensors = self._report.tensors
+        tensors = self._shown.tensors
         before, now = [t.original_bytes for t in tensors], [t.stored_bytes for t in tensors]
         return _pairs(ax, [(tensors, before, "original"), (tensors, now, "stored")])
 
@@ -57,19 +55,17 @@ class VerifyPlots(Plots):
     """Plots of a :class:`~wcodec.VerifyReport`."""
 
     _default = "status"
-
-    def __init__(self, report: VerifyReport) -> None:
-        self._report = report
+    _shown: VerifyReport
 
     def status(self, ax: Any = None) -> Any:
         """The verdict on each tensor, by layer and role: the worst one where several share a cell."""
-        found = {t.name: t.status for t in self._report.tensors}
+        found = {t.name: t.status for t in self._shown.tensors}
         return draw_kinds(_grid(found), lambda cell: _worst((found[n] for n in cell.names), _VERDICTS), _VERDICTS, ax)
 
     def error(self, ax: Any = None) -> Any:
         """Root mean square of the differences from the original, by layer and role; the largest where several share a
         cell."""
-        found = {t.name: t.rms_error for t in self._report.tensors if t.rms_error is not None}
+        found = {t.name: t.rms_error for t in self._shown.tensors if t.rms_error is not None}
         if not found:
             raise InputError("nothing was compared with an original (pass against=... to verify)")
         return draw(_grid(found), lambda cell: max(found[name] for name in cell.names), "rms", ax)
@@ -79,18 +75,16 @@ class ComparisonPlots(Plots):
     """Plots of a :class:`~wcodec.Comparison`."""
 
     _default = "status"
-
-    def __init__(self, report: Comparison) -> None:
-        self._report = report
+    _shown: Comparison
 
     def status(self, ax: Any = None) -> Any:
         """Equal and different tensors, by layer and role."""
-        found = {t.name: t.status for t in self._report.tensors}
+        found = {t.name: t.status for t in self._shown.tensors}
         return draw_kinds(_grid(found), lambda cell: _worst((found[n] for n in cell.names), _COMPARED), _COMPARED, ax)
 
     def sizes(self, ax: Any = None) -> Any:
         """Stored bytes of each role in both files, the largest first."""
-        sides = [[t for t in side if t is not None] for side in self._report._sides()]
+        sides = [[t for t in side if t is not None] for side in self._shown._sides()]
         return _pairs(
             ax, [(side, [t.stored_bytes for t in side], name) for side, name in zip(sides, "ab", strict=True)]
         )
@@ -100,20 +94,18 @@ class PlanPlots(Plots):
     """Plots of a :class:`~wcodec.PlanReport`."""
 
     _default = "bits"
-
-    def __init__(self, report: PlanReport) -> None:
-        self._report = report
+    _shown: PlanReport
 
     def bits(self, ax: Any = None) -> Any:
         """Stored bits per weight of each role, those of the whole beside them."""
-        rows = [row for row in self._report.roles if row.bits is not None]
+        rows = [row for row in self._shown.roles if row.bits is not None]
         if not rows:
             raise InputError("the plan has no tensor to draw (plan a model that has some)")
         ax = axes(ax, (6.8, 1.3 + 0.26 * len(rows)))
         drawn = ax.barh([caption(label(row.name)) for row in rows], [row.bits or 0.0 for row in rows], color=COLORS[0])
         ax.bar_label(drawn, fmt="%.2f", padding=3, fontsize="small")
-        ax.axvline(self._report.bits, color=COLORS[5], linewidth=1.5, linestyle="--",
-                   label=f"all that is encoded: {self._report.bits:.3f}")  # fmt: skip
+        ax.axvline(self._shown.bits, color=COLORS[5], linewidth=1.5, linestyle="--",
+                   label=f"all that is encoded: {self._shown.bits:.3f}")  # fmt: skip
         ax.invert_yaxis()
         ax.tick_params(axis="y", labelsize="small")
         ax.margins(x=0.1)
@@ -123,7 +115,7 @@ class PlanPlots(Plots):
 
     def candidates(self, ax: Any = None) -> Any:
         """The candidates that were tried: the file's size against the damage. The one that was taken is marked."""
-        tried = [c for c in self._report.candidates if c.kl is not None]
+        tried = [c for c in self._shown.candidates if c.kl is not None]
         if not tried:
             raise InputError("damage was not measured (pass a text to plan)")
         ax = axes(ax, (6.4, 4.0))
@@ -147,14 +139,12 @@ class StatisticsPlots(Plots):
     """Plots of :class:`~wcodec.Statistics`."""
 
     _default = "factors"
-
-    def __init__(self, statistics: Statistics) -> None:
-        self._statistics = statistics
+    _shown: Statistics
 
     def factors(self, ax: Any = None) -> Any:
         """The step that each tensor would have, as a multiple of what all would have, by layer and role: finer where an
         error matters more. The geometric mean where several share a cell."""
-        found = self._statistics.factors()
+        found = self._shown.factors()
         if not found:
             raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
 
@@ -165,21 +155,19 @@ class StatisticsPlots(Plots):
 
     def tokens(self, ax: Any = None) -> Any:
         """The picture of :meth:`StatisticsReportPlots.tokens`."""
-        return StatisticsReportPlots(self._statistics.report).tokens(ax)
+        return StatisticsReportPlots(self._shown.report).tokens(ax)
 
 
 class StatisticsReportPlots(Plots):
     """Plots of a :class:`~wcodec.StatisticsReport`."""
 
     _default = "tokens"
-
-    def __init__(self, report: StatisticsReport) -> None:
-        self._report = report
+    _shown: StatisticsReport
 
     def tokens(self, ax: Any = None) -> Any:
         """Tokens that each tensor was multiplied with, by layer and role; the fewest where several share a cell, as
         experts do, of which some see few."""
-        found = self._report.tokens
+        found = self._shown.tokens
         if not found:
             raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
         return draw(_grid(found), lambda cell: float(min(found[name] for name in cell.names)), "tokens", ax)
@@ -189,14 +177,12 @@ class RanksPlots(Plots):
     """Plots of a :class:`~wcodec.RanksReport`."""
 
     _default = "memory"
-
-    def __init__(self, report: RanksReport) -> None:
-        self._report = report
+    _shown: RanksReport
 
     def memory(self, ax: Any = None) -> Any:
         """Bytes of weights that the rank with most of them holds, for each number of ranks: its parts, what each rank
         has all of, and what is not compressed."""
-        rows = self._report.rows
+        rows = self._shown.rows
         ax = axes(ax, (6.4, 1.4 + 0.4 * len(rows)))
         names = [f"{row.ranks} rank" + ("s" if row.ranks > 1 else "") for row in rows]
         before = np.zeros(len(rows))
@@ -215,13 +201,11 @@ class DoctorPlots(Plots):
     """Plots of a :class:`~wcodec.DoctorReport`."""
 
     _default = "checks"
-
-    def __init__(self, report: DoctorReport) -> None:
-        self._report = report
+    _shown: DoctorReport
 
     def checks(self, ax: Any = None) -> Any:
         """The checks that were made, and whether each feature works."""
-        checks = self._report.checks
+        checks = self._shown.checks
         ax = axes(ax, (6.4, 0.6 + 0.35 * len(checks)))
         for place, check in enumerate(checks):
             ax.plot([0], [place], "o" if check.ok else "X", color=GOOD if check.ok else BAD, markersize=11)

@@ -19,14 +19,12 @@ class SensitivityPlots(Plots):
     """Plots of a :class:`~wcodec.SensitivityReport`."""
 
     _default = "heatmap"
-
-    def __init__(self, report: SensitivityReport) -> None:
-        self._report = report
+    _shown: SensitivityReport
 
     def heatmap(self, ax: Any = None) -> Any:
         """Each tensor's share of the damage in percent, by layer and role, in colours of a logarithmic
         scale; the sum where several share a cell."""
-        report = self._report
+        report = self._shown
         shares = {row.name: 100 * row.share for row in report.rows if row.share is not None}
         if not shares:
             raise InputError("the report has no layer to draw (take more than top(0))")
@@ -38,7 +36,7 @@ class SensitivityPlots(Plots):
 
     def top(self, n: int = 20, ax: Any = None) -> Any:
         """The ``n`` layers that suffer most: the damage that is estimated as bars, and what was measured as points."""
-        rows = self._report.rows[:n]
+        rows = self._shown.rows[:n]
         if not rows:
             raise InputError("the report has no layer to draw (take more than top(0))")
         ax = axes(ax, (7.2, 1.3 + 0.26 * len(rows)))
@@ -50,6 +48,6 @@ class SensitivityPlots(Plots):
                     label="measured")  # fmt: skip
         ax.invert_yaxis()
         ax.tick_params(axis="y", labelsize="small")
-        ax.set_xlabel(f"KL(original || quantized) of it alone at {self._report.bits:g} bits, nats per token")
+        ax.set_xlabel(f"KL(original || quantized) of it alone at {self._shown.bits:g} bits, nats per token")
         above(ax)
         return quiet(ax, "x")
