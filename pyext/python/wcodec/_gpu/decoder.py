@@ -12,14 +12,14 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import _native
-from .._core import dtypes as _dtypes
+from .._core import dtypes
 from .._core import format as fmt
 from .._core.errors import InputError, TensorNotFoundError
 from .._core.keywords import keywords
 from .._core.opened import open_native, place_of
 from .._core.options import count, path_of
 from .._core.reports import TensorInfo
-from . import devices as _devices
+from . import devices
 from . import torch as _torch
 from .decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype
 
@@ -48,7 +48,7 @@ def gpu_options(
         "readers": count("readers", readers),
         "direct": direct,
         "nvcomp": None if nvcomp is None else path_of(nvcomp),
-        "nvcomp_folders": _devices.nvcomp_folders(),
+        "nvcomp_folders": devices.nvcomp_folders(),
     }
 
 
@@ -318,14 +318,14 @@ class Decoder:
     ) -> None:
         """Has the native half read the tensors: to the GPU if they are ``resident``, otherwise to the host's memory or,
         for those of ``from_disk``, not now."""
-        number = _devices.parse(device)
+        number = devices.parse(device)
         if number is None:
             kind = type(self).__name__
             raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
         # The native container of an open one, which is built on it, or one of the decoder's own.
         opened: _native.Container = getattr(container, "_open", None) or open_native(container)  # type: ignore[arg-type]
         self._infos = _chosen(opened, names)
-        self._device = _devices.torch_device(number)
+        self._device = devices.torch_device(number)
         wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
         on_disk = set(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else set()
         on_host = set() if resident else set(self._infos)
@@ -453,7 +453,7 @@ class Decoder:
         :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`unfused`).
         """
         infos = [self.info(name) for name, _ in factors]
-        name = _dtypes.requested(str(dtype))
+        name = dtypes.requested(str(dtype))
         return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device, vectors)
 
     def no_lookup(self, name: str) -> str | None:

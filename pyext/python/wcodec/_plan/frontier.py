@@ -17,8 +17,7 @@ from .._file.container import Container
 from .._models import running
 from .._models.original import original_model
 from .._models.running import WindowCount
-from . import loading
-from . import reference as _reference
+from . import loading, reference
 from .candidates import of_architecture
 from .frontier_report import FrontierReport, FrontierRow
 from .recipe import FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
@@ -104,8 +103,8 @@ def frontier(
         judge = Judge(original, ids, windows, count)
         count.total = judge.windows * (3 + len(recipes))
         work = _Work(matrices, judge, threads)
-        rows = [work.reference(NF4, _reference.NF4_BITS, _reference.nf4)]
-        rows.append(work.reference(INT4, _reference.INT4_BITS, _reference.int4))
+        rows = [work.reference(NF4, reference.NF4_BITS, reference.nf4)]
+        rows.append(work.reference(INT4, reference.INT4_BITS, reference.int4))
         rows += [work.recipe(recipe) for recipe in recipes]
     return FrontierReport(
         model=str(model) if folder is not None else type(original).__name__,
