@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,9 @@ from .._models.checkpoint import Checkpoint, Lazy
 from .._models.original import original_model
 from . import amount, replay
 from .collect import is_given, statistics_of
-from .matrices import Matrices, Matrix
+from .factor import Feedback
 from .quantize import quantize
-from .statistics import Statistics, forget_feedback
+from .statistics import Statistics, feedback_for, forget_feedback
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -43,6 +44,41 @@ _MOST_COUNTED = 1 << 24
 _CORRECTIONS = 2
 # log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
 _GAUSSIAN = 2.1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix to quantize, with outputs as rows, and its steps up to the constant that all matrices share."""
+
+    name: str
+    weight: torch.Tensor
+    steps: torch.Tensor
+    feedback: Feedback | None
+    """``None`` where nothing is known of its input."""
+
+
+class Matrices:
+    """The matrices of a model, with what statistics say of each, one at a time.
+
+    :param weights: arrays or tensors as a checkpoint has them, by name; read anew each time they are needed.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, Any], statistics: Statistics, *, trellis: bool, device: torch.device
+    ) -> None:
+        self._weights, self._statistics, self._trellis, self._device = weights, statistics, trellis, device
+        self._factors = statistics.factors()
+
+    def __getitem__(self, name: str) -> Matrix:
+        weight = torch_tensor(name, self._weights[name]).to(self._device)
+        unit = self._statistics.units.get(name)
+        if unit is not None and unit.transposed:
+            weight = weight.t()
+        rms = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
+        feedback = feedback_for(
+            self._statistics, name, trellis=self._trellis, device=self._device, shape=tuple(weight.shape)
+        )
+        return Matrix(name, weight, rms * self._factors.get(name, 1.0), feedback)
 
 
 class Chooser:
