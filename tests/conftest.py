@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,12 @@ _NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64"
 def model() -> Path:
     """The folder of a small, trained, real model."""
     return Path(__file__).parent / "data" / "doc-llama-3m"
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    """A model that may be destroyed."""
+    return Path(shutil.copytree(model, tmp_path / "model"))
 
 
 @pytest.fixture(scope="session")

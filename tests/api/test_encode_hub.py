@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import wcodec
-from command import Cli, call
+from command import Cli
 from fake_hub import Hub, serving
 from small_models import llama, mixtral
 
@@ -21,8 +20,6 @@ pytest.importorskip("transformers")
 constants = pytest.importorskip("huggingface_hub.constants")
 
 from wcodec._models import remote  # noqa: E402
-
-SHARDS = ("model.safetensors.index.json", "model-00001-of-00002.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -53,25 +50,10 @@ def hub(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             hub.add(f"me/{name}", place / name)
         hub.add("me/private", place / "llama")
         hub.tokens["me/private"] = "secret"
-        cache = str(tmp_path / "cache")
-        # As huggingface_hub has read them from the environment.
-        for name, value in (
-            ("ENDPOINT", hub.url),
-            ("HF_HUB_CACHE", cache),
-            ("HF_HUB_DISABLE_XET", True),
-            ("HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"),
-        ):
-            monkeypatch.setattr(constants, name, value)  # fmt: skip
-        monkeypatch.setenv("HF_TOKEN", "")
+        hub.known_to(monkeypatch, "", HF_HUB_CACHE=str(tmp_path / "cache"))
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", hub.url)
         yield hub
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

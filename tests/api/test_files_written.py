@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,27 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, endless_model
+from command import Cli, contents, endless_model
 from wcodec import cli
 from wcodec._core.paths import output
 
 WEIGHTS = {"w": np.linspace(-1, 1, 64 * 256, dtype=np.float32).reshape(64, 256)}
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and files of POSIX")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
-
-
-@pytest.fixture
-def copy(model: Path, tmp_path: Path) -> Path:
-    """A model that may be destroyed."""
-    return Path(shutil.copytree(model, tmp_path / "model"))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 # Allowed outputs

@@ -28,6 +28,7 @@ from hostile import (
     rate_tensors,
     raw,
     reindexed,
+    resized,
 )
 from wcodec import cli
 
@@ -275,11 +276,7 @@ def test_lossless_tensors_without_end(lossless: Path, tmp_path: Path) -> None:
     path.write_bytes(reindexed(lossless.read_bytes(), lambda index: index["tensors"][0]["planes"].extend(planes)))
     assert len(str(refuses_one(path))) < 2000
     for place, shape in ((0, (1 << 20, 1 << 20)), (1, (1 << 19, 1 << 20)), (2, (1, 1 << 40)), (0, (1 << 30, 1 << 30))):
-
-        def grow(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        path.write_bytes(reindexed(lossless.read_bytes(), grow))
+        path.write_bytes(reindexed(lossless.read_bytes(), resized(place, shape)))
         with wcodec.open(path) as container, pytest.raises(wcodec.WcodecError):
             container[list(container)[place]].numpy()
         explore(path, lossless, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import platform
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call
+from command import Cli, contents
 from wcodec._core.options import is_statistics_file
 
 torch = pytest.importorskip("torch")
@@ -27,21 +26,6 @@ pytest.importorskip("transformers")
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="system calls of Linux")
 posix = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
-
-
-@pytest.fixture
-def copy(model: Path, tmp_path: Path) -> Path:
-    """A model that may be destroyed."""
-    return Path(shutil.copytree(model, tmp_path / "model"))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 # Folders

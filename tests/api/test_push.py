@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from collections.abc import Iterator
@@ -11,13 +10,13 @@ from pathlib import Path
 import earlier_folders
 import pytest
 import wcodec
-from command import Cli, call, document
+from command import Cli, document
 from fake_hub import Hub, serving
 from small_models import llama
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-constants = pytest.importorskip("huggingface_hub.constants")
+pytest.importorskip("huggingface_hub")
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with serving() as hub:
         hub.uploads = tmp_path / "uploads"
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        url = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", hub.url)
-        monkeypatch.setenv("HF_TOKEN", "good")
+        hub.known_to(monkeypatch, "good")
         yield hub
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
 
 
 def test_a_folder_is_uploaded_in_one_commit(folder: Path, hub: Hub, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
@@ -13,12 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call, document
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
+from command import Cli, document
 
 
 @pytest.fixture

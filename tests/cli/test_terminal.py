@@ -3,7 +3,6 @@ there, completions and the manual. None of it needs torch."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import subprocess
@@ -13,17 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import wcodec
-from command import Cli, call
+from command import Cli
 from wcodec._cli.parser import build_parser
 from wcodec._cli.parsing import commands, options
 from wcodec._core import paths, terminal
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
 
 
 @pytest.fixture(autouse=True)

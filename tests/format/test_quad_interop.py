@@ -15,7 +15,7 @@ import pytest
 import wcodec
 from format_reader import FormatReader, FormatReaderError
 from format_writer import VARIETIES, Tensor, write_container
-from hostile import changed_index, reindexed
+from hostile import changed_index, reindexed, resized
 from lossless_samples import VIEWS, read_checkpoint
 from quad_samples import (
     BODIES,
@@ -259,11 +259,7 @@ def test_rust_refuses_what_no_writer_may_write(what: str, tmp_path: Path) -> Non
 
 def test_rust_allocates_nothing_from_sizes_alone(good: bytes) -> None:
     for place, shape in itertools.product(range(3), ((1 << 20, 1 << 20), (1, 1 << 40), (1 << 30, 1 << 30))):
-
-        def grow(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        refused(reindexed(good, grow))
+        refused(reindexed(good, resized(place, shape)))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,7 +13,16 @@ import pytest
 import wcodec
 from format_reader import FormatReader, FormatReaderError
 from format_writer import VARIETIES, Tensor, write_container
-from hostile import RATE_CONTENTS, RATE_EDITS, RATE_FORBIDDEN, changed_index, forbidden_rate, rate_tensors, reindexed
+from hostile import (
+    RATE_CONTENTS,
+    RATE_EDITS,
+    RATE_FORBIDDEN,
+    changed_index,
+    forbidden_rate,
+    rate_tensors,
+    reindexed,
+    resized,
+)
 from lossless_samples import VIEWS, read_checkpoint
 from rate_mutations import cases, disagreement, refused
 from rate_samples import (
@@ -347,11 +356,7 @@ def test_rust_refuses_what_no_writer_may_write(what: str, tmp_path: Path) -> Non
 
 def test_rust_allocates_nothing_from_sizes_alone(good: bytes) -> None:
     for place, shape in itertools.product((0, 3, 4), ((1 << 20, 1 << 20), (1, 1 << 40), (1 << 30, 1 << 30))):
-
-        def grow(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        refused(reindexed(good, grow))
+        refused(reindexed(good, resized(place, shape)))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -11,15 +10,10 @@ from typing import Any
 import pytest
 import torch
 import wcodec
-from command import Cli, call
+from command import Cli
 
 transformers = pytest.importorskip("transformers")
 IDS = torch.arange(12)[None]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
 
 
 @pytest.fixture(scope="module")

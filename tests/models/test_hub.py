@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -76,11 +75,7 @@ def hub(place: Path) -> Iterator[Hub]:
 def run(hub: Hub, cache: Path, *calls: tuple[str, str, dict[str, Any]], offline: bool = False) -> list[list[str]]:
     """Outcomes of loading, in a process that knows this Hub alone."""
     hub.requests.clear()
-    environment = {
-        **os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_OFFLINE": "1" if offline else "0", "HF_TOKEN": "", "TRANSFORMERS_VERBOSITY": "error",
-    }  # fmt: skip
-    environment.pop("TRANSFORMERS_OFFLINE", None)
+    environment = {**hub.environment(cache, offline=offline), "TRANSFORMERS_VERBOSITY": "error"}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(calls)], capture_output=True, text=True, env=environment, check=False
     )

@@ -23,13 +23,6 @@ from wcodec.nn._layers.layer import contents  # noqa: E402
 from wcodec.nn._weights.scaled import Scaled, ScaledDecoder  # noqa: E402
 from wcodec.nn._weights.store import Store  # noqa: E402
 
-MODELS = {
-    "llama": small.fp8_llama,
-    "deepseek": small.fp8_deepseek,
-    "qwen3-moe": small.fp8_qwen3_moe,
-    "gpt-oss": small.mxfp4_gpt_oss,
-}
-
 
 def logits(model: Any) -> Any:
     with torch.no_grad():
@@ -45,10 +38,10 @@ def layers(model: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("scheme", [None, "lossless"])
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", small.MODELS)
 def test_from_a_checkpoint_to_text(kind: str, scheme: str | None, tmp_path: Path) -> None:
     source, out = tmp_path / "source", tmp_path / "out"
-    MODELS[kind](source)
+    small.MODELS[kind](source)
     wcodec.compress(source, f"{out}/", scheme=scheme, progress=False)
     config = json.loads((out / "config.json").read_text())
     assert config["quantization_config"]["quant_method"] == "wcodec"
@@ -79,7 +72,7 @@ def test_from_a_checkpoint_to_text(kind: str, scheme: str | None, tmp_path: Path
 @pytest.mark.parametrize("scheme", ["lossless", "raw", "int8"])
 @pytest.mark.parametrize("kind", ["llama", "gpt-oss"])
 def test_files_run(kind: str, scheme: str, tmp_path: Path) -> None:
-    tensors = MODELS[kind](tmp_path / "source")
+    tensors = small.MODELS[kind](tmp_path / "source")
     file = tmp_path / "model.wcodec"
     wcodec.compress(tmp_path / "source", file, scheme=scheme, progress=False)
     with wcodec.open(file) as container:
@@ -263,14 +256,14 @@ def test_codes_alone_do_not_make_weights_the_same() -> None:
 
 
 def test_what_is_no_layer_is_filled_in_or_refused(tmp_path: Path) -> None:
-    made = MODELS["gpt-oss"](tmp_path / "source")
+    made = small.MODELS["gpt-oss"](tmp_path / "source")
     assert any(name.endswith("_blocks") for name in made)
     given = wcodec.WCodecConfig(exclude="*experts*")
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "source", quantization_config=given)
     theirs = small.dequantized(tmp_path / "source")
     experts, others = (m.model.layers[0].mlp.experts for m in (model, theirs))
     assert torch.equal(experts.gate_up_proj, others.gate_up_proj)
-    MODELS["llama"](tmp_path / "fp8")
+    small.MODELS["llama"](tmp_path / "fp8")
     with pytest.raises(wcodec.InputError, match="up_proj.weight'.* is quantized, and is no layer that is compressed"):
         given = wcodec.WCodecConfig(exclude="*up_proj*")
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "fp8", quantization_config=given)

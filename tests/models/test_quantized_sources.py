@@ -18,12 +18,6 @@ from wcodec._file import encode  # noqa: E402
 from wcodec._models.checkpoint import Checkpoint  # noqa: E402
 from wcodec._models.original import original_model  # noqa: E402
 
-MODELS = {
-    "llama": small.fp8_llama,
-    "deepseek": small.fp8_deepseek,
-    "qwen3-moe": small.fp8_qwen3_moe,
-    "gpt-oss": small.mxfp4_gpt_oss,
-}
 E8M0 = getattr(torch, "float8_e8m0fnu", None)
 
 
@@ -55,9 +49,9 @@ def sourced(tensors: dict[str, Any], folder: Path, record: Any = None, dtype: st
     return folder
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", small.MODELS)
 def test_values_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    MODELS[kind](tmp_path / "source")
+    small.MODELS[kind](tmp_path / "source")
     theirs = dict(small.dequantized(tmp_path / "source").named_parameters())
     model, _ = original_model(tmp_path / "source", dtype="auto")
     ours = dict(model.named_parameters())
@@ -236,12 +230,12 @@ def test_plain_fp8_is_what_it_was(tmp_path: Path) -> None:
     assert kept["a.weight"].dtype == "F8_E4M3" and kept["b.weight"].scheme == "int8"
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", small.MODELS)
 def test_the_format_says_how_codes_become_values(kind: str, tmp_path: Path) -> None:
     import format_quantized
     from format_reader import FormatReader
 
-    MODELS[kind](tmp_path / "source")
+    small.MODELS[kind](tmp_path / "source")
     wcodec.compress(tmp_path / "source", tmp_path / "x.wcodec", scheme="lossless", progress=False)
     found = format_quantized.values(FormatReader(tmp_path / "x.wcodec"))
     checkpoint = Checkpoint(tmp_path / "source")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import os
 import pickle
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import wcodec
-from command import Cli, call
+from command import Cli, contents
 from wcodec._models import save
 from wcodec.nn import CompressedLayer
 
@@ -32,11 +31,6 @@ IDS = torch.tensor([[3, 17, 256, 255, 5, 41]])
 def logits(model: Any) -> torch.Tensor:
     with torch.inference_mode():
         return model(IDS).logits
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return functools.partial(call, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +47,6 @@ def part(request: pytest.FixtureRequest, saved: Path, tmp_path: Path) -> Path:
     with wcodec.open(folder / "model.wcodec") as container:
         assert container.metadata == ({"wcodec.rest": "model.safetensors"} if request.param == "said" else {})
     return folder / "model.wcodec"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def tensors_of(path: Path) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import wcodec
+from command import flip
 from wcodec import cli
 from wcodec._gpu import host as _host
 from wcodec.nn._weights import budget as _budget
@@ -174,17 +175,6 @@ def test_out_of_order_twice_and_by_several_threads_and_models(folders: Any) -> N
     other.to("meta")
     assert container._open.ahead_facts() is None
     assert torch.equal(logits(model), wanted)
-
-
-def flip(path: Path, at: int) -> None:
-    """Changes a bit, as a disk does that errs: the system knows nothing of it."""
-    stat = path.stat()
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 8]))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def test_files_that_change_while_a_model_runs(folder: Path) -> None:

@@ -1,8 +1,9 @@
-"""Calls of the command within the tests' process, and its JSON; a model to be at work on."""
+"""Calls of the command within the tests' process, and its JSON; files to be at work on, and what is in them."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,22 @@ def document(text: str, command: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
     assert found["schema_version"] == 2 and found["command"] == command
     return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder, by their paths in it."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def flip(path: Path, at: int) -> None:
+    """Changes a bit, as a disk does that errs: the system knows nothing of it."""
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 8]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 def endless_model(path: Path) -> Path:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 
@@ -43,6 +46,21 @@ class Hub:
     def add(self, name: str, folder: Path, revision: str = "main") -> None:
         """Serves a folder."""
         self.folders[name, COMMITS[revision]] = folder
+
+    def environment(self, cache: Path, *, offline: bool = False) -> dict[str, str]:
+        """Variables of a process that knows this Hub alone, and keeps its files in ``cache``."""
+        known = {name: value for name, value in os.environ.items() if name != "TRANSFORMERS_OFFLINE"}
+        return {**known, "HF_ENDPOINT": self.url, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1",
+                "HF_HUB_OFFLINE": "1" if offline else "0", "HF_TOKEN": ""}  # fmt: skip
+
+    def known_to(self, patch: pytest.MonkeyPatch, token: str, **constants: object) -> None:
+        """Makes this process know this Hub alone, by what huggingface_hub has read from its environment."""
+        address = self.url + "/{repo_id}/resolve/{revision}/{filename}"
+        constants |= {"ENDPOINT": self.url, "HUGGINGFACE_CO_URL_TEMPLATE": address, "HF_HUB_DISABLE_XET": True}
+        for name, value in constants.items():
+            patch.setattr(f"huggingface_hub.constants.{name}", value)
+        patch.setattr("huggingface_hub.hf_api.api.endpoint", self.url)
+        patch.setenv("HF_TOKEN", token)
 
     def fetched(self, name: str) -> set[str]:
         """Names of the files of a repository of which the content was sent."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from format_reader import FormatReader, FormatReaderError
 from format_writer import Tensor, write_container
-from hostile import poke, reindexed
+from hostile import poke, reindexed, resized
 
 
 def refused(file: bytes, message: str) -> None:
@@ -31,11 +30,7 @@ def refused(file: bytes, message: str) -> None:
 def shapes_allocate_nothing(file: bytes, places: Sequence[tuple[int, tuple[int, int]]]) -> None:
     """Tensors of an index, by their places in it, that say they have another shape are refused for what they hold."""
     for place, shape in places:
-
-        def edit(index: dict[str, Any], place: int = place, shape: tuple[int, int] = shape) -> None:
-            index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
-
-        refused(reindexed(file, edit), "cannot hold")
+        refused(reindexed(file, resized(place, shape)), "cannot hold")
 
 
 def every_byte_counts(tensors: Sequence[Tensor]) -> None:

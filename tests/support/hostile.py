@@ -53,6 +53,15 @@ def changed_index(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return edit
 
 
+def resized(place: int, shape: tuple[int, int]) -> Callable[[dict[str, Any]], None]:
+    """An `edit_index` by which the tensor at a place of the index has another shape."""
+
+    def edit(index: dict[str, Any]) -> None:
+        index["tensors"][place] |= {"shape": [*shape], "matrix": [1, *shape, 0]}
+
+    return edit
+
+
 def reindexed(file: bytes, edit: Callable[[dict[str, Any]], None]) -> bytes:
     """A container with another index: its hash and the header are right again."""
     begin = int.from_bytes(file[16:24], "little")

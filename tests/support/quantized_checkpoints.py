@@ -36,12 +36,6 @@ def blocked(weight: Any, block: int, scale_dtype: Any = torch.float32) -> tuple[
     return (weight.float() / spread).clamp(-448, 448).to(torch.float8_e4m3fn), stored
 
 
-def by_channel(weight: Any) -> tuple[Any, Any]:
-    """Codes of FP8 and a scale in bfloat16 for each output."""
-    scales = (weight.float().abs().amax(1, keepdim=True) / 448).to(torch.bfloat16)
-    return (weight.float() / scales.float()).clamp(-448, 448).to(torch.float8_e4m3fn), scales
-
-
 def by_tensor(weight: Any) -> tuple[Any, Any]:
     """Codes of FP8 and one scale."""
     scale = weight.float().abs().max() / 448
@@ -126,3 +120,11 @@ def dequantized(folder: Path) -> Any:
     made = transformers.Mxfp4Config if method == "mxfp4" else transformers.FineGrainedFP8Config
     given = {"quantization_config": made(dequantize=True)}
     return transformers.AutoModelForCausalLM.from_pretrained(folder, **given, dtype="auto").eval()
+
+
+MODELS = {
+    "llama": fp8_llama,
+    "deepseek": fp8_deepseek,
+    "qwen3-moe": fp8_qwen3_moe,
+    "gpt-oss": mxfp4_gpt_oss,
+}
