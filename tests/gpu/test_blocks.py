@@ -172,7 +172,7 @@ def llama(dtype: torch.dtype, kind: str = "Llama", **options: Any) -> Any:
 def test_models_in_blocks(bits: float | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama(dtype, **({} if bits is None else {"bits": bits}))
     made: list[Any] = []
-    monkeypatch.setattr(Launch, "added", _counted(made, Launch.added))
+    monkeypatch.setattr(Launch, "added", counted(made, Launch.added))
     ids = torch.randint(0, 1000, (2, 7), device="cuda")
     with torch.no_grad():
         exact = _exact(model)(ids).logits
@@ -193,18 +193,7 @@ def test_models_in_blocks(bits: float | None, dtype: torch.dtype, monkeypatch: p
             assert torch.equal(model(ids).logits, fused)
         # A sequence alone gives what it gives beside others: products do; attention of torch may not.
         assert error(model(ids[:1]).logits, fused[:1].double()) < bound
-        x = ids[:, :1].clone()
-        want = model(x, use_cache=False).logits
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = model(x, use_cache=False).logits
-        for _ in range(2):
-            out.fill_(7)
-            graph.replay()
-            assert torch.equal(out, want)
-        x.fill_(3)
-        graph.replay()
-        assert torch.equal(out, model(x, use_cache=False).logits)
+        repeats_in_a_graph(model, ids[:, :1].clone())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -256,7 +245,22 @@ def test_blocks_without_loss_keep_their_bits() -> None:
         assert all(torch.equal(model(i).logits, logits) for i, logits in zip(ids, want, strict=True))
 
 
-def _counted(made: list[Any], method: Any) -> Any:
+def repeats_in_a_graph(model: Any, x: torch.Tensor) -> None:
+    """A captured step gives what the model gives, again and again, and for other tokens."""
+    want = model(x, use_cache=False).logits
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = model(x, use_cache=False).logits
+    for _ in range(2):
+        out.fill_(7)
+        graph.replay()
+        assert torch.equal(out, want)
+    x.fill_(3)
+    graph.replay()
+    assert torch.equal(out, model(x, use_cache=False).logits)
+
+
+def counted(made: list[Any], method: Any) -> Any:
     def counted(self: Any, *args: Any) -> Any:
         made.append(args)
         return method(self, *args)

@@ -19,9 +19,10 @@ import gpu_helpers
 import numpy as np
 import pytest
 import wcodec
+from command import flip
 from gpu_helpers import same, torch
 
-from tests.gpu.test_host import blocks_of, correct, save
+from tests.gpu.test_host import drop_batches, run_ahead, run_in_any_order, save
 
 # pytest looks for fixtures in the module.
 gpu, coder = gpu_helpers.gpu, gpu_helpers.coder
@@ -52,57 +53,18 @@ def test_rows_and_whole_tensors(path: Path, from_disk: Any, direct: bool) -> Non
 @pytest.mark.parametrize("ring", [0, 1 << 20, None])
 @pytest.mark.parametrize("ahead", [0, 1, 3, 8])
 def test_prefetch(path: Path, ring: int | None, ahead: int) -> None:
-    container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=ring, from_disk=True)
-    blocks = blocks_of(decoder, container)
-    sums = []
-    for token in range(3):
-        for i, (batch, outs) in enumerate(blocks):
-            for out in outs.values():
-                out.fill_(token)
-            batch.launch()
-            for later, _ in blocks[i + 1 : i + 1 + ahead]:
-                later.prefetch()
-            sums.append(sum(out.float().sum() for out in outs.values()))
-    decoder.check()
-    assert all(correct(outs, container) for _, outs in blocks)
-    assert all(bool(sums[i] == sums[i + 8]) for i in range(16))
+    run_ahead(wcodec.HostDecoder(path, ring=ring, from_disk=True), wcodec.open(path), ahead)
 
 
 @pytest.mark.parametrize("from_disk", [True, MIXED], ids=["all", "some"])
 def test_any_order(path: Path, from_disk: Any) -> None:
-    """Prefetched twice, never, or for nothing; launched out of order, again, and in several streams."""
-    choose = random.Random(gpu_helpers.seed())
-    container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=1 << 20, from_disk=from_disk)
-    blocks = blocks_of(decoder, container)
-    large = torch.empty(1000, 256, device="cuda")
-    blocks.append((decoder.prepare([("embed", large)]), {"embed": large}))
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    torch.cuda.synchronize()
-    for _ in range(30):
-        for batch, _ in choose.sample(blocks, choose.randrange(6)):
-            batch.prefetch()
-        for batch, outs in choose.sample(blocks, choose.randrange(1, 5)):
-            with torch.cuda.stream(streams[choose.randrange(3)]):
-                for out in outs.values():
-                    out.fill_(3)
-                batch.launch()
-                assert correct(outs, container)
-        if choose.randrange(3) == 0:
-            assert same(decoder.decode("5.up"), container["5.up"].torch())
-    torch.cuda.synchronize()
-    decoder.check()
+    decoder = wcodec.HostDecoder(path, ring=1 << 20, from_disk=from_disk)
+    run_in_any_order(decoder, wcodec.open(path), random.Random(gpu_helpers.seed()))
 
 
 def test_what_is_dropped(path: Path) -> None:
-    container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=0, from_disk=True)
-    for _ in range(10):
-        blocks = blocks_of(decoder, container)
-        for batch, _ in blocks:
-            batch.prefetch()
-        batch, outs = blocks[6]
-        del blocks
-        batch.launch()
-        assert correct(outs, container)
+    container = wcodec.open(path)
+    drop_batches(wcodec.HostDecoder(path, ring=0, from_disk=True), container)
     for _ in range(5):
         dropped = wcodec.HostDecoder(path, from_disk=True)
         out = torch.empty(1000, 256, device="cuda")
@@ -141,17 +103,6 @@ def test_graphs_cannot_hold_reads(tmp_path: Path, rng: np.random.Generator) -> N
             batch.launch()
     graph.replay()
     assert other.is_cuda and same(out, wcodec.open(path)["embed"].torch())
-
-
-def flip(path: Path, at: int) -> None:
-    """Changes a bit, as a disk does that errs: the system knows nothing of it."""
-    stat = path.stat()
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 8]))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
 @pytest.mark.parametrize("ring", [0, None], ids=["in parts", "whole"])

@@ -60,6 +60,59 @@ def correct(outs: dict[str, Any], container: wcodec.Container) -> bool:
     return all(same(out, container[name].torch(out.dtype)) for name, out in outs.items())
 
 
+def run_ahead(decoder: Any, container: wcodec.Container, ahead: int) -> None:
+    """Three tokens through all blocks, of which so many are prefetched."""
+    blocks = blocks_of(decoder, container)
+    sums = []
+    for token in range(3):
+        for i, (batch, outs) in enumerate(blocks):
+            for out in outs.values():
+                out.fill_(token)
+            batch.launch()
+            for later, _ in blocks[i + 1 : i + 1 + ahead]:
+                later.prefetch()
+            # Work between: decoding must not come before it, nor copies wait for it.
+            sums.append(sum(out.float().sum() for out in outs.values()))
+    decoder.check()
+    assert all(correct(outs, container) for _, outs in blocks)
+    assert all(bool(sums[i] == sums[i + 8]) for i in range(16))
+
+
+def run_in_any_order(decoder: Any, container: wcodec.Container, choose: random.Random) -> None:
+    """Prefetched twice, never, or for nothing; launched out of order, again, and in several streams."""
+    blocks = blocks_of(decoder, container)
+    large = torch.empty(1000, 256, device="cuda")
+    blocks.append((decoder.prepare([("embed", large)]), {"embed": large}))
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(30):
+        for batch, _ in choose.sample(blocks, choose.randrange(6)):
+            batch.prefetch()
+        for batch, outs in choose.sample(blocks, choose.randrange(1, 5)):
+            with torch.cuda.stream(streams[choose.randrange(3)]):
+                for out in outs.values():
+                    out.fill_(3)
+                batch.launch()
+                assert correct(outs, container)
+        if choose.randrange(3) == 0:
+            # Decoded at once, between batches that hold slots.
+            assert same(decoder.decode("5.up"), container["5.up"].torch())
+    torch.cuda.synchronize()
+    decoder.check()
+
+
+def drop_batches(decoder: Any, container: wcodec.Container) -> None:
+    """Batches that were prefetched go, and one of them is launched."""
+    for _ in range(10):
+        blocks = blocks_of(decoder, container)
+        for batch, _ in blocks:
+            batch.prefetch()
+        batch, outs = blocks[6]
+        del blocks
+        batch.launch()
+        assert correct(outs, container)
+
+
 @pytest.mark.parametrize("decoder_of", DECODERS)
 def test_rows(path: Path, decoder_of: Any) -> None:
     container, decoder = wcodec.open(path), decoder_of(path)
@@ -114,58 +167,17 @@ def test_prepared_batches(path: Path, decoder_of: Any) -> None:
 def test_prefetch(path: Path, ring: int | None, ahead: int) -> None:
     container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=ring)
     assert decoder.host_bytes > 0 and decoder.device_bytes > 0 and "HostDecoder" in repr(decoder)
-    blocks = blocks_of(decoder, container)
-    assert all(batch.slots >= 1 for batch, _ in blocks)
-    sums = []
-    for token in range(3):
-        for i, (batch, outs) in enumerate(blocks):
-            for out in outs.values():
-                out.fill_(token)
-            batch.launch()
-            for later, _ in blocks[i + 1 : i + 1 + ahead]:
-                later.prefetch()
-            # Work between: decoding must not come before it, nor copies wait for it.
-            sums.append(sum(out.float().sum() for out in outs.values()))
-    decoder.check()
-    assert all(correct(outs, container) for _, outs in blocks)
-    assert all(bool(sums[i] == sums[i + 8]) for i in range(16))
+    assert all(batch.slots >= 1 for batch, _ in blocks_of(decoder, container))
+    run_ahead(decoder, container, ahead)
 
 
 def test_any_order(path: Path) -> None:
-    """Prefetched twice, never, or for nothing; launched out of order and again."""
-    choose = random.Random(5)
-    container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=1 << 20)
-    blocks = blocks_of(decoder, container)
-    large = torch.empty(1000, 256, device="cuda")
-    blocks.append((decoder.prepare([("embed", large)]), {"embed": large}))
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    torch.cuda.synchronize()
-    for _ in range(30):
-        for batch, _ in choose.sample(blocks, choose.randrange(6)):
-            batch.prefetch()
-        for batch, outs in choose.sample(blocks, choose.randrange(1, 5)):
-            with torch.cuda.stream(streams[choose.randrange(3)]):
-                for out in outs.values():
-                    out.fill_(3)
-                batch.launch()
-                assert correct(outs, container)
-        if choose.randrange(3) == 0:
-            # Decoded at once, between batches that hold slots.
-            assert same(decoder.decode("5.up"), container["5.up"].torch())
-    torch.cuda.synchronize()
-    decoder.check()
+    run_in_any_order(wcodec.HostDecoder(path, ring=1 << 20), wcodec.open(path), random.Random(5))
 
 
 def test_batches_that_are_dropped(path: Path) -> None:
-    container, decoder = wcodec.open(path), wcodec.HostDecoder(path, ring=0)
-    for _ in range(10):
-        blocks = blocks_of(decoder, container)
-        for batch, _ in blocks:
-            batch.prefetch()
-        batch, outs = blocks[6]
-        del blocks
-        batch.launch()
-        assert correct(outs, container)
+    container = wcodec.open(path)
+    drop_batches(wcodec.HostDecoder(path, ring=0), container)
     for _ in range(5):
         dropped = wcodec.HostDecoder(path)
         out = torch.empty(1000, 256, device="cuda")
