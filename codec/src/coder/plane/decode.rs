@@ -186,18 +186,6 @@ impl<'a> Plane<'a> {
         }
     }
 
-    /// The byte range of chunk `i` in the data segment.
-    pub fn chunk_bytes(&self, i: usize) -> Range<usize> {
-        match &self.0 {
-            Kind::Raw(data) => 0..data.len(),
-            Kind::Zstd { frames, .. } => {
-                let (start, length) = frames.range(i);
-                start..start + length
-            }
-            Kind::Tiles(t) => t.chunk_range(i),
-        }
-    }
-
     /// The tiles' geometry; `None` for `zstd` and `raw`.
     pub fn geometry(&self) -> Option<&TileGeometry> {
         match &self.0 {

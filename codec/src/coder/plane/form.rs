@@ -109,15 +109,6 @@ impl PlaneForm {
         crate::tensor::element_count(&[count, rows, cols])
     }
 
-    /// Bytes that the whole plane decodes to.
-    ///
-    /// # Errors
-    /// Those of [`elements`](Self::elements).
-    pub fn decoded_bytes(&self) -> Result<usize> {
-        let bytes = self.elements()?.checked_mul(self.coding.element_bytes());
-        bytes.ok_or_else(|| Error::format("the plane is too large"))
-    }
-
     /// Checks that the parts fit each other, and counts the chunks, the units of independent decoding.
     ///
     /// # Errors
