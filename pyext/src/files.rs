@@ -5,12 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::{
-    Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, join_to, write_safetensors,
-};
+use wcodec::{Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, join_to};
 
 use crate::container::Container;
-use crate::encode::Input;
 use crate::errors::to_py;
 use crate::progress::{detached, run};
 
@@ -74,13 +71,6 @@ impl Output {
     /// Appends bytes.
     fn write(&self, py: Python<'_>, data: &[u8]) -> PyResult<()> {
         detached(py, || self.with(|file| file.write_all(data)))
-    }
-
-    /// Writes the tensors of a source in the format of `.safetensors` files.
-    fn write_tensors(&self, py: Python<'_>, source: Input) -> PyResult<()> {
-        run(py, None, |_, link| {
-            source.with(link, |source| self.with(|file| write_safetensors(source, file, &link.cancel())))
-        })
     }
 
     /// Writes one container with tensors of others, each given with the names to take from it, and more metadata.
