@@ -329,7 +329,10 @@ class Decoder:
         wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
         on_disk = set(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else set()
         on_host = set() if resident else set(self._infos)
-        self._native = _send(opened, list(self._infos), self._device, options, on_host, on_disk & on_host)
+        stored, index = list(self._infos), self._device.index
+        self._native = _torch.with_spare(
+            self._device, lambda: _native.TensorDecoder(opened, stored, index, options, on_host, on_disk & on_host)
+        )
         for alias, target in opened.aliases().items():
             if target in self._infos:
                 self._infos[alias] = self._infos[target]
@@ -578,17 +581,3 @@ def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str,
         raise InputError("names is empty (leave it out for all tensors)")
     found = (TensorInfo._at(facts, place) for place in places)
     return {info.name: TensorInfo(**{f.name: getattr(info, f.name) for f in fields(TensorInfo)}) for info in found}
-
-
-def _send(
-    opened: _native.Container,
-    names: list[str],
-    device: Any,
-    options: _GpuOptions,
-    on_host: set[str],
-    on_disk: set[str],
-) -> _native.TensorDecoder:
-    """The native decoder."""
-    return _torch.with_spare(
-        device, lambda: _native.TensorDecoder(opened, names, device.index, options, on_host, on_disk)
-    )
