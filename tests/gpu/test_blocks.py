@@ -20,7 +20,7 @@ from wcodec.nn._fusion import around
 from wcodec.nn._fusion.around import Launch, Norm
 from wcodec.nn._weights.chain import Chain
 from wcodec.nn._weights.fused import Fused
-from wcodec.nn._weights.plans_gpu import GpuPlan
+from wcodec.nn._weights.providers_gpu import GpuProvider
 
 from tests.gpu.test_products import SCHEMES, WAYS, container, error, fits, poisoned, weights
 
@@ -203,8 +203,8 @@ def test_blocks_of_many_tokens(kind: str, dtype: torch.dtype, monkeypatch: pytes
     model = llama(dtype, kind)
     ids = torch.randint(0, 1000, (2, 50), device="cuda")
     below: list[Any] = []
-    real = GpuPlan.apply_below
-    monkeypatch.setattr(GpuPlan, "apply_below", lambda *args: below.append(real(*args)) or below[-1])
+    real = GpuProvider.apply_below
+    monkeypatch.setattr(GpuProvider, "apply_below", lambda *args: below.append(real(*args)) or below[-1])
     with torch.no_grad():
         exact = _exact(model)(ids).logits
         decoded = model(ids).logits

@@ -14,7 +14,7 @@ import pytest
 import wcodec
 from gpu_helpers import torch
 from wcodec.nn import CompressedEmbedding
-from wcodec.nn._weights import plans
+from wcodec.nn._weights import providers
 
 # pytest looks for fixtures in the module.
 gpu = gpu_helpers.gpu
@@ -42,7 +42,7 @@ def test_rows_of_an_embedding(way: str, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(wcodec.GpuDecoder, "decode_rows", None)
     else:
         layer._rows().lookup = None
-        monkeypatch.setattr(plans, "SLICE_BYTES", 400 * 96 * 2)
+        monkeypatch.setattr(providers, "SLICE_BYTES", 400 * 96 * 2)
     scattered = torch.randint(0, 1000, (3, 200), device=DEVICE)
     some = torch.randint(0, 10, (5, 50), device=DEVICE) * 99
     for ids in (scattered, scattered.int(), some, some.flip(1), some[:, :3], some[0, 0], scattered.t()):
@@ -62,7 +62,7 @@ def test_rows_of_an_embedding_in_a_graph(way: str, monkeypatch: pytest.MonkeyPat
     assert (layer._rows().lookup is None) == (not layer._rows().there) == (way == "transposed")
     if way == "slices":
         layer._rows().lookup = None
-        monkeypatch.setattr(plans, "SLICE_BYTES", 400 * 96 * 2)
+        monkeypatch.setattr(providers, "SLICE_BYTES", 400 * 96 * 2)
     ids = torch.zeros(2, 70, dtype=torch.int64, device=DEVICE)
     layer(ids)
     graph = torch.cuda.CUDAGraph()

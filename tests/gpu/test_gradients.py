@@ -16,7 +16,7 @@ import small_models
 import wcodec
 from gpu_helpers import torch
 from wcodec.nn import CompressedLinear
-from wcodec.nn._weights import plans, plans_gpu
+from wcodec.nn._weights import providers, providers_gpu
 
 from tests.gpu.test_models import compressed, decoded, prompt, small
 
@@ -70,13 +70,13 @@ def test_products_of_few_tokens_have_gradients_too() -> None:
 
 @pytest.mark.parametrize("tokens", (20, 90))
 def test_large_weights_are_decoded_in_slices(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "SLICE_BYTES", 1 << 18)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 1 << 18)
     layer = CompressedLinear.from_linear(linear(512, 2000, bias=False))
     x = torch.randn(2, tokens, 512, device=DEVICE, dtype=torch.bfloat16)
     grad = torch.randn(2, tokens, 2000, device=DEVICE, dtype=torch.bfloat16)
     assert near(layer(x), x, layer.weight.t())
     assert near(gradient(layer, x, grad), grad, layer.weight)
-    assert isinstance(layer._weights.plan[0], plans_gpu.GpuSlicedPlan)
+    assert isinstance(layer._weights.plan[0], providers_gpu.GpuSlicedProvider)
 
 
 def trained(model: Any, ids: Any) -> dict[str, Any]:

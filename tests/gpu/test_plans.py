@@ -14,10 +14,10 @@ import torch.nn.functional as F
 import wcodec
 from wcodec import _native
 from wcodec.nn import CompressedLinear
-from wcodec.nn._weights import plans as _plans
-from wcodec.nn._weights import plans_gpu, workspace
+from wcodec.nn._weights import providers as _providers
+from wcodec.nn._weights import providers_gpu, workspace
 from wcodec.nn._weights.chain import Chain
-from wcodec.nn._weights.plans_gpu import GpuPlan, GpuSlicedPlan
+from wcodec.nn._weights.providers_gpu import GpuProvider, GpuSlicedProvider
 from wcodec.nn._weights.workspace import Space, Workspace
 
 WEIGHTS = {name: torch.randn(32, 16, generator=torch.Generator().manual_seed(i)) for i, name in enumerate("abcdef")}
@@ -91,7 +91,7 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Workspace:
     found.streams, found.graphs, found._capture = found_space(0), weakref.WeakValueDictionary(), (0, None)
     found.wanted = 0
     here, waits, kept = Here(), [], []
-    for module in (plans_gpu, workspace):
+    for module in (providers_gpu, workspace):
         monkeypatch.setattr(module, "workspace", lambda device: found)
     monkeypatch.setattr(workspace, "_current_stream", lambda index: here.stream)
     monkeypatch.setattr(workspace, "_is_capturing", lambda: here.capture > 0)
@@ -114,19 +114,19 @@ def found_space(size: int) -> Space:
         return Space(torch.empty(size, dtype=torch.uint8))
 
 
-def views(plan: GpuPlan, where: Space) -> list[torch.Tensor]:
-    return where.prepared[plan._number][0]
+def views(provider: GpuProvider, where: Space) -> list[torch.Tensor]:
+    return where.prepared[provider._number][0]
 
 
-def call(plan: _plans.Plan, name: str) -> None:
+def call(provider: _providers.WeightProvider, name: str) -> None:
     x = torch.randn(3, 16)
-    out = plan.apply(F.linear, plan.names.index(name), x, None)
+    out = provider.apply(F.linear, provider.names.index(name), x, None)
     torch.testing.assert_close(out, F.linear(x, WEIGHTS[name]))
 
 
-def plans(store: FakeStore) -> tuple[GpuPlan, GpuPlan]:
+def providers(store: FakeStore) -> tuple[GpuProvider, GpuProvider]:
     device = torch.device("cpu")
-    return tuple(GpuPlan(store, names, device, torch.float32) for names in (("a", "b"), ("c", "d")))  # type: ignore
+    return tuple(GpuProvider(store, names, device, torch.float32) for names in (("a", "b"), ("c", "d")))  # type: ignore
 
 
 def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,23 +143,23 @@ def test_who_has_few_tokens_needs_no_memory_for_decoded_weights(space: Any, monk
 
     with_kernels = {"a", "b", "c"}
     made = lambda store, name, *_: Few(name) if name in with_kernels else None  # noqa: E731
-    monkeypatch.setattr(plans_gpu, "fused", made)
+    monkeypatch.setattr(providers_gpu, "fused", made)
     store, device = FakeStore(), torch.device("cpu")
-    plan = GpuPlan(store, ("a", "b"), device, torch.float32)  # type: ignore[arg-type]
-    sliced = plans_gpu.GpuSlicedPlan(store, "c", device, torch.float32)  # type: ignore[arg-type]
-    for made_plan, name in ((plan, "a"), (plan, "b"), (sliced, "c")):
+    provider = GpuProvider(store, ("a", "b"), device, torch.float32)  # type: ignore[arg-type]
+    sliced = providers_gpu.GpuSlicedProvider(store, "c", device, torch.float32)  # type: ignore[arg-type]
+    for made_plan, name in ((provider, "a"), (provider, "b"), (sliced, "c")):
         x = torch.randn(2, 16)
         found = made_plan.apply(F.linear, made_plan.names.index(name), x, None)
         torch.testing.assert_close(found, F.linear(x, WEIGHTS[name]))
     assert space.bytes == 0 and not store.one.log
     # More tokens take it then; and with a layer that no kernel multiplies with it is taken at once, as before.
-    call(plan, "b")
+    call(provider, "b")
     assert space.bytes > 0 and store.one.log == [("a", "b")]
     before = space.bytes
-    other = GpuPlan(store, ("c", "d", "e"), device, torch.float32)  # type: ignore[arg-type]
+    other = GpuProvider(store, ("c", "d", "e"), device, torch.float32)  # type: ignore[arg-type]
     assert space.bytes > before
     # It is not taken from those that are prepared to decode there.
-    del plan, made_plan
+    del provider, made_plan
     gc.collect()
     taken = space.bytes
     space.release()
@@ -177,30 +177,30 @@ def test_a_graph_that_is_the_first_to_decode_has_memory_for_all(space: Any, monk
         def __call__(self, x: torch.Tensor, bias: torch.Tensor | None) -> None:
             raise AssertionError("so many are decoded for")
 
-    monkeypatch.setattr(plans_gpu, "fused", lambda *_: Few())
+    monkeypatch.setattr(providers_gpu, "fused", lambda *_: Few())
     store, device = FakeStore(), torch.device("cpu")
     sizes = (("a",), ("b", "c"), ("d", "e", "f"))
-    made = [GpuPlan(store, names, device, torch.float32) for names in sizes]  # type: ignore[arg-type]
+    made = [GpuProvider(store, names, device, torch.float32) for names in sizes]  # type: ignore[arg-type]
     assert space.bytes == 0
     space.here.capture = 1
-    for plan in made:
-        call(plan, plan.names[0])
+    for provider in made:
+        call(provider, provider.names[0])
     assert len({id(where) for _, where in space.kept}) == 1 and not space.streams.buffer.numel()
 
 
 def test_a_group_is_decoded_when_another_was(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
-    for plan, name in ((one, "a"), (one, "b"), (one, "a"), (two, "d"), (one, "b"), (two, "c")):
-        call(plan, name)
+    one, two = providers(store)
+    for provider, name in ((one, "a"), (one, "b"), (one, "a"), (two, "d"), (one, "b"), (two, "c")):
+        call(provider, name)
     assert store.one.log == [("a", "b"), ("c", "d"), ("a", "b"), ("c", "d")]
-    first, second = (views(plan, space.streams)[0].untyped_storage() for plan in (one, two))
+    first, second = (views(provider, space.streams)[0].untyped_storage() for provider in (one, two))
     assert first.data_ptr() == second.data_ptr()
 
 
 def test_another_stream_waits_and_decodes_again(space: Any) -> None:
     store = FakeStore()
-    one, _ = plans(store)
+    one, _ = providers(store)
     call(one, "a")
     space.here.stream = 7
     call(one, "a")
@@ -211,7 +211,7 @@ def test_what_was_prepared_in_another_stream_is_waited_for(space: Any) -> None:
     """Preparing may take memory of torch, which that stream may be using still; other memory is nobody's before."""
     store = FakeStore()
     space.here.stream = 3
-    one, _ = plans(store)
+    one, _ = providers(store)
     assert not space.waits
     space.here.stream = 7
     call(one, "a")
@@ -221,7 +221,7 @@ def test_what_was_prepared_in_another_stream_is_waited_for(space: Any) -> None:
 def test_a_stream_that_is_being_captured_is_not_waited_for(space: Any) -> None:
     """A stream that waited for it would be a part of the graph. Its work before it was captured has the old memory."""
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     call(one, "a")
     old = space.streams
     before = old.buffer.clone()
@@ -241,7 +241,7 @@ def test_a_stream_that_is_being_captured_is_not_waited_for(space: Any) -> None:
 
 def test_what_failed_to_decode_is_decoded_again(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     call(two, "c")
 
     def fail(self: Batch) -> None:
@@ -265,13 +265,13 @@ def test_memory_that_is_not_there(space: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 20, 1 << 30))
     with pytest.raises(wcodec.DeviceError, match=r"4.00 KiB are needed, and 1.00 MiB of 1.00 GiB are free"):
-        plans(FakeStore())
+        providers(FakeStore())
     assert space.streams.buffer.numel() == 0
 
 
 def test_graphs_decode_for_themselves(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     call(one, "a")
     for capture in (1, 2):
         space.here.capture = capture
@@ -293,7 +293,7 @@ def test_graphs_decode_for_themselves(space: Any) -> None:
 
 def test_graphs_of_one_pool_share_memory(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     call(one, "a")
     for capture, pool in ((1, "x"), (2, "x"), (3, "y")):
         space.here.capture, space.here.pool = capture, pool
@@ -312,17 +312,17 @@ def test_graphs_of_one_pool_share_memory(space: Any) -> None:
 
 def test_streams_of_one_capture_take_turns(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     space.here.capture = 5
-    for stream, plan, name in ((1, one, "a"), (2, two, "c"), (2, two, "d"), (1, one, "b")):
+    for stream, provider, name in ((1, one, "a"), (2, two, "c"), (2, two, "d"), (1, one, "b")):
         space.here.stream = stream
-        call(plan, name)
+        call(provider, name)
     assert space.waits == [(2, 1), (1, 2)] and store.one.log == [("a", "b"), ("c", "d"), ("a", "b")]
 
 
 def test_a_plan_that_is_gone_leaves_nothing_in_the_memory(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     space.here.capture = 1
     call(one, "a")
     graph = space.kept[0][1]
@@ -336,7 +336,7 @@ def test_a_plan_that_is_gone_leaves_nothing_in_the_memory(space: Any) -> None:
 def test_experts_hold_the_memory_until_they_have_computed(space: Any) -> None:
     """Another thread decodes before or after them, and never between."""
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     store.lock = threading.RLock()  # type: ignore[attr-defined]
     begun, out = threading.Event(), []
     other = threading.Thread(target=lambda: (begun.wait(), call(two, "c")))
@@ -353,10 +353,10 @@ def test_experts_hold_the_memory_until_they_have_computed(space: Any) -> None:
 
 def test_the_memory_grows(space: Any) -> None:
     store = FakeStore()
-    one, _ = plans(store)
+    one, _ = providers(store)
     call(one, "a")
     first = weakref.ref(space.streams.buffer.untyped_storage())
-    large = GpuPlan(store, ("a", "b", "c", "d", "e"), torch.device("cpu"), torch.float32)
+    large = GpuProvider(store, ("a", "b", "c", "d", "e"), torch.device("cpu"), torch.float32)
     # Calls prepared for the old memory do not hold it.
     gc.collect()
     assert first() is None
@@ -374,10 +374,10 @@ def test_the_memory_grows(space: Any) -> None:
 
 
 def test_slices(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 16 * 16 * 4)
+    monkeypatch.setattr(_providers, "SLICE_BYTES", 16 * 16 * 4)
     store = FakeStore()
-    one, _ = plans(store)
-    sliced = GpuSlicedPlan(store, "f", torch.device("cpu"), torch.float32)
+    one, _ = providers(store)
+    sliced = GpuSlicedProvider(store, "f", torch.device("cpu"), torch.float32)
     for _ in range(2):
         call(one, "a")
         call(sliced, "f")
@@ -389,43 +389,43 @@ def test_slices(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_that_lie_one_below_the_other_are_one_factor(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FakeStore()
-    plan = GpuPlan(store, ("a", "b", "c"), torch.device("cpu"), torch.float32)
+    provider = GpuProvider(store, ("a", "b", "c"), torch.device("cpu"), torch.float32)
     x, bias = torch.randn(2, 3, 16), torch.randn(64)
     for begin in (0, 1):
-        below = torch.cat([WEIGHTS[name] for name in plan.names[begin : begin + 2]])
+        below = torch.cat([WEIGHTS[name] for name in provider.names[begin : begin + 2]])
         for given in (None, bias):
-            out = plan.apply_below(begin, 2, x, given)
+            out = provider.apply_below(begin, 2, x, given)
             assert out is not None
             torch.testing.assert_close(out, F.linear(x, below, given))
     assert store.one.log == [("a", "b", "c")]
-    call(plan, "c")
+    call(provider, "c")
     assert store.one.log == [("a", "b", "c")]
     # Not where there is a gap between them, or rows of two lengths.
     monkeypatch.setitem(WEIGHTS, "a", torch.randn(33, 16))
     monkeypatch.setitem(WEIGHTS, "d", torch.randn(32, 12))
     for names in (("a", "b"), ("b", "d")):
-        other = GpuPlan(store, names, torch.device("cpu"), torch.float32)
+        other = GpuProvider(store, names, torch.device("cpu"), torch.float32)
         assert other.apply_below(0, 2, x, None) is None
-    assert GpuSlicedPlan(store, "f", torch.device("cpu"), torch.float32).apply_below(0, 1, x, None) is None
+    assert GpuSlicedProvider(store, "f", torch.device("cpu"), torch.float32).apply_below(0, 1, x, None) is None
 
 
 def test_what_comes_next_is_fetched(space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 16 * 16 * 4)
+    monkeypatch.setattr(_providers, "SLICE_BYTES", 16 * 16 * 4)
     store = FakeStore(ahead=1)
-    one, two = plans(store)
-    sliced = GpuSlicedPlan(store, "f", torch.device("cpu"), torch.float32)
-    for plan, name in ((one, "a"), (one, "b"), (two, "c"), (sliced, "f"), (one, "a")):
-        call(plan, name)
+    one, two = providers(store)
+    sliced = GpuSlicedProvider(store, "f", torch.device("cpu"), torch.float32)
+    for provider, name in ((one, "a"), (one, "b"), (two, "c"), (sliced, "f"), (one, "a")):
+        call(provider, name)
     # One group ahead; the slices one by one; and from the end back to the start.
     assert store.one.fetched == [("c", "d"), ("f",), ("f",), ("a", "b"), ("c", "d")]
 
 
 def test_a_gradient_decodes_again(space: Any) -> None:
     store = FakeStore()
-    one, two = plans(store)
+    one, two = providers(store)
     grad = torch.randn(3, 32)
-    for plan, name in ((two, "c"), (one, "b"), (one, "a"), (two, "d")):
-        out = plan.gradient(lambda g, w: g.mm(w), plan.names.index(name), grad)
+    for provider, name in ((two, "c"), (one, "b"), (one, "a"), (two, "d")):
+        out = provider.gradient(lambda g, w: g.mm(w), provider.names.index(name), grad)
         assert torch.equal(out, grad.mm(WEIGHTS[name]))
     assert store.one.log == [("c", "d"), ("a", "b"), ("c", "d")]
 
@@ -433,7 +433,7 @@ def test_a_gradient_decodes_again(space: Any) -> None:
 def test_autograd_takes_memory_that_is_shared(space: Any) -> None:
     layer = CompressedLinear.from_linear(torch.nn.Linear(16, 32))
     layer.bias.requires_grad_()
-    one, two = plans(FakeStore())
+    one, two = providers(FakeStore())
     x = torch.randn(5, 16, requires_grad=True)
     layer._weights.plan = (one, 1)
     out = layer(x)
@@ -445,11 +445,11 @@ def test_autograd_takes_memory_that_is_shared(space: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 1)
+    monkeypatch.setattr(_providers, "SLICE_BYTES", 1)
     store = FakeStore()
-    plan = GpuSlicedPlan(store, "a", torch.device("cpu"), torch.float32)
+    provider = GpuSlicedProvider(store, "a", torch.device("cpu"), torch.float32)
     grad = torch.randn(2, 3, 32).to(dtype)
-    out = plan.gradient(lambda g, w: g @ w.to(dtype), 0, grad)
+    out = provider.gradient(lambda g, w: g @ w.to(dtype), 0, grad)
     # Each slice is rounded once, and their sum once more; sums of float32 are rounded on the way, too, in any order.
     weight = WEIGHTS["a"].to(dtype).float()
     error, bound = (out.float() - grad.float() @ weight).abs(), grad.float().abs() @ weight.abs()

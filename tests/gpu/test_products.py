@@ -285,7 +285,7 @@ def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> Non
         assert torch.equal(layers(strided), layers(strided.contiguous()))
         with pytest.raises(wcodec.InputError, match="features"):
             first.q_proj(x[..., :511])
-        # Another dtype has plans of its own, and biases elsewhere; on the way, some of them lose bits.
+        # Another dtype has providers of its own, and biases elsewhere; on the way, some of them lose bits.
         half = layers.to(torch.float16)(x.to(torch.float16))
         assert error(half, decoded.double()) < 0.02
         layers.to(torch.bfloat16)

@@ -44,8 +44,8 @@ def test_graphs_and_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     plain.cuda()
     layer, other = model.model.layers[0].mlp.up_proj, plain.model.layers[0].mlp.up_proj
     graph_computes(layer, other, torch.randn(3, 64, device="cuda", dtype=torch.bfloat16))
-    monkeypatch.setattr("wcodec.nn._weights.plans.SLICE_BYTES", 32 * 64 * 2)
-    monkeypatch.setattr("wcodec.nn._weights.plans._TILE_ROWS", 16)
+    monkeypatch.setattr("wcodec.nn._weights.providers.SLICE_BYTES", 32 * 64 * 2)
+    monkeypatch.setattr("wcodec.nn._weights.providers._TILE_ROWS", 16)
     sliced = wcodec.load_model(tmp_path / "source", device="cuda", scheme="lossless", fused=False)
     layer = sliced.model.layers[0].mlp.up_proj
     x = torch.randn(5, 64, device="cuda", dtype=torch.bfloat16)

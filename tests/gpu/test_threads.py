@@ -327,7 +327,7 @@ def test_two_models_in_two_streams() -> None:
 
 
 def test_copies_in_another_dtype() -> None:
-    """A cast of a model's copy makes the store of both forget its plans, at any moment of the other's passes."""
+    """A cast of a model's copy makes the store of both forget its providers, at any moment of the other's passes."""
     seed = gpu_helpers.seed()
     original = llama(seed)
     subject = Subject(original, seed, cache=decoded_bytes(original) // 3)

@@ -12,7 +12,7 @@ import torch
 import wcodec
 from wcodec._models.find import group_of
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedExperts, CompressedLayer, CompressedLinear
-from wcodec.nn._weights import plans as _plans
+from wcodec.nn._weights import providers as _providers
 
 transformers = pytest.importorskip("transformers")
 CODERS = ["rans", "huffman", "zstd", "raw"]
@@ -165,19 +165,19 @@ def test_blocks_are_decoded_together() -> None:
     model = build("llama")
     wcodec.compress_(model, progress=False)
     logits(model)
-    plans = {id(m._weights.plan[0]): m._weights.plan[0] for m in model.modules() if isinstance(m, CompressedLinear)}
-    assert sorted(len(plan.names) for plan in plans.values()) == [1, 7, 7]
+    providers = {id(m._weights.plan[0]): m._weights.plan[0] for m in model.modules() if isinstance(m, CompressedLinear)}
+    assert sorted(len(plan.names) for plan in providers.values()) == [1, 7, 7]
 
 
 def test_slices_in_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
     wcodec.compress_(model, cache=0, progress=False)
     wanted = logits(model)
-    monkeypatch.setattr(_plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(_providers, "SLICE_BYTES", 80 * 64 * 4)
     sliced = copy.deepcopy(model)
     sliced.lm_head._store._devices.clear()
     torch.testing.assert_close(logits(sliced), wanted)
-    assert isinstance(sliced.lm_head._weights.plan[0], _plans.SlicedPlan)
+    assert isinstance(sliced.lm_head._weights.plan[0], _providers.SlicedProvider)
 
 
 def test_include_and_exclude() -> None:

@@ -148,12 +148,12 @@ def test_slices_and_disk_have_the_scales_of_their_rows(tmp_path: Path, monkeypat
     assert torch.equal(logits(wcodec.load_model(tmp_path / "out", residency="disk")), want)
     assert torch.equal(logits(wcodec.load_model(tmp_path / "out", cache="1MB")), want)
     # Weights that are multiplied with in slices of rows, which begin within blocks of scales.
-    monkeypatch.setattr("wcodec.nn._weights.plans.SLICE_BYTES", 16 * 64 * 2)
-    monkeypatch.setattr("wcodec.nn._weights.plans._TILE_ROWS", 16)
+    monkeypatch.setattr("wcodec.nn._weights.providers.SLICE_BYTES", 16 * 64 * 2)
+    monkeypatch.setattr("wcodec.nn._weights.providers._TILE_ROWS", 16)
     sliced = wcodec.load_model(tmp_path / "out", cache=0)
     torch.testing.assert_close(logits(sliced), want, rtol=0, atol=1e-2)
-    plans = layers(sliced)[0]._store._devices[torch.device("cpu")].plans.values()
-    assert any(type(plan).__name__ == "SlicedPlan" and len(plan._slices) > 2 for plan in plans)
+    providers = layers(sliced)[0]._store._devices[torch.device("cpu")].providers.values()
+    assert any(type(one).__name__ == "SlicedProvider" and len(one._slices) > 2 for one in providers)
     # The values themselves are the same.
     monkeypatch.setattr(quantized, "_AT_ONCE", 7 * 64)
     assert torch.equal(

@@ -20,7 +20,7 @@ from command import flip
 from wcodec import cli
 from wcodec._gpu import host as _host
 from wcodec.nn._weights import budget as _budget
-from wcodec.nn._weights import plans
+from wcodec.nn._weights import providers
 from wcodec.nn._weights.placement import choose_on_disk, ring_bytes, spread
 
 from tests.nn.test_placement import (
@@ -125,11 +125,11 @@ def test_models_of_other_kinds(name: str, folders: Any) -> None:
 
 
 def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 80 * 64 * 4)
     plain, model = wcodec.load_model(folders()), wcodec.load_model(folders(), residency="disk")
     for _ in range(2):
         assert torch.equal(logits(model), logits(plain))
-    assert isinstance(model.lm_head._weights.plan[0], plans.SlicedPlan)
+    assert isinstance(model.lm_head._weights.plan[0], providers.SlicedProvider)
     # Bytes compared with hashes before their first slice is decoded are not foreseen: once.
     *_, late = facts(model)
     assert torch.equal(logits(model), logits(plain)) and facts(model)[-1] == late

@@ -14,7 +14,7 @@ import wcodec
 from torch.utils.checkpoint import checkpoint
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear
 from wcodec.nn._layers.gradients import Layout
-from wcodec.nn._weights import plans
+from wcodec.nn._weights import providers
 
 from tests.nn.test_layers import heavy, linear
 
@@ -116,12 +116,12 @@ def test_layouts() -> None:
 
 def test_large_weights_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = linear(64, 200)
-    monkeypatch.setattr(plans, "SLICE_BYTES", 4 * 64 * 48)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 4 * 64 * 48)
     layer = CompressedLinear.from_linear(plain)
     whole = layer.to_linear()
     for x in (torch.randn(3, 64), torch.randn(2, 50, 64), torch.randn(64)):
         assert same(gradients(layer, x)[1:], gradients(whole, x)[1:])
-    assert isinstance(layer._weights.plan[0], plans.SlicedPlan) and len(layer._weights.plan[0]._slices) == 5
+    assert isinstance(layer._weights.plan[0], providers.SlicedProvider) and len(layer._weights.plan[0]._slices) == 5
 
 
 @pytest.mark.parametrize("cache", [0, "1MB"])
@@ -137,7 +137,7 @@ def test_a_weight_is_decoded_again_and_not_kept(cache: int | str, monkeypatch: p
     store = model[0]._store
     rows = type(store).rows
     monkeypatch.setattr(type(store), "rows", lambda self, name, *a: decoded.append(name) or rows(self, name, *a))
-    plans._held = None
+    providers._held = None
     out.backward()
     assert bool(decoded) == (cache == 0) and x.grad is not None
     reference = copy.deepcopy(model)

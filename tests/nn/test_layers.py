@@ -15,7 +15,7 @@ import pytest
 import torch
 import wcodec
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear, embedding
-from wcodec.nn._weights import plans
+from wcodec.nn._weights import providers
 from wcodec.nn._weights.store import Store
 
 CODERS = ["rans", "huffman", "zstd", "raw"]
@@ -176,14 +176,14 @@ def test_large_layers_come_in_slices(coder: str, bias: bool, monkeypatch: pytest
     # Few tokens and many, whose results lie together at once; and some that are of a larger tensor.
     inputs = [torch.randn(3, 2, 320), torch.randn(5, 31, 320), torch.randn(7, 20, 640)[:, 3:17, ::2]]
     wanted = [whole(x) for x in inputs]
-    monkeypatch.setattr(plans, "SLICE_BYTES", 50 * 320 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 50 * 320 * 4)
     layer = CompressedLinear.from_linear(original, coder=coder)
-    assert list(plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
+    assert list(providers.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
     for x, y in zip(inputs, wanted, strict=True):
         torch.testing.assert_close(layer(x), y)
         x.requires_grad_()
         torch.testing.assert_close(layer(x).detach(), y)
-    assert isinstance(layer._weights.plan[0], plans.SlicedPlan)
+    assert isinstance(layer._weights.plan[0], providers.SlicedProvider)
     assert torch.equal(layer.weight, whole.weight)
 
 
@@ -242,8 +242,8 @@ def test_slices_are_about_equal(rows: int, most: int, steps: list[int], monkeypa
     class Entry:
         shape, cut = (rows, 10), 16
 
-    monkeypatch.setattr(plans, "SLICE_BYTES", most * 20)
-    found = list(plans.slices(Entry(), torch.bfloat16))  # type: ignore[arg-type]
+    monkeypatch.setattr(providers, "SLICE_BYTES", most * 20)
+    found = list(providers.slices(Entry(), torch.bfloat16))  # type: ignore[arg-type]
     assert [end - begin for begin, end in found] == steps
     assert all(a[1] == b[0] for a, b in itertools.pairwise(found))
 
@@ -313,7 +313,7 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     together = torch.randint(0, 32, (500,))
     assert way(together) == [(0, 32)]
     # As many strips as fit a slice.
-    monkeypatch.setattr(plans, "SLICE_BYTES", 32 * 96 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 32 * 96 * 4)
     assert way(together) == [(0, 32)] and way(few) == "slices"
     assert way(many) == way(many.int()) == "slices"
     state.capturing = True
@@ -394,20 +394,20 @@ def test_operators(bias: bool) -> None:
 
 
 def test_a_weight_of_raw_floats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "SLICE_BYTES", 50 * 320 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 50 * 320 * 4)
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), original(x)) and isinstance(layer._weights.plan[0], plans.SlicedPlan)
-    assert list(plans.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
+    assert torch.equal(layer(x), original(x)) and isinstance(layer._weights.plan[0], providers.SlicedProvider)
+    assert list(providers.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
 
 
 def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "SLICE_BYTES", 50 * 320 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 50 * 320 * 4)
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, transpose="weight")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._weights.plan[0], plans.CpuPlan)
+    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._weights.plan[0], providers.CpuProvider)
     table = torch.nn.Embedding(1000, 64)
     rows = CompressedEmbedding.from_embedding(table, scheme="raw", coder="zstd")
     assert torch.equal(rows(torch.tensor([1, 999])), table(torch.tensor([1, 999])))

@@ -22,7 +22,7 @@ from wcodec._gpu import decoder as _gpu_decoder
 from wcodec._gpu import host
 from wcodec.nn import CompressedEmbedding, CompressedLayer, CompressedLinear
 from wcodec.nn._weights import cached as _cached
-from wcodec.nn._weights import plans
+from wcodec.nn._weights import providers
 from wcodec.nn._weights.placement import (
     Unit,
     checked_settings,
@@ -299,16 +299,16 @@ def test_experts_that_are_used_seldom_are_cached_last() -> None:
 
 def test_slices_of_a_cached_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large weight is multiplied in the same slices, whether it is cached or not."""
-    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 80 * 64 * 4)
     plain, cached = build(), build()
     wcodec.compress_(plain, cache=0, progress=False)
     wcodec.compress_(cached, cache="10MB", progress=False)
     assert torch.equal(logits(cached), logits(plain))
-    assert isinstance(plain.lm_head._weights.plan[0], plans.SlicedPlan)
+    assert isinstance(plain.lm_head._weights.plan[0], providers.SlicedProvider)
     plan = cached.lm_head._weights.plan[0]
-    assert isinstance(plan, _cached.CachedPlan) and len(plan._slices) == 4
+    assert isinstance(plan, _cached.CachedProvider) and len(plan._slices) == 4
     held = cached_part(cached)
-    # In half the bytes, fewer weights are large: other plans, and still no weight is kept twice.
+    # In half the bytes, fewer weights are large: other providers, and still no weight is kept twice.
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(logits(cached), logits(plain))
     assert 0 < cached_part(cached) < held
@@ -567,7 +567,7 @@ def test_what_is_cached_is_in_no_decoder(name: str, residency: str, gpu: Any) ->
 
 def test_large_experts_are_cached(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices that are too large to be decoded together."""
-    monkeypatch.setattr(plans, "SLICE_BYTES", 80 * 64 * 4)
+    monkeypatch.setattr(providers, "SLICE_BYTES", 80 * 64 * 4)
     plain = build("mixtral")
     wcodec.compress_(plain, progress=False)
     wanted = logits(plain)

@@ -44,7 +44,7 @@ def _layers(model: Any) -> list[Any]:
 
 
 def _on_cpu(layers: Sequence[Any]) -> str | None:
-    from ..nn._weights.plans import decoded_bytes
+    from ..nn._weights.providers import decoded_bytes
 
     sizes: dict[tuple[int, str], tuple[int, bool]] = {}
     for layer in layers:

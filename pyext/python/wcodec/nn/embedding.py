@@ -13,8 +13,8 @@ from .._core.keywords import keywords
 from .._file.encode import compress_in_memory
 from ._layers import ops
 from ._layers.layer import CompressedLayer
-from ._weights import plans
-from ._weights.plans import slices, stacked
+from ._weights import providers
+from ._weights.providers import slices, stacked
 from ._weights.store import Store
 from ._weights.workspace import is_capturing, workspace
 
@@ -183,7 +183,7 @@ class CompressedEmbedding(CompressedLayer):
         runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
         if rows is None:
             table = stacked([self._store.rows(self.tensor, self._dtype, run) for run in runs])
-        elif sum(end - begin for begin, end in runs) * width * self._dtype.itemsize > plans.SLICE_BYTES:
+        elif sum(end - begin for begin, end in runs) * width * self._dtype.itemsize > providers.SLICE_BYTES:
             return self._by_slices(ids)
         else:
             table = rows.decoder.decode_rows(self.tensor, runs, self._dtype)

@@ -18,7 +18,7 @@ from .._gpu.decoder import ProductBatch
 from ._layers.gradients import Layout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
 from ._layers.routed import Routed, routed
-from ._weights.plans import stacked
+from ._weights.providers import stacked
 from ._weights.store import Store
 from ._weights.workspace import exclusive
 

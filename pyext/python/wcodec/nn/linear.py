@@ -16,7 +16,7 @@ from ._layers.forms import summed
 from ._layers.gradients import Layout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
 from ._layers.served import here
-from ._weights.plans import Product
+from ._weights.providers import Product
 from ._weights.store import Store
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ class CompressedLinear(CompressedLayer):
             return ops.linear(*self._checked(input), self._handle, self._here[1])
         # The code below runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
-        plan = self._weights.plan
+        provider = self._weights.provider
         bias = self._parameters["bias"]
         if (
-            plan is None
+            provider is None
             or input.dtype is not self._dtype
             or (bias is not None and (bias.dtype is not self._dtype or bias.requires_grad))
             or _any_autocast()
@@ -132,7 +132,7 @@ class CompressedLinear(CompressedLayer):
             x, bias = self._checked(input)
             return Through.apply(x, bias, self) if any_wanted((x, bias)) else self._product(x, bias)
         try:
-            return plan[0].apply(type(self)._product_of, plan[1], input, bias)
+            return provider[0].apply(type(self)._product_of, provider[1], input, bias)
         except RuntimeError:
             self._check_place(input)
             raise
@@ -152,12 +152,12 @@ class CompressedLinear(CompressedLayer):
         return input, bias if bias is None or bias.dtype == dtype else bias.to(dtype)
 
     def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        plan = self._weights.plan if x.dtype is self._dtype else None
-        if plan is None:
+        provider = self._weights.provider if x.dtype is self._dtype else None
+        if provider is None:
             self._check_place(x)
-            plan = self._weights.prepared(x.dtype)
+            provider = self._weights.prepared(x.dtype)
         try:
-            return plan[0].apply(type(self)._product_of, plan[1], x, bias)
+            return provider[0].apply(type(self)._product_of, provider[1], x, bias)
         except RuntimeError:
             self._check_place(x)
             raise
@@ -167,8 +167,8 @@ class CompressedLinear(CompressedLayer):
         return self._product(*self._checked(input))
 
     def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
-        plan = (self._weights.plan if grad.dtype is self._dtype else None) or self._weights.prepared(grad.dtype)
-        return plan[0].gradient(lambda g, w: back(g, self._as_factor(w), layout), plan[1], grad)
+        provider = (self._weights.provider if grad.dtype is self._dtype else None) or self._weights.prepared(grad.dtype)
+        return provider[0].gradient(lambda g, w: back(g, self._as_factor(w), layout), provider[1], grad)
 
     @staticmethod
     def _as_factor(weight: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from ._layers import ops
 from ._layers.gradients import Frozen
 from ._layers.layer import CompressedLayer, FrozenMatrix
 from ._layers.weight import CompressedWeight, Source
-from ._weights.plans import has_rows, stacked
+from ._weights.providers import has_rows, stacked
 from ._weights.store import Store
 from .embedding import CompressedEmbedding
 from .experts import _computing, _here
@@ -112,11 +112,11 @@ class CompressedModule(CompressedLayer):
         store = self._store
         computing = device.type != "cuda" and self in getattr(_here, "computing", {})
         if computing or store.settings["cache"]:
-            # Weights that stay decoded are decoded by their plan; so are the matrices of one expert, together. Those
-            # that the CPU decodes are valid as long as a reference to them is held.
-            plans = [self._weights.plan_of(name, dtype, device) for name in names]
+            # Weights that stay decoded are decoded by their provider; so are the matrices of one expert, together.
+            # Those that the CPU decodes are valid as long as a reference to them is held.
+            providers = [self._weights.plan_of(name, dtype, device) for name in names]
             if computing:
-                return stacked([plan.apply_all(operator.itemgetter(place)) for plan, place in plans])
+                return stacked([provider.apply_all(operator.itemgetter(place)) for provider, place in providers])
         return stacked([store.decoded(name, device, dtype) for name in names])
 
     def rename(self, names: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ...nn._layers.layer import CompressedLayer
-from ...nn._weights.plans import stacked
+from ...nn._weights.providers import stacked
 from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive, is_capturing
 

@@ -232,17 +232,17 @@ def _halves(rows: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def launches(
     layers: Sequence[CompressedLinear], join: Join = PLAIN
 ) -> tuple[Launch, list[tuple[CompressedLinear, Any]]] | None:
-    """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the plan that this
-    holds for."""
+    """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the provider that
+    this holds for."""
     if any(layer._part is not None for layer in layers):
         # A rank's part is not the whole layer: other ranks hold the rest, and the bias.
         return None
     seen: list[tuple[CompressedLinear, Any]] = []
     parts: list[Fused] = []
     for layer in layers:
-        plan = layer._weights.plan or layer._weights.prepared()
-        seen.append((layer, plan))
-        part = plan[0].fused(plan[1])
+        provider = layer._weights.provider or layer._weights.prepared()
+        seen.append((layer, provider))
+        part = provider[0].fused(provider[1])
         bias = layer._parameters["bias"]
         if part is None or (bias is not None and not _fits(bias, layer)):
             return None
@@ -273,7 +273,7 @@ class Ready:
     def __init__(self, layers: Sequence[CompressedLinear], join: Join = PLAIN) -> None:
         self.layers = tuple(layers)
         self._join = join
-        # The launch, the layers with the plans that it is for, and the addresses of their biases: one thing, since
+        # The launch, the layers with the providers that it is for, and the addresses of their biases: one thing, since
         # other threads look at it meanwhile.
         self._state: _State | None = None
 
@@ -289,7 +289,7 @@ class Ready:
             return state[0]
         return self._prepare()
 
-    def has_plans(self) -> bool:
+    def has_providers(self) -> bool:
         """Whether there was a launch for the layers, of dtype and on device as they are now; biases are no matter."""
         state = self._state
         return state is not None and state[0] is not None and _as_they_were(state)
@@ -305,14 +305,14 @@ class Ready:
     def _prepare(self) -> Launch | None:
         biases = self._addresses()
         made = launches(self.layers, self._join)
-        found, seen = made if made is not None else (None, [(layer, layer._weights.plan) for layer in self.layers])
+        found, seen = made if made is not None else (None, [(layer, layer._weights.provider) for layer in self.layers])
         self._state = found, seen, biases
         return found
 
 
 def _as_they_were(state: _State) -> bool:
-    """Whether each layer has the plan that the launch is for."""
-    for layer, plan in state[1]:
-        if layer._weights.plan is not plan:
+    """Whether each layer has the provider that the launch is for."""
+    for layer, provider in state[1]:
+        if layer._weights.provider is not provider:
             return False
     return True

@@ -141,7 +141,7 @@ class Block:
             return False
         layer = first.layers[0]
         alike = h.dtype is layer._dtype and h.device == layer._device and half.fits()
-        return alike and first.has_plans() and last.has_plans()
+        return alike and first.has_providers() and last.has_providers()
 
     def prepare(self) -> None:
         """Makes the launches."""
@@ -338,12 +338,12 @@ class Block:
 
 def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
     """The product of each layer: views of one product, where the decoded weights lie one below the other."""
-    plans = [layer._weights.plan or layer._weights.prepared() for layer in layers]
-    plan, begin = plans[0]
+    providers = [layer._weights.provider or layer._weights.prepared() for layer in layers]
+    provider, begin = providers[0]
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
     joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)
-    if joined and len(layers) > 1 and plans == [(plan, begin + i) for i in range(len(layers))]:
-        found = plan.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
+    if joined and len(layers) > 1 and providers == [(provider, begin + i) for i in range(len(layers))]:
+        found = provider.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
         if found is not None:
             return found.split([layer.out_features for layer in layers], -1)
     return [layer._computed(x) for layer in layers]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._gpu import decoder as _gpu_decoder
-from .plans import ALIGN, Plan, Product, decoded_bytes, is_sliced, joined, slices, weak
+from .providers import ALIGN, Product, WeightProvider, decoded_bytes, is_sliced, joined, slices, weak
 from .workspace import is_capturing, keep_in_graph, memory
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Shelf:
         return 0 if held is None else sum(weight.nbytes for weight in held.weights)
 
 
-class CachedPlan(Plan):
+class CachedProvider(WeightProvider):
     """Layers that are decoded once. Their results are those from compressed weights, bit for bit.
 
     :param cut: whether a large weight is multiplied in slices of rows, as it is where it is decoded in slices.
@@ -88,7 +88,7 @@ class CachedPlan(Plan):
             if shelf.held is not None and shelf.held.dtype is self._dtype:
                 return shelf.held
             # Weights of another dtype go first, so that no two take memory at once. They can be on several shelves: a
-            # weight that is sliced in one dtype, and so is a plan of its own, need not be sliced in another.
+            # weight that is sliced in one dtype, and so is a provider of its own, need not be sliced in another.
             self._store.clear_shelves(self.names, self._device)
             size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
             kept = size <= shelf.limit

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .plans import Plan
+    from .providers import WeightProvider
 
 
 class Link:
@@ -23,9 +23,9 @@ class Link:
 class Chain:
     """The order in which the batches of a device are used, so that those in host memory are fetched ahead.
 
-    It is the order in which the plans are made: that of the model, or of first use. Fetching ahead is a guess, and what
-    was not fetched is fetched when it is decoded. Plans that nobody has any more, as those of layers that have changed
-    their dtype, are not in it.
+    It is the order in which the providers are made: that of the model, or of first use. Fetching ahead is a guess, and
+    what was not fetched is fetched when it is decoded. Providers that nobody has any more, as those of layers that have
+    changed their dtype, are not in it.
 
     In passes of few tokens, where most layers are not decoded but multiplied with, one by one or several together, it
     is the order of the pass before.
@@ -35,32 +35,32 @@ class Chain:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self._links: weakref.WeakKeyDictionary[Plan, list[Link]] = weakref.WeakKeyDictionary()
-        # Made of these when it is wanted and empty: all links, and where each plan's begin.
+        self._links: weakref.WeakKeyDictionary[WeightProvider, list[Link]] = weakref.WeakKeyDictionary()
+        # Made of these when it is wanted and empty: all links, and where each provider's begin.
         self._line: list[Link] = []
-        self._at: weakref.WeakKeyDictionary[Plan, int] = weakref.WeakKeyDictionary()
+        self._at: weakref.WeakKeyDictionary[WeightProvider, int] = weakref.WeakKeyDictionary()
         # The link that each thread used last, in a pass of few tokens: several may go through the model at a time.
         self._here = threading.local()
 
-    def replace(self, plan: Plan, batches: list[Any]) -> None:
-        """Notes a plan's batches, at its old place or at the end."""
+    def replace(self, provider: WeightProvider, batches: list[Any]) -> None:
+        """Notes a provider's batches, at its old place or at the end."""
         if not self.depth:
             return
-        if plan not in self._links:
-            weakref.finalize(plan, _clear, weakref.ref(self)).atexit = False
-        self._links[plan] = [Link(b) for b in batches if b.slots]
+        if provider not in self._links:
+            weakref.finalize(provider, _clear, weakref.ref(self)).atexit = False
+        self._links[provider] = [Link(b) for b in batches if b.slots]
         self._line = []
 
     def link(self, batch: Any) -> Link | None:
         """The link of a batch that :meth:`used` is told of by its user; None if it need not be fetched."""
         return Link(batch) if self.depth and batch.slots() else None
 
-    def follow(self, plan: Plan, few: bool = False) -> None:
-        """Fetches the batches that come next, after the whole plan was launched.
+    def follow(self, provider: WeightProvider, few: bool = False) -> None:
+        """Fetches the batches that come next, after the whole provider was launched.
 
         :param few: in a pass of few tokens.
         """
-        links = self._links[plan] if self.depth else ()
+        links = self._links[provider] if self.depth else ()
         if not links:
             return
         if few:
@@ -68,15 +68,15 @@ class Chain:
                 self._note(link)
             self.used(links[-1])
         else:
-            self._fetch(plan, len(links) - 1)
+            self._fetch(provider, len(links) - 1)
 
-    def follow_part(self, plan: Plan, part: int, few: bool = False) -> None:
-        """One batch of the plan was launched."""
-        links = self._links[plan] if self.depth else ()
+    def follow_part(self, provider: WeightProvider, part: int, few: bool = False) -> None:
+        """One batch of the provider was launched."""
+        links = self._links[provider] if self.depth else ()
         if links and few:
             self.used(links[part])
         elif links:
-            self._fetch(plan, part)
+            self._fetch(provider, part)
 
     def used(self, link: Link) -> None:
         """Fetches the batches that followed this one in the pass before, after it was launched in one of few tokens."""
@@ -96,13 +96,13 @@ class Chain:
             last.after = weakref.ref(link)
         self._here.last = weakref.ref(link)
 
-    def _fetch(self, plan: Plan, part: int) -> None:
+    def _fetch(self, provider: WeightProvider, part: int) -> None:
         line = self._line
         if not line:
             for owner, own in list(self._links.items()):
                 self._at[owner] = len(line)
                 line.extend(own)
-        last, total = self._at[plan] + part, len(line)
+        last, total = self._at[provider] + part, len(line)
         for ahead in range(1, min(self.depth, total - 1) + 1):
             line[(last + ahead) % total].batch.prefetch()
 

@@ -21,7 +21,7 @@ from .placement import (
     refuse_budget,
     ring_bytes,
 )
-from .plans import ALIGN, decoded_bytes, is_sliced, slices
+from .providers import ALIGN, decoded_bytes, is_sliced, slices
 
 
 class Needs:

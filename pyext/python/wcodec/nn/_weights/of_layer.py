@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .plans import Plan, has_rows
+from .providers import WeightProvider, has_rows
 
 if TYPE_CHECKING:
     from .store import Store
 
 
 class LayerWeights:
-    """The tensors of a store that a layer needs, the device and dtype that it needs them in, and the plan for these.
+    """The tensors of a store that a layer needs, the device and dtype that it needs them in, and the provider for
+    these.
 
     A layer makes one, and says where it goes. The store has those of all layers that live, decides by them what is kept
-    where, and takes plans back that are no longer right; of layers themselves it knows nothing.
+    where, and takes providers back that are no longer right; of layers themselves it knows nothing.
 
     :param tensors: their names, the layer's own first.
-    :param cut: as in :meth:`Store.plan`.
+    :param cut: as in :meth:`Store.provider`.
     :param planned: whether they are decoded with others of their block, ahead of their turn.
     :param looked_up: whether rows are looked up in them.
     """
@@ -38,8 +39,8 @@ class LayerWeights:
     ) -> None:
         self.store, self.tensors, self.device, self.dtype = store, tensors, device, dtype
         self.cut, self.planned, self.looked_up = cut, planned, looked_up
-        # None until a plan is wanted, and again when the store takes it back.
-        self.plan: tuple[Plan, int] | None = None
+        # None until a provider is wanted, and again when the store takes it back.
+        self.provider: tuple[WeightProvider, int] | None = None
         self._table: TableRows | None = None
         store.register(self)
 
@@ -59,29 +60,29 @@ class LayerWeights:
         store.register(self)
 
     def forget(self) -> None:
-        """Takes the plans back."""
-        self.plan = self._table = None
+        """Takes the providers back."""
+        self.provider = self._table = None
 
-    def prepared(self, dtype: torch.dtype | None = None) -> tuple[Plan, int]:
-        """The plan for a dtype and the layer's place in it; that for the layer's own dtype is kept."""
-        # Another thread may have the store take plans back, and this one must not keep one of them.
+    def prepared(self, dtype: torch.dtype | None = None) -> tuple[WeightProvider, int]:
+        """The provider for a dtype and the layer's place in it; that for the layer's own dtype is kept."""
+        # Another thread may have the store take providers back, and this one must not keep one of them.
         with self.store.lock:
             found = self.plan_of(self.tensors[0], dtype or self.dtype)
             if dtype is None or dtype == self.dtype:
-                self.plan = found
+                self.provider = found
             return found
 
-    def plan_of(self, name: str, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Plan, int]:
-        """The plan that decodes one of the tensors, and its place in it."""
-        return self.store.plan(name, device or self.device, dtype, self.cut)
+    def plan_of(self, name: str, dtype: torch.dtype, device: torch.device | None = None) -> tuple[WeightProvider, int]:
+        """The provider that decodes one of the tensors, and its place in it."""
+        return self.store.provider(name, device or self.device, dtype, self.cut)
 
     def together(self, names: Sequence[str]) -> list[torch.Tensor]:
-        """Decoded tensors of the layer; where one plan decodes all of them, in memory that is shared: valid until
+        """Decoded tensors of the layer; where one provider decodes all of them, in memory that is shared: valid until
         another weight is decoded. The caller keeps others from that."""
-        plans = [self.plan_of(name, self.dtype) for name in names]
-        if all(plan is plans[0][0] for plan, _ in plans):
-            found = plans[0][0].apply_all(lambda weights: weights)
-            return [found[place] for _, place in plans]
+        providers = [self.plan_of(name, self.dtype) for name in names]
+        if all(provider is providers[0][0] for provider, _ in providers):
+            found = providers[0][0].apply_all(lambda weights: weights)
+            return [found[place] for _, place in providers]
         # Matrices that are too large to be decoded together come one by one, in tensors of their own.
         return [self.store.decoded(name, self.device, self.dtype) for name in names]
 

@@ -1,4 +1,4 @@
-"""A store's state for one device: decoders, plans for each dtype, weights that stay decoded."""
+"""A store's state for one device: decoders, providers for each dtype, weights that stay decoded."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from ..._gpu import decoder as _gpu_decoder
 from ..._gpu import host
 from .budget import host_memory
-from .cached import CachedPlan, Shelf
+from .cached import CachedProvider, Shelf
 from .catalogue import Catalogue
 from .chain import Chain
 from .needs import ring_of
 from .placement import Placement
-from .plans import CpuPlan, Plan, SlicedPlan, is_sliced
-from .plans_gpu import GpuPlan, GpuSlicedPlan
+from .providers import CpuProvider, SlicedProvider, WeightProvider, is_sliced
+from .providers_gpu import GpuProvider, GpuSlicedProvider
 from .reading import ReadChain
 
 if TYPE_CHECKING:
@@ -36,40 +36,48 @@ class OnDevice:
         self._catalogue, self._device = catalogue, device
         # None until it is settled. Replaced as a whole, so that threads need no lock to read it.
         self.placement: Placement | None = None
-        self.plans: dict[tuple[str, torch.dtype], Plan] = {}
+        self.providers: dict[tuple[str, torch.dtype], WeightProvider] = {}
         self.decoders: list[Any] = []
         self.chain = Chain(_AHEAD)
         self.reading = ReadChain(catalogue.container)
         self._shelves: dict[tuple[str, ...], Shelf] = {}
         # Whether the file is read ahead for the CPU.
         self.reads_ahead = False
-        # Whether plans of all layers that are read so were made.
+        # Whether providers of all layers that are read so were made.
         self.foreseen = False
 
-    def new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
-        """Makes the plan for a stored tensor in that dtype, and for what is decoded with it.
+    def new_provider(
+        self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]
+    ) -> WeightProvider:
+        """Makes the provider for a stored tensor in that dtype, and for what is decoded with it.
 
-        :param cut: as in :meth:`Store.plan`.
+        :param cut: as in :meth:`Store.provider`.
         :param cached: the tensors that stay decoded, each with its decoded bytes.
         """
-        found = self._new_plan(store, name, dtype, cut, cached)
-        self.plans.update(((n, dtype), found) for n in found.names)
+        found = self._make_provider(store, name, dtype, cut, cached)
+        self.providers.update(((n, dtype), found) for n in found.names)
         return found
 
-    def _new_plan(self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]) -> Plan:
+    def _make_provider(
+        self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]
+    ) -> WeightProvider:
         entry, device = self._catalogue.entry, self._device
         gpu = device.type == "cuda"
         large = is_sliced(entry(name), dtype)
         if large and cut and name not in cached:
-            return GpuSlicedPlan(store, name, device, dtype) if gpu else SlicedPlan(store, name, dtype, self.reading)
+            return (
+                GpuSlicedProvider(store, name, device, dtype)
+                if gpu
+                else SlicedProvider(store, name, dtype, self.reading)
+            )
         members = (name,) if large else self._catalogue.group_of(name)
         stored = dict.fromkeys(entry(n).name for n in members)
         whole = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
         whole = tuple(n for n in whole if (n in cached) == (name in cached))
         if name in cached:
             shelf = self._shelves.setdefault(whole, Shelf(sum(cached[n] for n in whole)))
-            return CachedPlan(store, whole, device, dtype, shelf, cut)
-        return GpuPlan(store, whole, device, dtype) if gpu else CpuPlan(store, whole, dtype, self.reading)
+            return CachedProvider(store, whole, device, dtype, shelf, cut)
+        return GpuProvider(store, whole, device, dtype) if gpu else CpuProvider(store, whole, dtype, self.reading)
 
     def decoder(self, name: str) -> Any:
         """The decoder that has this stored tensor; none if there is none yet."""

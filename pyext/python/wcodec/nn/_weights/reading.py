@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from ... import _native
 
 Parts = tuple[tuple[str, "tuple[int, int] | None"], ...]
-"""Tensors, or some of their rows, that a plan decodes one after the other."""
+"""Tensors, or some of their rows, that a provider decodes one after the other."""
 
 
 class ReadChain:
-    """Reads ahead for plans of the CPU, in the order in which they are made: that of first use.
+    """Reads ahead for providers of the CPU, in the order in which they are made: that of first use.
 
     The order is a guess, as that of :class:`Chain` is: parts that come in another order are read when they are wanted,
     and parts that were read in vain make room as soon as others are wanted.
@@ -34,13 +34,13 @@ class ReadChain:
         self._expected: list[Parts] = []
 
     def add(self, parts: Iterable[tuple[str, tuple[int, int] | None]], routed: bool) -> Parts:
-        """Notes what a plan decodes; what to say when it does.
+        """Notes what a provider decodes; what to say when it does.
 
         :param routed: whether it is an expert's, of which nobody knows whether it is next.
         """
         key = tuple(parts)
         if self.ring and key not in self._reads:
-            # Plans in several dtypes read the same parts.
+            # Providers in several dtypes read the same parts.
             own = self._reads[key] = [self._container._open.reads(*part) for part in key]
             if not routed:
                 self._at[key] = len(self._line)
@@ -48,7 +48,7 @@ class ReadChain:
         return key
 
     def expect(self, keys: list[Parts]) -> None:
-        """Has what these plans decode read now: they are next, in this order."""
+        """Has what these providers decode read now: they are next, in this order."""
         self._expected = keys
         if self.ring and keys:
             self._want([reads for one in keys for reads in self._reads.get(one, [])])
@@ -69,7 +69,7 @@ class ReadChain:
 
     def _want(self, wanted: list[_native.Reads]) -> None:
         """Has these read, and behind them what comes next of what is used in order."""
-        # More than there is room for: what becomes free is filled again while the plan decodes.
+        # More than there is room for: what becomes free is filled again while the provider decodes.
         room = 2 * self.ring - sum(reads.bytes() for reads in wanted)
         for i in range(len(self._line)):
             reads = self._line[(self._next + i) % len(self._line)]

@@ -14,15 +14,15 @@ from ..._core.errors import InputError
 from ..._file.container import Container, TensorEntry
 from ..._gpu import host
 from .budget import Budget
-from .cached import CachedPlan, decode_apart
+from .cached import CachedProvider, decode_apart
 from .catalogue import Catalogue
 from .chain import Chain
 from .needs import Needs
 from .of_layer import LayerWeights
 from .on_device import OnDevice
 from .placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
-from .plans import CpuPlan, Plan
-from .plans_gpu import GpuPlan
+from .providers import CpuProvider, WeightProvider
+from .providers_gpu import GpuProvider
 from .workspace import workspace
 
 
@@ -130,11 +130,11 @@ class Store:
                 return
             self.fuses = fuses
             for device, here in self._devices.items():
-                here.plans.clear()
+                here.providers.clear()
                 for user in self._users_on(device):
                     user.forget()
                 if device.type == "cuda":
-                    # Plans that multiply with what is compressed take none before they decode.
+                    # Providers that multiply with what is compressed take none before they decode.
                     workspace(device).release()
 
     def moved(self, before: torch.device, after: torch.device) -> None:
@@ -222,7 +222,7 @@ class Store:
             return here.placement
 
     def _is_placed(self, device: torch.device) -> bool:
-        """Whether plans depend on what is where."""
+        """Whether providers depend on what is where."""
         reads = device.type == "cpu" and self.residency in ("disk", "auto")
         return reads or self.caches(device)
 
@@ -231,11 +231,11 @@ class Store:
         here = self._devices.get(device)
         return None if here is None else here.placement
 
-    def _planned(self, name: str, device: torch.device, dtype: torch.dtype) -> Plan | None:
-        """The plan of a stored tensor, if there is one. A caller that waited with ``_devices[device]`` at hand would
-        keep decoders that others have let go of."""
+    def _existing_provider(self, name: str, device: torch.device, dtype: torch.dtype) -> WeightProvider | None:
+        """The provider of a stored tensor, if there is one. A caller that waited with ``_devices[device]`` at hand
+        would keep decoders that others have let go of."""
         here = self._devices.get(device)
-        return None if here is None else here.plans.get((name, dtype))
+        return None if here is None else here.providers.get((name, dtype))
 
     def residency_of(self, names: Iterable[str], device: torch.device) -> str:
         """The place of a layer's compressed bytes, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
@@ -256,10 +256,12 @@ class Store:
     def decoded(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         """A new tensor with the decoded weight, for whoever wants to keep it."""
         name = self.entry(name).name
-        plan = self._planned(name, device, dtype)
+        provider = self._existing_provider(name, device, dtype)
         # A copy that somebody wants once is no reason to keep a weight that nobody asked to be kept.
-        if isinstance(plan, CachedPlan) and (self.settings["cache"] is not None or plan.held(name) is not None):
-            return plan.weights()[plan.names.index(name)].clone()
+        if isinstance(provider, CachedProvider) and (
+            self.settings["cache"] is not None or provider.held(name) is not None
+        ):
+            return provider.weights()[provider.names.index(name)].clone()
         if device.type != "cuda" or name in self.placement(device).cached:
             return decode_apart(self, [name], device, dtype)[0]
         decoder = self.decoder(name, device)
@@ -274,8 +276,10 @@ class Store:
             return self.catalogue.scaled.rows(entry, dtype, rows)
         return entry.torch(dtype) if rows is None else entry.torch_rows(*rows, dtype)
 
-    def plan(self, name: str, device: torch.device, dtype: torch.dtype, cut: bool = True) -> tuple[Plan, int]:
-        """The plan that decodes a layer's weight, and the layer's place in it.
+    def provider(
+        self, name: str, device: torch.device, dtype: torch.dtype, cut: bool = True
+    ) -> tuple[WeightProvider, int]:
+        """The provider that decodes a layer's weight, and the layer's place in it.
 
         :param cut: whether slices of dimension 0 are slices of the layer's outputs, so that it can be cut into them.
         """
@@ -284,16 +288,16 @@ class Store:
             if self.container._native is None:
                 raise InputError("the container of this layer is closed (open it again and load the model)")
             here = self._on(device)
-            found = here.plans.get((name, dtype))
+            found = here.providers.get((name, dtype))
             if found is None:
                 cached = self.placement(device).cached if self._is_placed(device) else {}
                 self._foresee(here, device, cached)
-                found = here.plans.get((name, dtype)) or here.new_plan(self, name, dtype, cut, cached)
+                found = here.providers.get((name, dtype)) or here.new_provider(self, name, dtype, cut, cached)
             return found, found.names.index(name)
 
     def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
-        """Makes the plans of all layers that the CPU reads from disk, in the order of the model, so that reading ahead
-        follows it from the beginning. The order of experts is not known."""
+        """Makes the providers of all layers that the CPU reads from disk, in the order of the model, so that reading
+        ahead follows it from the beginning. The order of experts is not known."""
         if not here.reads_ahead or here.foreseen:
             return
         here.foreseen = True
@@ -303,8 +307,8 @@ class Store:
                 wanted.update((self.entry(n).name, user) for n in user.tensors if n not in self.catalogue.routed)
         for name in self.catalogue.in_order(wanted):
             user = wanted[name]
-            if (name, user.dtype) not in here.plans:
-                here.new_plan(self, name, user.dtype, user.cut, cached)
+            if (name, user.dtype) not in here.providers:
+                here.new_provider(self, name, user.dtype, user.cut, cached)
 
     def decoder(self, name: str, device: torch.device) -> Any:
         """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
@@ -337,13 +341,15 @@ class Store:
         """Has the tensors of these experts read from disk, which are decoded next, in this order."""
         with self.lock:
             here = self._on(device)
-            plans = dict.fromkeys(self.plan(name, device, dtype, cut=False)[0] for names in experts for name in names)
+            providers = dict.fromkeys(
+                self.provider(name, device, dtype, cut=False)[0] for names in experts for name in names
+            )
         if device.type == "cpu":
-            here.reading.expect([plan.parts for plan in plans if isinstance(plan, CpuPlan)])
+            here.reading.expect([provider.parts for provider in providers if isinstance(provider, CpuProvider)])
             return
-        for plan in plans:
-            if isinstance(plan, GpuPlan):
-                plan.prefetch()
+        for provider in providers:
+            if isinstance(provider, GpuProvider):
+                provider.prefetch()
 
     def check_budget(self) -> None:
         """Raises now, before anything is sent to a GPU, if a budget that the user gave is too small."""
@@ -354,7 +360,7 @@ class Store:
                 self.placement(device)
 
     def prepare(self) -> None:
-        """Makes the decoders and plans of every layer that is on a GPU, so that what is missing is said early, and
+        """Makes the decoders and providers of every layer that is on a GPU, so that what is missing is said early, and
         decodes what stays decoded."""
         wanted: dict[str, set[tuple[torch.device, torch.dtype, bool]]] = {}
         with self.lock:
@@ -365,9 +371,9 @@ class Store:
                     wanted.setdefault(self.entry(name).name, set()).add((user.device, user.dtype, user.cut))
         for name in self.catalogue.in_order(wanted):
             for device, dtype, cut in wanted[name]:
-                plan, _ = self.plan(name, device, dtype, cut)
-                if isinstance(plan, CachedPlan):
-                    plan.weights()
+                provider, _ = self.provider(name, device, dtype, cut)
+                if isinstance(provider, CachedProvider):
+                    provider.weights()
 
     @property
     def device_bytes(self) -> int:
@@ -418,8 +424,8 @@ class Store:
     def kept(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor | None:
         """The weight itself, where it stays decoded and has been."""
         name = self.entry(name).name
-        plan = self._planned(name, device, dtype)
-        return plan.held(name) if isinstance(plan, CachedPlan) else None
+        provider = self._existing_provider(name, device, dtype)
+        return provider.held(name) if isinstance(provider, CachedProvider) else None
 
     def clear_shelves(self, names: Iterable[str], device: torch.device) -> None:
         """Drops what stays decoded of any of these weights on a device; for whoever has the lock."""

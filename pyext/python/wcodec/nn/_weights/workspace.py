@@ -49,8 +49,8 @@ def memory(device: torch.device, size: int) -> torch.Tensor:
 
 
 class Space:
-    """A piece of that memory, and what was prepared for it: launches and views, by the number of the plan that they are
-    of. They go with it."""
+    """A piece of that memory, and what was prepared for it: launches and views, by the number of the provider that they
+    are of. They go with it."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer
@@ -70,7 +70,7 @@ class Workspace:
         self.lock = threading.RLock()
         # Memory for work that runs at once, in streams, and is not captured in a graph.
         self.streams = self._space(0)
-        # Bytes that plans will need which have taken none yet.
+        # Bytes that providers will need which have taken none yet.
         self.wanted = 0
         # Memory for graphs, by torch's pool that theirs is from: graphs of one pool share memory, and so are never
         # replayed at the same time. Only the graphs keep it alive.
@@ -189,8 +189,8 @@ def scratch_bytes(device: torch.device) -> int:
 @contextmanager
 def exclusive(store: Store, device: torch.device) -> Iterator[None]:
     """While this lasts, what this thread has decoded on a GPU stays what it is."""
-    # In this order, as where plans are made: a thread that had the workspace and wanted the store would wait for one
-    # that has the store and wants the workspace.
+    # In this order, as where providers are made: a thread that had the workspace and wanted the store would wait for
+    # one that has the store and wants the workspace.
     with store.lock:
         if device.type != "cuda":
             yield

@@ -1,4 +1,4 @@
-"""Plans for decoding weights on the CPU: some together as a group, large ones in slices of rows."""
+"""Providers of weights that decode on the CPU: some together as a group, large ones in slices of rows."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def stacked(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def weak(store: Store) -> Store:
-    """A store as its plans know it. It has them, so that one which they had would be there until Python looks for
-    circles, with all weights that stay decoded; and whoever has a plan, as layers do, has the store, too."""
+    """A store as its providers know it. It has them, so that one which they had would be there until Python looks for
+    circles, with all weights that stay decoded; and whoever has a provider, as layers do, has the store, too."""
     return weakref.proxy(store)
 
 
-class Plan:
+class WeightProvider:
     """The weights of some layers, on one device and in one dtype."""
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ class Plan:
         raise NotImplementedError
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
-        """``product(weights)`` with the weights of all layers of the plan."""
+        """``product(weights)`` with the weights of all layers of the provider."""
         raise NotImplementedError
 
     def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -113,16 +113,16 @@ class Plan:
 
 # The group that was decoded last on the CPU, of all models, with its weights: no other memory is kept for weights. One
 # tuple that is replaced as a whole, so that threads need no lock.
-_held: tuple[weakref.ref[Plan], tuple[torch.Tensor, ...]] | None = None
+_held: tuple[weakref.ref[WeightProvider], tuple[torch.Tensor, ...]] | None = None
 
 
-def _forget(plan: weakref.ref[Plan]) -> None:
+def _forget(provider: weakref.ref[WeightProvider]) -> None:
     global _held
-    if _held is not None and _held[0] is plan:
+    if _held is not None and _held[0] is provider:
         _held = None
 
 
-class CpuPlan(Plan):
+class CpuProvider(WeightProvider):
     """Layers that are decoded together by the CPU: all of them when one is called that is not decoded."""
 
     def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, reading: ReadChain) -> None:
@@ -149,7 +149,7 @@ class CpuPlan(Plan):
         return product(self.weights())
 
 
-class SlicedPlan(Plan):
+class SlicedProvider(WeightProvider):
     """One large layer, decoded by the CPU a slice at a time."""
 
     def __init__(self, store: Store, name: str, dtype: torch.dtype, reading: ReadChain) -> None:

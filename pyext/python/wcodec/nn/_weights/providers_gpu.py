@@ -1,4 +1,4 @@
-"""Plans for decoding weights on a GPU: one launch decodes a group, into memory that all groups share."""
+"""Providers of weights that decode on a GPU: one launch decodes a group, into memory that all groups share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from ..._gpu.decoder import ProductBatch
 from .fused import Fused, fused
-from .plans import ALIGN, Back, Plan, Product, decoded_bytes, joined, slices, weak
+from .providers import ALIGN, Back, Product, WeightProvider, decoded_bytes, joined, slices, weak
 from .workspace import Space, is_capturing, workspace
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
-class _OnGpu(Plan):
-    """The base of a GPU's plans: launches and views, prepared once for each piece of memory.
+class _PreparedProvider(WeightProvider):
+    """The base of a GPU's providers: launches and views, prepared once for each piece of memory.
 
-    :param size: bytes of the memory that the plan decodes into.
+    :param size: bytes of the memory that the provider decodes into.
     """
 
     def __init__(self, store: Store, names: tuple[str, ...], device: torch.device, size: int) -> None:
@@ -87,13 +87,13 @@ class _OnGpu(Plan):
                 space.prepared.pop(self._number, None)
 
 
-class GpuPlan(_OnGpu):
+class GpuProvider(_PreparedProvider):
     """Layers that are decoded together, by one launch, when one is called that is not decoded."""
 
     def __init__(self, store: Store, names: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> None:
         sizes = [-(-decoded_bytes(store.entry(name), dtype) // ALIGN) * ALIGN for name in names]
         super().__init__(store, names, device, sum(sizes))
-        # The owner of the memory while this group is in it; not the plan, which the memory need not keep alive.
+        # The owner of the memory while this group is in it; not the provider, which the memory need not keep alive.
         self._token = object()
         self._shapes = [store.entry(name).shape for name in names]
         self._below: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -180,7 +180,7 @@ class GpuPlan(_OnGpu):
             return product(self._weights())
 
 
-class GpuSlicedPlan(_OnGpu):
+class GpuSlicedProvider(_PreparedProvider):
     """One large layer, decoded and multiplied a slice at a time."""
 
     def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
