@@ -18,8 +18,8 @@ import wcodec.nn
 from gpu_helpers import torch
 from wcodec.nn._fusion import around
 from wcodec.nn._fusion.around import Launch, Norm
-from wcodec.nn._weights.chain import Chain
 from wcodec.nn._weights.fused import Fused
+from wcodec.nn._weights.prefetch_order import PrefetchOrder
 from wcodec.nn._weights.providers_gpu import GpuProvider
 
 from tests.gpu.test_products import SCHEMES, WAYS, container, error, fits, poisoned, weights
@@ -31,7 +31,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype) -> list[Fused]:
-    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, Chain(0)) for name in names]
+    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, PrefetchOrder(0)) for name in names]
 
 
 @pytest.mark.parametrize(

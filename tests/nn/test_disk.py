@@ -133,7 +133,7 @@ def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPat
     # Bytes compared with hashes before their first slice is decoded are not foreseen: once.
     *_, late = facts(model)
     assert torch.equal(logits(model), logits(plain)) and facts(model)[-1] == late
-    line = len(store_of(model)._devices[torch.device("cpu")].reading._line)
+    prefetched = len(store_of(model)._devices[torch.device("cpu")].prefetch_queue._in_order)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(logits(model), logits(plain))
     x = torch.randn(2, 64, requires_grad=True)
@@ -141,7 +141,7 @@ def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPat
     y = x.detach().clone().requires_grad_()
     plain.lm_head(y).sum().backward()
     assert torch.equal(x.grad, y.grad)
-    assert len(store_of(model)._devices[torch.device("cpu")].reading._line) >= line
+    assert len(store_of(model)._devices[torch.device("cpu")].prefetch_queue._in_order) >= prefetched
     model.bfloat16(), plain.bfloat16()
     assert torch.equal(logits(model), logits(plain))
     cached = wcodec.load_model(folders(), residency="disk", cache="100KB")
@@ -435,7 +435,7 @@ def test_a_gpu_is_fed_from_disk(folders: Any, disk_gpu: Any) -> None:
     assert resident.names == ["model.embed_tokens.weight"]
     # Read ahead as far as there are others: the head follows the last block, the first block the head.
     assert ("lm_head.weight",) in streamed.fetched
-    assert store_of(model)._devices[GPU].chain.depth == 4
+    assert store_of(model)._devices[GPU].prefetch_order.depth == 4
     sizes = parts(model)
     assert sizes[PARTS[1], "cpu (pinned)"] == 120 and sizes["compressed layers", "cpu (pinned)"] == 180
     assert sizes[PARTS[0], "disk"] == sum(store_of(model).entry(n).stored_bytes for n in streamed.names)

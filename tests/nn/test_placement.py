@@ -33,7 +33,7 @@ from wcodec.nn._weights.placement import (
     spread,
 )
 
-from tests.gpu.test_plans import space  # noqa: F401
+from tests.gpu.test_providers import space  # noqa: F401
 
 GPU = torch.device("cuda", 0)
 MB = 1_000_000

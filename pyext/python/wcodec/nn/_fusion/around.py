@@ -87,9 +87,9 @@ class Launch:
         self._multiply = native.multiply
         self._multiply_around = native.multiply_with_epilogue
         self._native = native
-        self._chain = first.chain
+        self._prefetch_order = first.prefetch_order
         # The place among streamed weights: launches say when they were used, so that the next ones are fetched.
-        self._link = self._chain.link(native)
+        self._link = self._prefetch_order.link(native)
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
         self.limit = min(part.tokens for part in parts) * self._in
@@ -113,7 +113,7 @@ class Launch:
 
     def _used(self) -> None:
         if self._link is not None:
-            self._chain.used(self._link)
+            self._prefetch_order.used(self._link)
 
     def _keep(self, stream: int, more: tuple[torch.Tensor, ...]) -> None:
         """A graph that is captured has addresses of these, and lives as long as it likes."""

@@ -399,7 +399,7 @@ def run(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return block.run(self, h, args, kwargs) if block.takes(self, h) else forward(self, *args, **kwargs)
 
 
-def chain(modules: Iterable[torch.nn.Module]) -> None:
+def link_blocks(modules: Iterable[torch.nn.Module]) -> None:
     """Tells each block which one comes behind it: the next of their list."""
     for module in modules:
         if isinstance(module, torch.nn.ModuleList):

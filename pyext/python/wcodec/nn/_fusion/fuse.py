@@ -78,7 +78,7 @@ def arrange(model: torch.nn.Module, *, groups: bool = True, blocks: bool = True)
             if block := _blocks.find(module):
                 _groups.change(module, _blocks.run, _wcodec_block=block)
                 _prepare([block])
-        _blocks.chain(modules)
+        _blocks.link_blocks(modules)
 
 
 def fuses(model: torch.nn.Module) -> bool:

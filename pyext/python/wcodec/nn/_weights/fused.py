@@ -12,7 +12,7 @@ from ..._gpu.decoder import Decoder, ProductBatch
 from . import crossover
 
 if TYPE_CHECKING:
-    from .chain import Chain, Link
+    from .prefetch_order import Link, PrefetchOrder
     from .store import Store
 
 # Faster than the public way, which runs for every layer and token; a torch without CUDA may not have it.
@@ -23,7 +23,7 @@ class Fused:
     """Computes one linear layer for few tokens: one launch decodes and multiplies, so that the weight is never written
     to memory.
 
-    :param chain: the order in which streamed weights are used.
+    :param prefetch_order: the order in which streamed weights are used.
     :param tokens: the most that are few, :attr:`ProductBatch.MOST` at most.
     """
 
@@ -33,10 +33,10 @@ class Fused:
         name: str,
         shape: tuple[int, ...],
         dtype: torch.dtype,
-        chain: Chain,
+        prefetch_order: PrefetchOrder,
         tokens: int = ProductBatch.MOST,
     ) -> None:
-        self.decoder, self.name, self.dtype, self.chain = decoder, name, dtype, chain
+        self.decoder, self.name, self.dtype, self.prefetch_order = decoder, name, dtype, prefetch_order
         self._out, self._in = shape
         self._index = decoder.device.index
         self.tokens = tokens
@@ -69,7 +69,7 @@ class Fused:
         y = x.new_empty((*x.shape[:-1], self._out))
         multiply(x.data_ptr(), self._in, x.numel() // self._in, y.data_ptr(), _current_stream(self._index))
         if self._link is not None:
-            self.chain.used(self._link)
+            self.prefetch_order.used(self._link)
         return y
 
     def prepare(self, bias: torch.Tensor | None) -> Callable[[int, int, int, int, int], None]:
@@ -78,12 +78,12 @@ class Fused:
         kept = None if bias is None else bias.detach()
         self._batch = self.decoder.products([(self.name, kept)], self.dtype)
         self._bias = 0 if kept is None else kept.data_ptr()
-        self._link = self.chain.link(self._batch._native)
+        self._link = self.prefetch_order.link(self._batch._native)
         self._multiply = self._batch._native.multiply
         return self._multiply
 
 
-def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, chain: Chain) -> Fused | None:
+def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, prefetch_order: PrefetchOrder) -> Fused | None:
     """The layer's products, if kernels multiply with its weight as it is stored."""
     entry = store.entry(name)
     shape = entry.shape
@@ -92,7 +92,7 @@ def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, chain: 
     if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
         return None
     tokens = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
-    found = Fused(decoder, name, shape, dtype, chain, tokens)
+    found = Fused(decoder, name, shape, dtype, prefetch_order, tokens)
     try:
         # Kernels are loaded now, and not when a graph is captured.
         found.prepare(None)

@@ -12,12 +12,12 @@ from ..._gpu import host
 from .budget import host_memory
 from .cached import CachedProvider, Shelf
 from .catalogue import Catalogue
-from .chain import Chain
 from .needs import ring_of
 from .placement import Placement
+from .prefetch_order import PrefetchOrder
+from .prefetch_queue import PrefetchQueue
 from .providers import CpuProvider, SlicedProvider, WeightProvider, is_sliced
 from .providers_gpu import GpuProvider, GpuSlicedProvider
-from .reading import ReadChain
 
 if TYPE_CHECKING:
     from .store import Store
@@ -38,8 +38,8 @@ class OnDevice:
         self.placement: Placement | None = None
         self.providers: dict[tuple[str, torch.dtype], WeightProvider] = {}
         self.decoders: list[Any] = []
-        self.chain = Chain(_AHEAD)
-        self.reading = ReadChain(catalogue.container)
+        self.prefetch_order = PrefetchOrder(_AHEAD)
+        self.prefetch_queue = PrefetchQueue(catalogue.container)
         self._shelves: dict[tuple[str, ...], Shelf] = {}
         # Whether the file is read ahead for the CPU.
         self.reads_ahead = False
@@ -68,7 +68,7 @@ class OnDevice:
             return (
                 GpuSlicedProvider(store, name, device, dtype)
                 if gpu
-                else SlicedProvider(store, name, dtype, self.reading)
+                else SlicedProvider(store, name, dtype, self.prefetch_queue)
             )
         members = (name,) if large else self._catalogue.group_of(name)
         stored = dict.fromkeys(entry(n).name for n in members)
@@ -77,7 +77,9 @@ class OnDevice:
         if name in cached:
             shelf = self._shelves.setdefault(whole, Shelf(sum(cached[n] for n in whole)))
             return CachedProvider(store, whole, device, dtype, shelf, cut)
-        return GpuProvider(store, whole, device, dtype) if gpu else CpuProvider(store, whole, dtype, self.reading)
+        return (
+            GpuProvider(store, whole, device, dtype) if gpu else CpuProvider(store, whole, dtype, self.prefetch_queue)
+        )
 
     def decoder(self, name: str) -> Any:
         """The decoder that has this stored tensor; none if there is none yet."""
@@ -101,7 +103,7 @@ class OnDevice:
             if disk := [n for n in streamed if n in placed.disk]:
                 options |= {"from_disk": disk, "direct": pays_directly(self._catalogue, disk)}
                 # Experts take slots of the ring, too.
-                self.chain.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
+                self.prefetch_order.depth = _AHEAD if self._catalogue.routed else _AHEAD_OF_DISK
             self.decoders.append(scaled.decoder(host.HostDecoder(container, streamed, device, **options)))
         return next(decoder for decoder in self.decoders if name in decoder.names)
 
@@ -114,7 +116,7 @@ class OnDevice:
         self.reads_ahead = bool(names)
         ring = ring_of(self._catalogue, names) if names else 0
         container._open.read_ahead(names, ring, bool(names) and pays_directly(self._catalogue, names), None)
-        self.reading.ring = ring
+        self.prefetch_queue.ring = ring
 
     def forget(self) -> None:
         """Ends what was begun for the device."""

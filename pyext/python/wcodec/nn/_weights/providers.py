@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ..._file.container import TensorEntry
 
 if TYPE_CHECKING:
-    from .reading import ReadChain
+    from .prefetch_queue import PrefetchQueue
     from .store import Store
 
 # A weight that decodes to more is decoded and multiplied in slices of rows, each of at most so many bytes.
@@ -125,9 +125,9 @@ def _forget(provider: weakref.ref[WeightProvider]) -> None:
 class CpuProvider(WeightProvider):
     """Layers that are decoded together by the CPU: all of them when one is called that is not decoded."""
 
-    def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, reading: ReadChain) -> None:
-        self._store, self.names, self._dtype, self._reading = weak(store), names, dtype, reading
-        self.parts = reading.add(((name, None) for name in names), names[0] in store.catalogue.routed)
+    def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, prefetch_queue: PrefetchQueue) -> None:
+        self._store, self.names, self._dtype, self._prefetch_queue = weak(store), names, dtype, prefetch_queue
+        self.read_key = prefetch_queue.add(((name, None) for name in names), names[0] in store.catalogue.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """The decoded weights. They are valid as long as a reference to them is held, whatever is decoded meanwhile."""
@@ -137,7 +137,7 @@ class CpuProvider(WeightProvider):
             return held[1]
         # The group that was decoded before is freed first, so that no two groups take memory at once.
         _held = held = None
-        self._reading.lead(self.parts)
+        self._prefetch_queue.advance(self.read_key)
         weights = tuple(self._store.rows(name, self._dtype, None) for name in self.names)
         _held = (weakref.ref(self, _forget), weights)
         return weights
@@ -152,10 +152,10 @@ class CpuProvider(WeightProvider):
 class SlicedProvider(WeightProvider):
     """One large layer, decoded by the CPU a slice at a time."""
 
-    def __init__(self, store: Store, name: str, dtype: torch.dtype, reading: ReadChain) -> None:
-        self._store, self.names, self._dtype, self._reading = weak(store), (name,), dtype, reading
+    def __init__(self, store: Store, name: str, dtype: torch.dtype, prefetch_queue: PrefetchQueue) -> None:
+        self._store, self.names, self._dtype, self._prefetch_queue = weak(store), (name,), dtype, prefetch_queue
         self._slices = list(slices(store.entry(name), dtype))
-        self.parts = reading.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
+        self.read_key = prefetch_queue.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return joined(product, self._decoded(), self._slices[-1][1], x, bias)
@@ -163,7 +163,7 @@ class SlicedProvider(WeightProvider):
     def _decoded(self) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
         """The slices, each decoded when it is asked for."""
         for i, rows in enumerate(self._slices):
-            self._reading.lead(self.parts, i)
+            self._prefetch_queue.advance(self.read_key, i)
             yield rows, self._store.rows(self.names[0], self._dtype, rows)
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:

@@ -32,7 +32,7 @@ class _PreparedProvider(WeightProvider):
         self._number = next(_numbers)
         self._size = size
         self._workspace = workspace(device)
-        self._chain = store.chain(device, names)
+        self._prefetch_order = store.prefetch_order(device, names)
         self._fuses = store.fuses
         # The kernel of each layer that multiplies without decoding to memory.
         self._fused: list[Fused | None] = []
@@ -76,7 +76,7 @@ class _PreparedProvider(WeightProvider):
             found = space.prepared[self._number] = self._prepare(space.buffer)
             self._spaces = [ref for ref in self._spaces if ref() is not None] + [weakref.ref(space)]
             if space is self._workspace.streams:
-                self._chain.replace(self, found[1])
+                self._prefetch_order.replace(self, found[1])
         return found
 
     def __del__(self) -> None:
@@ -100,7 +100,9 @@ class GpuProvider(_PreparedProvider):
         self._dtype = dtype
         self._decoders = [store.decoder(name, device) for name in names]
         self._offsets = [sum(sizes[:i]) for i in range(len(sizes))]
-        self._fused = [fused(store, n, d, dtype, self._chain) for n, d in zip(names, self._decoders, strict=True)]
+        self._fused = [
+            fused(store, n, d, dtype, self._prefetch_order) for n, d in zip(names, self._decoders, strict=True)
+        ]
         self._ready()
 
     def prefetch(self) -> None:
@@ -134,7 +136,7 @@ class GpuProvider(_PreparedProvider):
         # The owner is set only now: a launch that raised has not decoded.
         space.owner = self._token
         if space is self._workspace.streams:
-            self._chain.follow(self, few)
+            self._prefetch_order.follow(self, few)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         few = self._few(product, place, x, bias)
@@ -191,7 +193,7 @@ class GpuSlicedProvider(_PreparedProvider):
         super().__init__(store, (name,), device, self._rows * self._width * dtype.itemsize)
         self._store, self._device, self._dtype = weak(store), device, dtype
         self._decoder = store.decoder(name, device)
-        self._fused = [fused(store, name, self._decoder, dtype, self._chain)]
+        self._fused = [fused(store, name, self._decoder, dtype, self._prefetch_order)]
         self._ready()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
@@ -230,7 +232,7 @@ class GpuSlicedProvider(_PreparedProvider):
         for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
             batch.launch()
             if at_once:
-                self._chain.follow_part(self, i, few)
+                self._prefetch_order.follow_part(self, i, few)
             yield rows, views[i]
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:

@@ -16,11 +16,11 @@ from ..._gpu import host
 from .budget import Budget
 from .cached import CachedProvider, decode_apart
 from .catalogue import Catalogue
-from .chain import Chain
 from .needs import Needs
 from .of_layer import LayerWeights
 from .on_device import OnDevice
 from .placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
+from .prefetch_order import PrefetchOrder
 from .providers import CpuProvider, WeightProvider
 from .providers_gpu import GpuProvider
 from .workspace import workspace
@@ -325,12 +325,12 @@ class Store:
         """Stored tensors of the layers on a device, with all that is decoded with them."""
         return self.catalogue.together(name for user in self._users_on(device) for name in user.tensors)
 
-    def chain(self, device: torch.device, names: Sequence[str]) -> Chain:
+    def prefetch_order(self, device: torch.device, names: Sequence[str]) -> PrefetchOrder:
         """The order in which a device's batches are used. Only those that are streamed are fetched ahead, and no
         experts: which of them come next is not known."""
         if self.placement(device).streamed.isdisjoint(names) or not self.catalogue.routed.keys().isdisjoint(names):
-            return Chain(0)
-        return self._on(device).chain
+            return PrefetchOrder(0)
+        return self._on(device).prefetch_order
 
     def reads_from_disk(self, device: torch.device) -> bool:
         """Whether some tensors are read from disk whenever they are decoded on a device."""
@@ -345,7 +345,9 @@ class Store:
                 self.provider(name, device, dtype, cut=False)[0] for names in experts for name in names
             )
         if device.type == "cpu":
-            here.reading.expect([provider.parts for provider in providers if isinstance(provider, CpuProvider)])
+            here.prefetch_queue.expect(
+                [provider.read_key for provider in providers if isinstance(provider, CpuProvider)]
+            )
             return
         for provider in providers:
             if isinstance(provider, GpuProvider):

@@ -16,7 +16,7 @@ from wcodec import _native
 from wcodec.nn import CompressedLinear
 from wcodec.nn._weights import providers as _providers
 from wcodec.nn._weights import providers_gpu, workspace
-from wcodec.nn._weights.chain import Chain
+from wcodec.nn._weights.prefetch_order import PrefetchOrder
 from wcodec.nn._weights.providers_gpu import GpuProvider, GpuSlicedProvider
 from wcodec.nn._weights.workspace import Space, Workspace
 
@@ -58,7 +58,7 @@ class FakeStore:
     fuses = False
 
     def __init__(self, ahead: int = 0) -> None:
-        self.one, self.line = Decoder(), Chain(ahead)
+        self.one, self.line = Decoder(), PrefetchOrder(ahead)
 
     def entry(self, name: str) -> Entry:
         return Entry(name)
@@ -66,7 +66,7 @@ class FakeStore:
     def decoder(self, name: str, device: Any) -> Decoder:
         return self.one
 
-    def chain(self, device: Any, names: Any) -> Chain:
+    def prefetch_order(self, device: Any, names: Any) -> PrefetchOrder:
         return self.line
 
     def decoded(self, name: str, device: Any, dtype: Any) -> torch.Tensor:
@@ -457,7 +457,7 @@ def test_a_gradient_of_slices_is_their_sum(space: Any, monkeypatch: pytest.Monke
     assert out.dtype == dtype and store.one.log == [("a",), ("a",)] and space.streams.owner is None
 
 
-def test_a_chain_lets_go_of_plans_that_are_gone() -> None:
+def test_the_prefetch_order_drops_providers_that_are_gone() -> None:
     class Batch:
         slots = 1
 
@@ -471,18 +471,18 @@ def test_a_chain_lets_go_of_plans_that_are_gone() -> None:
         pass
 
     fetched: list[str] = []
-    chain = Chain(2)
+    prefetch_order = PrefetchOrder(2)
     owners: dict[str, Any] = {name: Owner() for name in "abcd"}
     for name, owner in owners.items():
-        chain.replace(owner, [Batch(name), Batch(name + "2")])
-    chain.follow(owners["a"])
+        prefetch_order.replace(owner, [Batch(name), Batch(name + "2")])
+    prefetch_order.follow(owners["a"])
     assert fetched == ["b", "b2"]
-    kept = weakref.ref(chain._links[owners["b"]][0].batch)
+    kept = weakref.ref(prefetch_order._links[owners["b"]][0].batch)
     del owners["b"], owner
-    chain.follow(owners["a"])
+    prefetch_order.follow(owners["a"])
     assert fetched[2:] == ["c", "c2"] and kept() is None
-    chain.replace(owners["a"], [Batch("new")])
-    chain.follow_part(owners["d"], 1)
+    prefetch_order.replace(owners["a"], [Batch("new")])
+    prefetch_order.follow_part(owners["d"], 1)
     assert fetched[4:] == ["new", "c"]
 
 
@@ -498,18 +498,18 @@ def test_passes_of_few_tokens_are_fetched_in_the_order_of_the_last() -> None:
             fetched.append(self.name)
 
     fetched: list[str] = []
-    chain = Chain(2)
+    prefetch_order = PrefetchOrder(2)
     # Weights that take no slot are where kernels read them.
-    assert chain.link(Batch("-")) is None and Chain(0).link(Batch("ab")) is None
+    assert prefetch_order.link(Batch("-")) is None and PrefetchOrder(0).link(Batch("ab")) is None
     names = ("qkv", "out", "gate", "down")
-    links = {name: chain.link(Batch(name)) for name in names}
+    links = {name: prefetch_order.link(Batch(name)) for name in names}
 
     def run(*order: str) -> list[str]:
         fetched.clear()
         for name in order:
             link = links[name]
             assert link is not None
-            chain.used(link)
+            prefetch_order.used(link)
         return list(fetched)
 
     assert run(*names) == []

@@ -20,7 +20,7 @@ class Link:
         self.after: weakref.ref[Link] | None = None
 
 
-class Chain:
+class PrefetchOrder:
     """The order in which the batches of a device are used, so that those in host memory are fetched ahead.
 
     It is the order in which the providers are made: that of the model, or of first use. Fetching ahead is a guess, and
@@ -37,10 +37,10 @@ class Chain:
         self.depth = depth
         self._links: weakref.WeakKeyDictionary[WeightProvider, list[Link]] = weakref.WeakKeyDictionary()
         # Made of these when it is wanted and empty: all links, and where each provider's begin.
-        self._line: list[Link] = []
-        self._at: weakref.WeakKeyDictionary[WeightProvider, int] = weakref.WeakKeyDictionary()
+        self._in_order: list[Link] = []
+        self._starts: weakref.WeakKeyDictionary[WeightProvider, int] = weakref.WeakKeyDictionary()
         # The link that each thread used last, in a pass of few tokens: several may go through the model at a time.
-        self._here = threading.local()
+        self._thread = threading.local()
 
     def replace(self, provider: WeightProvider, batches: list[Any]) -> None:
         """Notes a provider's batches, at its old place or at the end."""
@@ -49,7 +49,7 @@ class Chain:
         if provider not in self._links:
             weakref.finalize(provider, _clear, weakref.ref(self)).atexit = False
         self._links[provider] = [Link(b) for b in batches if b.slots]
-        self._line = []
+        self._in_order = []
 
     def link(self, batch: Any) -> Link | None:
         """The link of a batch that :meth:`used` is told of by its user; None if it need not be fetched."""
@@ -65,7 +65,7 @@ class Chain:
             return
         if few:
             for link in links[:-1]:
-                self._note(link)
+                self._record_use(link)
             self.used(links[-1])
         else:
             self._fetch(provider, len(links) - 1)
@@ -80,35 +80,35 @@ class Chain:
 
     def used(self, link: Link) -> None:
         """Fetches the batches that followed this one in the pass before, after it was launched in one of few tokens."""
-        self._note(link)
+        self._record_use(link)
         ahead = link
         for _ in range(self.depth):
-            found = None if ahead.after is None else ahead.after()
-            if found is None or found is link:
+            following = None if ahead.after is None else ahead.after()
+            if following is None or following is link:
                 return
-            found.batch.prefetch()
-            ahead = found
+            following.batch.prefetch()
+            ahead = following
 
-    def _note(self, link: Link) -> None:
-        before = getattr(self._here, "last", None)
+    def _record_use(self, link: Link) -> None:
+        before = getattr(self._thread, "last", None)
         last = None if before is None else before()
         if last is not None and last is not link:
             last.after = weakref.ref(link)
-        self._here.last = weakref.ref(link)
+        self._thread.last = weakref.ref(link)
 
     def _fetch(self, provider: WeightProvider, part: int) -> None:
-        line = self._line
-        if not line:
-            for owner, own in list(self._links.items()):
-                self._at[owner] = len(line)
-                line.extend(own)
-        last, total = self._at[provider] + part, len(line)
+        links_in_order = self._in_order
+        if not links_in_order:
+            for owner, links in list(self._links.items()):
+                self._starts[owner] = len(links_in_order)
+                links_in_order.extend(links)
+        last, total = self._starts[provider] + part, len(links_in_order)
         for ahead in range(1, min(self.depth, total - 1) + 1):
-            line[(last + ahead) % total].batch.prefetch()
+            links_in_order[(last + ahead) % total].batch.prefetch()
 
 
-def _clear(chain: weakref.ref[Chain]) -> None:
-    found = chain()
-    if found is not None:
+def _clear(reference: weakref.ref[PrefetchOrder]) -> None:
+    prefetch_order = reference()
+    if prefetch_order is not None:
         # Others may be reading the old one.
-        found._line = []
+        prefetch_order._in_order = []
