@@ -109,10 +109,10 @@ def test_a_block_on_two_devices_is_decoded_in_two_parts(folder: Path, stand_in: 
     quantizer.validate_environment(device_map={**places, "model.layers.0.mlp": 0})
     quantizer.postprocess_model(model)
     # The only GPU runs everything; what is on it streams nothing.
-    groups = next(iter(layers_of(model).values()))._store.catalogue.groups
+    groups = next(iter(layers_of(model).values()))._store.tensor_groups.groups
     streamed = [group for group in groups if any("layers.0." in name for name in group)]
     assert len(streamed) == 1 and not any(".mlp." in name for name in streamed[0])
-    kept = layers_of(model)["model.layers.0.mlp.up_proj"]._store.catalogue.groups
+    kept = layers_of(model)["model.layers.0.mlp.up_proj"]._store.tensor_groups.groups
     assert len(kept) == 1 and len(kept[0]) == 3
 
 

@@ -213,7 +213,7 @@ def test_a_layer_of_another_dtype_is_not_decoded_with_the_others(tmp_path: Path)
     wcodec.compress_(model, progress=False)
     gate = model.model.layers[0].mlp.gate.wg
     assert gate.dtype is torch.float32 and model.model.layers[0].self_attn.q_proj.dtype is torch.bfloat16
-    groups = [set(group) for group in gate._store.catalogue.groups]
+    groups = [set(group) for group in gate._store.tensor_groups.groups]
     mine = next(group for group in groups if gate.tensor in group)
     assert all(".gate.wg." in name for name in mine)
 

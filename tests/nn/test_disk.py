@@ -88,7 +88,7 @@ def test_logits_are_the_same_and_all_reads_are_foreseen(
     coder: str, direct: bool, folders: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr("wcodec.nn._weights.on_device.pays_directly", lambda *_: direct)
+    monkeypatch.setattr("wcodec.nn._weights.device_state.pays_directly", lambda *_: direct)
     path = folders(coder=coder)
     wanted = logits(wcodec.load_model(path))
     model = wcodec.load_model(path, residency="disk")
@@ -121,7 +121,7 @@ def test_models_of_other_kinds(name: str, folders: Any) -> None:
     if name == "mixtral":
         # One token is routed to two of four experts in each of four layers: no others are read for it.
         assert facts(model)[-2] - ahead < ahead / 3
-    assert bool(store_of(model).catalogue.routed) == (name == "mixtral")
+    assert bool(store_of(model).tensor_groups.routed) == (name == "mixtral")
 
 
 def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,13 +446,13 @@ def test_auto_fills_the_gpu_then_memory_then_takes_from_disk(folders: Any, disk_
     wanted = logits(wcodec.load_model(folders()))
     asked: dict[str, int] = {"vram_budget": 1 << 30, "ram_budget": 1 << 30}
     model = to_gpu(wcodec.load_model(folders(), residency="auto", **asked))
-    needs = store_of(model)._needs(GPU)
-    units = needs.units
+    estimate = store_of(model)._memory_estimate(GPU)
+    units = estimate.units
     blocks = [u for u in units if not u.looked_up]
     taken = store_of(model)._budget.others + wcodec.nn._weights.placement.device_bytes(
-        [u for u in units if u not in blocks[:3]], blocks[:3], needs.takes()
+        [u for u in units if u not in blocks[:3]], blocks[:3], estimate.takes()
     )
-    host = needs.takes_of_host()
+    host = estimate.takes_of_host()
     for vram, ram, places in (
         (1 << 30, 1 << 30, {"device"}),
         (taken, 1 << 30, {"device", "host"}),
@@ -484,10 +484,10 @@ def test_what_is_in_memory_anyway_is_not_taken_from_disk(disk_gpu: Any) -> None:
     wanted = logits(model)
     # On a GPU neither, as long as nothing is streamed.
     assert torch.equal(logits(to_gpu(model)), wanted)
-    needs = store_of(model)._needs(GPU)
-    blocks = [u for u in needs.units if not u.looked_up]
-    rest = [u for u in needs.units if u.looked_up]
-    budget = store_of(model)._budget.others + wcodec.nn._weights.placement.device_bytes(rest, blocks, needs.takes())
+    estimate = store_of(model)._memory_estimate(GPU)
+    blocks = [u for u in estimate.units if not u.looked_up]
+    rest = [u for u in estimate.units if u.looked_up]
+    budget = store_of(model)._budget.others + wcodec.nn._weights.placement.device_bytes(rest, blocks, estimate.takes())
     for ram in (None, 10 * MB, 1):
         model = build()
         wcodec.compress_(model, residency="auto", ram_budget=ram, progress=False)

@@ -292,7 +292,7 @@ def test_experts_that_are_used_seldom_are_cached_last() -> None:
     wcodec.compress_(model, cache="100KB", progress=False)
     logits(model)
     store = store_of(model)
-    assert set(store.catalogue.routed.values()) == {0.5}
+    assert set(store.tensor_groups.routed.values()) == {0.5}
     cached = store.placement(torch.device("cpu")).cached
     assert cached and not any("experts" in name for name in cached)
 
@@ -449,7 +449,7 @@ def to_gpu(model: Any) -> Any:
 
 
 def units_of(model: Any) -> list[Unit]:
-    return store_of(model)._needs(GPU).units
+    return store_of(model)._memory_estimate(GPU).units
 
 
 def needs(model: Any, streamed: bool) -> int:
@@ -462,7 +462,7 @@ def needed(model: Any, units: list[Unit], streamed: list[Unit], cached: list[Uni
     """Bytes that the model takes, by what decoders say of themselves."""
     store = store_of(model)
     resident = [u for u in units if u not in streamed and u not in cached]
-    return store._budget.others + device_bytes(resident, streamed, store._needs(GPU).takes(), cached)
+    return store._budget.others + device_bytes(resident, streamed, store._memory_estimate(GPU).takes(), cached)
 
 
 def compressed(name: str = "llama", **options: Any) -> Any:

@@ -124,22 +124,22 @@ def _put(
     layers: list[CompressedLayer],
     devices: dict[CompressedLayer, torch.device],
 ) -> None:
-    catalogue = store.catalogue
+    tensor_groups = store.tensor_groups
     on: dict[torch.device, set[str]] = {}
     for layer in layers:
-        on.setdefault(devices[layer], set()).update(catalogue.entry(name).name for name in layer.tensors)
+        on.setdefault(devices[layer], set()).update(tensor_groups.entry(name).name for name in layer.tensors)
     # Tensors that are decoded together are on one device, and of one residency.
     groups = [
-        tuple(name for name in group if catalogue.entry(name).name in names)
-        for group in catalogue.groups
+        tuple(name for name in group if tensor_groups.entry(name).name in names)
+        for group in tensor_groups.groups
         for names in on.values()
     ]
     groups = [group for group in groups if group]
-    if residency != store.residency or groups != catalogue.groups:
+    if residency != store.residency or groups != tensor_groups.groups:
         settings = store.settings
         if residency != store.residency:
             settings = checked_settings(residency, cache=settings["cache"])
-        store = Store(store.container, groups, routed=catalogue.routed, **settings, fuses=store.fuses)
+        store = Store(store.container, groups, routed=tensor_groups.routed, **settings, fuses=store.fuses)
         store.serve(model)
     for layer in layers:
         marker = layer._buffers[_MARKER]

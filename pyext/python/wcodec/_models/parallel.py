@@ -141,7 +141,7 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
         raise UnsupportedError(
             "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')"
         )
-    if store.catalogue.scaled:
+    if store.tensor_groups.scaled:
         raise UnsupportedError(
             "layers that run from codes of FP8 with scales are not shared by ranks (encode the checkpoint with another "
             "scheme than lossless or raw)"
@@ -155,15 +155,15 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
             taken = others.setdefault(key.tensor, [])
             names[key] = f"{key.tensor}#{len(taken)}" if taken else key.tensor
             taken.append(names[key])
-    entry = store.catalogue.entry
+    entry = store.tensor_groups.entry
     made = narrow(store.container, [Shard(k.tensor, k.axis, k.ranges, name) for k, name in names.items()])
 
     def renamed(old: Iterable[str]) -> list[str]:
         stored = dict.fromkeys(entry(name).name for name in old)
         return [new for name in stored for new in others.get(name, ())]
 
-    groups = [group for group in map(renamed, store.catalogue.groups) if group]
-    routed = {new: use for old, use in store.catalogue.routed.items() for new in renamed([old])}
+    groups = [group for group in map(renamed, store.tensor_groups.groups) if group]
+    routed = {new: use for old, use in store.tensor_groups.routed.items() for new in renamed([old])}
     new = Store(made, groups, routed=routed, **store.settings, fuses=store.fuses)
     new.serve(model)
     for layer, parts in layers:
@@ -172,7 +172,7 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
 
 def _key(store: Store, shard: Shard) -> Shard:
     """Equal for parts that are the same bytes."""
-    stored = store.catalogue.entry(shard.tensor)
+    stored = store.tensor_groups.entry(shard.tensor)
     whole = shard.shape(stored.shape) == stored.shape
     return Shard.whole(store.container, stored.name) if whole else Shard(stored.name, shard.axis, shard.ranges)
 

@@ -99,7 +99,7 @@ def save_pretrained(
         old_rest = target / REST if is_part(target) else None
         outputs = [begin(FILE)]
         names = list(dict.fromkeys(name for layer in layers for name in layer.tensors))
-        names = layers[0]._store.catalogue.stored_with(names)
+        names = layers[0]._store.tensor_groups.stored_with(names)
         parts = [(layers[0]._store.container._open, names)]
         if left := once(model, rest):
             parts.append(_as_they_are(left))

@@ -174,7 +174,7 @@ class CompressedModule(CompressedLayer):
                     )
 
     def _replace(self, store: Store) -> None:
-        self._replace_all(store, _by_expert(self._held), self._store.catalogue.routed, "this module")
+        self._replace_all(store, _by_expert(self._held), self._store.tensor_groups.routed, "this module")
 
     def _form(self) -> str:
         shown = ", ".join(f"{key}={fmt.shape(shape)}" for key, shape in self._shapes.items())

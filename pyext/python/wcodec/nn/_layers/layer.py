@@ -141,12 +141,12 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
     @property
     def stored_bytes(self) -> int:
         """Bytes that the weight takes in the container, everything counted."""
-        return self.entry.stored_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[0]
+        return self.entry.stored_bytes + self._store.tensor_groups.scaled.bytes_of(self.entry.name)[0]
 
     @property
     def original_bytes(self) -> int:
         """Bytes of the weight before it was compressed."""
-        return self.entry.original_bytes + self._store.catalogue.scaled.bytes_of(self.entry.name)[1]
+        return self.entry.original_bytes + self._store.tensor_groups.scaled.bytes_of(self.entry.name)[1]
 
     @property
     def elements(self) -> int:
@@ -307,7 +307,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _replace(self, store: Store) -> None:
         """Takes the weight of another container, unless it is the same: then layers stay decoded together."""
-        scales = set(store.catalogue.scaled.scales_of(store.container))
+        scales = set(store.tensor_groups.scaled.scales_of(store.container))
         stored = [entry for entry in store.container.stored if entry.name not in scales]
         if len(stored) != 1:
             raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
@@ -382,7 +382,7 @@ class FrozenMatrix:
 
 def _all_contents(store: Store, entry: TensorEntry) -> list[tuple[Any, ...]]:
     """The :func:`contents` of an entry and of the scales beside it."""
-    return [contents(store.entry(name)) for name in store.catalogue.stored_with([entry.name])]
+    return [contents(store.entry(name)) for name in store.tensor_groups.stored_with([entry.name])]
 
 
 def contents(entry: TensorEntry) -> tuple[Any, ...]:

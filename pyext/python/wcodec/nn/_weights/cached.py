@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 
-class Held:
+class DecodedWeights:
     """Decoded weights that are kept, in one dtype."""
 
     def __init__(self, dtype: torch.dtype, weights: tuple[torch.Tensor, ...]) -> None:
@@ -24,8 +24,9 @@ class Held:
         self.captured = 0
 
 
-class Shelf:
-    """The place of a group's decoded weights on one device. It holds them in one dtype at a time, the one used last.
+class CacheEntry:
+    """A group's decoded weights on one device, if they are kept. It holds them in one dtype at a time, the one used
+    last.
 
     :param limit: bytes that they may take; what is wanted in a wider dtype is not kept.
     """
@@ -33,7 +34,7 @@ class Shelf:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         # Replaced as a whole, so that threads need no lock to read it.
-        self.held: Held | None = None
+        self.held: DecodedWeights | None = None
 
     @property
     def bytes(self) -> int:
@@ -49,17 +50,23 @@ class CachedProvider(WeightProvider):
     """
 
     def __init__(
-        self, store: Store, names: tuple[str, ...], device: torch.device, dtype: torch.dtype, shelf: Shelf, cut: bool
+        self,
+        store: Store,
+        names: tuple[str, ...],
+        device: torch.device,
+        dtype: torch.dtype,
+        cache_entry: CacheEntry,
+        cut: bool,
     ) -> None:
         self.names = names
-        self._store, self._device, self._dtype, self._shelf = weak(store), device, dtype, shelf
+        self._store, self._device, self._dtype, self._cache_entry = weak(store), device, dtype, cache_entry
         entry = store.entry(names[0])
         self._slices = list(slices(entry, dtype)) if cut and is_sliced(entry, dtype) else []
         self._gpu = device.type == "cuda"
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """The decoded weights, which stay valid as long as somebody has them."""
-        held = self._shelf.held
+        held = self._cache_entry.held
         if held is None or held.dtype is not self._dtype:
             held = self._fill()
         if self._gpu and is_capturing():
@@ -69,7 +76,7 @@ class CachedProvider(WeightProvider):
 
     def held(self, name: str) -> torch.Tensor | None:
         """A weight, if it is there decoded."""
-        held = self._shelf.held
+        held = self._cache_entry.held
         return None if held is None or held.dtype is not self._dtype else held.weights[self.names.index(name)]
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -82,25 +89,28 @@ class CachedProvider(WeightProvider):
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         return product(self.weights())
 
-    def _fill(self) -> Held:
+    def _fill(self) -> DecodedWeights:
         with self._store.lock:
-            shelf = self._shelf
-            if shelf.held is not None and shelf.held.dtype is self._dtype:
-                return shelf.held
-            # Weights of another dtype go first, so that no two take memory at once. They can be on several shelves: a
-            # weight that is sliced in one dtype, and so is a provider of its own, need not be sliced in another.
-            self._store.clear_shelves(self.names, self._device)
+            cache_entry = self._cache_entry
+            if cache_entry.held is not None and cache_entry.held.dtype is self._dtype:
+                return cache_entry.held
+            # Weights of another dtype go first, so that no two take memory at once. They can be in several cache
+            # entries: a weight that is sliced in one dtype, and so is a provider of its own, need not be sliced in
+            # another.
+            self._store.clear_cache_entries(self.names, self._device)
             size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
-            kept = size <= shelf.limit
+            kept = size <= cache_entry.limit
             if kept and not self._gpu and not self._store.has_room(size):
                 kept = False
                 self._store.stop_caching(self._device)
             # They outlive the mode in which they are made.
             with torch.inference_mode(False), torch.no_grad():
                 outs = own_memory(self._store, self.names, self._device, self._dtype) if kept and self._gpu else None
-                held = Held(self._dtype, decode_apart(self._store, self.names, self._device, self._dtype, outs))
+                held = DecodedWeights(
+                    self._dtype, decode_apart(self._store, self.names, self._device, self._dtype, outs)
+                )
             if kept:
-                shelf.held = held
+                cache_entry.held = held
             return held
 
 
@@ -129,7 +139,7 @@ def decode_apart(
     while they are decoded."""
     if device.type != "cuda":
         return tuple(store.rows(name, dtype, None).to(device) for name in names)
-    decoder = store.catalogue.scaled.decoder(_gpu_decoder.GpuDecoder(store.container, list(names), device))
+    decoder = store.tensor_groups.scaled.decoder(_gpu_decoder.GpuDecoder(store.container, list(names), device))
     places = outs or [None] * len(names)
     weights = tuple(decoder.decode(name, dtype, out) for name, out in zip(names, places, strict=True))
     # Waits, so that every stream finds them decoded.

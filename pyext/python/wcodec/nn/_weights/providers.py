@@ -127,7 +127,7 @@ class CpuProvider(WeightProvider):
 
     def __init__(self, store: Store, names: tuple[str, ...], dtype: torch.dtype, prefetch_queue: PrefetchQueue) -> None:
         self._store, self.names, self._dtype, self._prefetch_queue = weak(store), names, dtype, prefetch_queue
-        self.read_key = prefetch_queue.add(((name, None) for name in names), names[0] in store.catalogue.routed)
+        self.read_key = prefetch_queue.add(((name, None) for name in names), names[0] in store.tensor_groups.routed)
 
     def weights(self) -> tuple[torch.Tensor, ...]:
         """The decoded weights. They are valid as long as a reference to them is held, whatever is decoded meanwhile."""
@@ -155,7 +155,7 @@ class SlicedProvider(WeightProvider):
     def __init__(self, store: Store, name: str, dtype: torch.dtype, prefetch_queue: PrefetchQueue) -> None:
         self._store, self.names, self._dtype, self._prefetch_queue = weak(store), (name,), dtype, prefetch_queue
         self._slices = list(slices(store.entry(name), dtype))
-        self.read_key = prefetch_queue.add(((name, rows) for rows in self._slices), name in store.catalogue.routed)
+        self.read_key = prefetch_queue.add(((name, rows) for rows in self._slices), name in store.tensor_groups.routed)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return joined(product, self._decoded(), self._slices[-1][1], x, bias)

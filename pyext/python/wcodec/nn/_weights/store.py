@@ -15,14 +15,14 @@ from ..._file.container import Container, TensorEntry
 from ..._gpu import host
 from .budget import Budget
 from .cached import CachedProvider, decode_apart
-from .catalogue import Catalogue
-from .needs import Needs
+from .device_state import DeviceState
+from .memory_estimate import MemoryEstimate
 from .of_layer import LayerWeights
-from .on_device import OnDevice
 from .placement import Placement, Settings, caches_by_itself, checked_settings, refuse_disk
 from .prefetch_order import PrefetchOrder
 from .providers import CpuProvider, WeightProvider
 from .providers_gpu import GpuProvider
+from .tensor_groups import TensorGroups
 from .workspace import workspace
 
 
@@ -59,7 +59,7 @@ class Store:
         fuses: bool = False,
     ) -> None:
         self.container = container
-        self.catalogue = Catalogue(container, groups, routed)
+        self.tensor_groups = TensorGroups(container, groups, routed)
         self.settings: Settings = checked_settings(residency, vram_budget, cache, ram_budget)
         if container.path is None:
             refuse_disk(self.settings)
@@ -69,7 +69,7 @@ class Store:
         self._most: int | None = None
         self._budget = Budget(self.settings["vram_budget"], others, self.settings["ram_budget"])
         # Changed under the lock only. Readers without it find the state that is there, or none.
-        self._devices: dict[torch.device, OnDevice] = {}
+        self._devices: dict[torch.device, DeviceState] = {}
         # Weakly, so that a layer that is gone keeps nothing on a GPU.
         self._users: weakref.WeakSet[LayerWeights] = weakref.WeakSet()
 
@@ -86,23 +86,23 @@ class Store:
     def saved_settings(self) -> dict[str, str]:
         """The settings as text for a config; those that are not set are left out."""
         settings = self.settings
-        found = {"residency": settings["residency"]}
+        settings_text = {"residency": settings["residency"]}
         for name, budget in (("vram_budget", settings["vram_budget"]), ("ram_budget", settings["ram_budget"])):
             if budget is not None:
-                found[name] = fmt.exact_size(budget)
+                settings_text[name] = fmt.exact_size(budget)
         if settings["cache"] is not None:
-            found["cache"] = fmt.exact_size(settings["cache"])
-        return found
+            settings_text["cache"] = fmt.exact_size(settings["cache"])
+        return settings_text
 
     # Stored tensors
 
     def entry(self, name: str) -> TensorEntry:
         """The stored tensor of that name, a tied one resolved."""
-        return self.catalogue.entry(name)
+        return self.tensor_groups.entry(name)
 
     def bytes_of(self, names: Iterable[str]) -> bytes:
         """A container with only these tensors, compressed as they are."""
-        return self.container.extract(self.catalogue.stored_with(names))
+        return self.container.extract(self.tensor_groups.stored_with(names))
 
     # Layers that use it
 
@@ -129,8 +129,8 @@ class Store:
             if self.fuses == fuses:
                 return
             self.fuses = fuses
-            for device, here in self._devices.items():
-                here.providers.clear()
+            for device, state in self._devices.items():
+                state.providers.clear()
                 for user in self._users_on(device):
                     user.forget()
                 if device.type == "cuda":
@@ -195,14 +195,14 @@ class Store:
     def _users_on(self, device: torch.device) -> list[LayerWeights]:
         return [user for user in self._users if user.device == device]
 
-    def _needs(self, device: torch.device) -> Needs:
-        return Needs(self.catalogue, device, self._users_on(device))
+    def _memory_estimate(self, device: torch.device) -> MemoryEstimate:
+        return MemoryEstimate(self.tensor_groups, device, self._users_on(device))
 
-    def _on(self, device: torch.device) -> OnDevice:
+    def _device_state(self, device: torch.device) -> DeviceState:
         """The state kept for a device; the caller holds the lock."""
         found = self._devices.get(device)
         if found is None:
-            found = self._devices[device] = OnDevice(self.catalogue, device)
+            found = self._devices[device] = DeviceState(self.tensor_groups, device)
         return found
 
     # Placement on devices
@@ -210,16 +210,16 @@ class Store:
     def placement(self, device: torch.device) -> Placement:
         """The tensors that are streamed to a device, and those that stay decoded there."""
         with self.lock:
-            here = self._on(device)
-            if here.placement is None:
-                needs = self._needs(device)
+            state = self._device_state(device)
+            if state.placement is None:
+                estimate = self._memory_estimate(device)
                 room = self._room(device)
-                here.placement = needs.placement(
+                state.placement = estimate.placement(
                     self.settings, room, lambda: self._budget.of(device), self._budget.of_host
                 )
                 if device.type == "cpu":
-                    here.read_ahead(here.placement)
-            return here.placement
+                    state.read_ahead(state.placement)
+            return state.placement
 
     def _is_placed(self, device: torch.device) -> bool:
         """Whether providers depend on what is where."""
@@ -228,14 +228,14 @@ class Store:
 
     def _placed(self, device: torch.device) -> Placement | None:
         """The :meth:`placement`, if it is settled; None otherwise."""
-        here = self._devices.get(device)
-        return None if here is None else here.placement
+        state = self._devices.get(device)
+        return None if state is None else state.placement
 
     def _existing_provider(self, name: str, device: torch.device, dtype: torch.dtype) -> WeightProvider | None:
         """The provider of a stored tensor, if there is one. A caller that waited with ``_devices[device]`` at hand
         would keep decoders that others have let go of."""
-        here = self._devices.get(device)
-        return None if here is None else here.providers.get((name, dtype))
+        state = self._devices.get(device)
+        return None if state is None else state.providers.get((name, dtype))
 
     def residency_of(self, names: Iterable[str], device: torch.device) -> str:
         """The place of a layer's compressed bytes, ``device``, ``host`` or ``disk``: ``disk`` if some are read from
@@ -272,8 +272,8 @@ class Store:
     def rows(self, name: str, dtype: torch.dtype, rows: tuple[int, int] | None) -> torch.Tensor:
         """The tensor, or a slice of its rows, decoded by the CPU."""
         entry = self.entry(name)
-        if entry.name in self.catalogue.scaled:
-            return self.catalogue.scaled.rows(entry, dtype, rows)
+        if entry.name in self.tensor_groups.scaled:
+            return self.tensor_groups.scaled.rows(entry, dtype, rows)
         return entry.torch(dtype) if rows is None else entry.torch_rows(*rows, dtype)
 
     def provider(
@@ -287,50 +287,50 @@ class Store:
         with self.lock:
             if self.container._native is None:
                 raise InputError("the container of this layer is closed (open it again and load the model)")
-            here = self._on(device)
-            found = here.providers.get((name, dtype))
+            state = self._device_state(device)
+            found = state.providers.get((name, dtype))
             if found is None:
                 cached = self.placement(device).cached if self._is_placed(device) else {}
-                self._foresee(here, device, cached)
-                found = here.providers.get((name, dtype)) or here.new_provider(self, name, dtype, cut, cached)
+                self._foresee(state, device, cached)
+                found = state.providers.get((name, dtype)) or state.new_provider(self, name, dtype, cut, cached)
             return found, found.names.index(name)
 
-    def _foresee(self, here: OnDevice, device: torch.device, cached: Mapping[str, int]) -> None:
+    def _foresee(self, state: DeviceState, device: torch.device, cached: Mapping[str, int]) -> None:
         """Makes the providers of all layers that the CPU reads from disk, in the order of the model, so that reading
         ahead follows it from the beginning. The order of experts is not known."""
-        if not here.reads_ahead or here.foreseen:
+        if not state.reads_ahead or state.foreseen:
             return
-        here.foreseen = True
+        state.foreseen = True
         wanted: dict[str, LayerWeights] = {}
         for user in self._users_on(device):
             if user.planned and not user.looked_up:
-                wanted.update((self.entry(n).name, user) for n in user.tensors if n not in self.catalogue.routed)
-        for name in self.catalogue.in_order(wanted):
+                wanted.update((self.entry(n).name, user) for n in user.tensors if n not in self.tensor_groups.routed)
+        for name in self.tensor_groups.in_order(wanted):
             user = wanted[name]
-            if (name, user.dtype) not in here.providers:
-                here.new_provider(self, name, user.dtype, user.cut, cached)
+            if (name, user.dtype) not in state.providers:
+                state.new_provider(self, name, user.dtype, user.cut, cached)
 
     def decoder(self, name: str, device: torch.device) -> Any:
         """The decoder of a GPU that has this tensor; made at the first call, for all layers on that GPU."""
         name = self.entry(name).name
         with self.lock:
-            here = self._on(device)
-            found = here.decoder(name)
+            state = self._device_state(device)
+            found = state.decoder(name)
             if found is None:
                 placed = self.placement(device)
-                found = here.make_decoders(name, self._names_on(device), placed)
+                found = state.make_decoders(name, self._names_on(device), placed)
             return found
 
     def _names_on(self, device: torch.device) -> list[str]:
         """Stored tensors of the layers on a device, with all that is decoded with them."""
-        return self.catalogue.together(name for user in self._users_on(device) for name in user.tensors)
+        return self.tensor_groups.together(name for user in self._users_on(device) for name in user.tensors)
 
     def prefetch_order(self, device: torch.device, names: Sequence[str]) -> PrefetchOrder:
         """The order in which a device's batches are used. Only those that are streamed are fetched ahead, and no
         experts: which of them come next is not known."""
-        if self.placement(device).streamed.isdisjoint(names) or not self.catalogue.routed.keys().isdisjoint(names):
+        if self.placement(device).streamed.isdisjoint(names) or not self.tensor_groups.routed.keys().isdisjoint(names):
             return PrefetchOrder(0)
-        return self._on(device).prefetch_order
+        return self._device_state(device).prefetch_order
 
     def reads_from_disk(self, device: torch.device) -> bool:
         """Whether some tensors are read from disk whenever they are decoded on a device."""
@@ -340,12 +340,12 @@ class Store:
     def expect(self, experts: Sequence[Sequence[str]], device: torch.device, dtype: torch.dtype) -> None:
         """Has the tensors of these experts read from disk, which are decoded next, in this order."""
         with self.lock:
-            here = self._on(device)
+            state = self._device_state(device)
             providers = dict.fromkeys(
                 self.provider(name, device, dtype, cut=False)[0] for names in experts for name in names
             )
         if device.type == "cpu":
-            here.prefetch_queue.expect(
+            state.prefetch_queue.expect(
                 [provider.read_key for provider in providers if isinstance(provider, CpuProvider)]
             )
             return
@@ -371,7 +371,7 @@ class Store:
             if user.device.type == "cuda" and user.planned and not user.looked_up:
                 for name in user.tensors:
                     wanted.setdefault(self.entry(name).name, set()).add((user.device, user.dtype, user.cut))
-        for name in self.catalogue.in_order(wanted):
+        for name in self.tensor_groups.in_order(wanted):
             for device, dtype, cut in wanted[name]:
                 provider, _ = self.provider(name, device, dtype, cut)
                 if isinstance(provider, CachedProvider):
@@ -403,13 +403,13 @@ class Store:
     def _all_decoders(self) -> list[Any]:
         # Other threads make some meanwhile.
         with self.lock:
-            return [decoder for here in self._devices.values() for decoder in here.decoders]
+            return [decoder for state in self._devices.values() for decoder in state.decoders]
 
     def ring_bytes(self, device: torch.device) -> int:
         """Memory of a GPU that the decoder of what is streamed to it holds."""
         with self.lock:
-            here = self._devices.get(device)
-            decoders = [] if here is None else list(here.decoders)
+            state = self._devices.get(device)
+            decoders = [] if state is None else list(state.decoders)
         return sum(d.device_bytes for d in decoders if isinstance(getattr(d, "unscaled", d), host.HostDecoder))
 
     def is_cached(self, names: Iterable[str], device: torch.device) -> bool:
@@ -420,8 +420,8 @@ class Store:
     def cached_bytes(self, device: torch.device) -> int:
         """Memory of a device that weights take which stay decoded."""
         with self.lock:
-            here = self._devices.get(device)
-            return 0 if here is None else here.cached_bytes
+            state = self._devices.get(device)
+            return 0 if state is None else state.cached_bytes
 
     def kept(self, name: str, device: torch.device, dtype: torch.dtype) -> torch.Tensor | None:
         """The weight itself, where it stays decoded and has been."""
@@ -429,11 +429,11 @@ class Store:
         provider = self._existing_provider(name, device, dtype)
         return provider.held(name) if isinstance(provider, CachedProvider) else None
 
-    def clear_shelves(self, names: Iterable[str], device: torch.device) -> None:
+    def clear_cache_entries(self, names: Iterable[str], device: torch.device) -> None:
         """Drops what stays decoded of any of these weights on a device; for whoever has the lock."""
-        here = self._devices.get(device)
-        if here is not None:
-            here.clear_shelves(names)
+        state = self._devices.get(device)
+        if state is not None:
+            state.clear_cache_entries(names)
 
     # Copies
 
@@ -441,10 +441,10 @@ class Store:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings, catalogue = self.settings, self.catalogue
+        settings, tensor_groups = self.settings, self.tensor_groups
         # The copy is in memory.
         residency = "host" if settings["residency"] == "disk" else settings["residency"]
-        kept = residency, catalogue.routed, settings["vram_budget"], settings["cache"], self._budget.others
+        kept = residency, tensor_groups.routed, settings["vram_budget"], settings["cache"], self._budget.others
         return Store.from_bytes, (
-            self.bytes_of(self.container), catalogue.groups, *kept, settings["ram_budget"], self.fuses
+            self.bytes_of(self.container), tensor_groups.groups, *kept, settings["ram_budget"], self.fuses
         )  # fmt: skip

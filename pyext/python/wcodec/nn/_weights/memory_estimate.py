@@ -8,7 +8,6 @@ import torch
 
 from ... import _native
 from ..._gpu import decoder
-from .catalogue import Catalogue
 from .of_layer import LayerWeights
 from .placement import (
     Placement,
@@ -22,14 +21,15 @@ from .placement import (
     ring_bytes,
 )
 from .providers import ALIGN, decoded_bytes, is_sliced, slices
+from .tensor_groups import TensorGroups
 
 
-class Needs:
+class MemoryEstimate:
     """Tensors, dtypes and units of the layers that are on a device now."""
 
-    def __init__(self, catalogue: Catalogue, device: torch.device, users: Sequence[LayerWeights]) -> None:
-        self._catalogue, self._device = catalogue, device
-        self._names = catalogue.together(name for user in users for name in user.tensors)
+    def __init__(self, tensor_groups: TensorGroups, device: torch.device, users: Sequence[LayerWeights]) -> None:
+        self._tensor_groups, self._device = tensor_groups, device
+        self._names = tensor_groups.together(name for user in users for name in user.tensors)
         self.dtypes = self._dtypes(users)
         self.units = self._units(users)
 
@@ -65,7 +65,7 @@ class Needs:
             disk = from_host
         elif residency == "auto" and from_host:
             disk = self._on_disk(from_host, *ram())
-        entry = self._catalogue.entry
+        entry = self._tensor_groups.entry
         return Placement(
             names,
             frozenset(name for unit in streamed for name in unit.names),
@@ -78,7 +78,7 @@ class Needs:
         if budget is None:
             return []
         takes = self.takes_of_host()
-        if self._catalogue.container.path is not None:
+        if self._tensor_groups.container.path is not None:
             return choose_on_disk(units, takes, budget, what)
         # Their bytes are in memory anyway; for a GPU they are pinned there once more.
         if self._device.type == "cuda" and what == "ram_budget" and (least := takes(units, [])) > budget:
@@ -91,7 +91,7 @@ class Needs:
         if self._device.type != "cuda":
             return lambda there, disk: sum(u.held for u in there) + ring_bytes(max((u.held for u in disk), default=0))
         names = [name for unit in self.units for name in unit.names]
-        sizes = _native.DeviceSizes(self._catalogue.container._open, names)
+        sizes = _native.DeviceSizes(self._tensor_groups.container._open, names)
         places = {name: i for i, name in enumerate(names)}
 
         def takes(there: Sequence[Unit], disk: Sequence[Unit]) -> int:
@@ -104,7 +104,7 @@ class Needs:
     def takes(self) -> Takes:
         """A function for the bytes that decoders of the units hold on the GPU."""
         names = [name for unit in self.units for name in unit.names]
-        sizes = _native.DeviceSizes(self._catalogue.container._open, names)
+        sizes = _native.DeviceSizes(self._tensor_groups.container._open, names)
         places = {name: i for i, name in enumerate(names)}
         index = self._device.index
 
@@ -124,22 +124,22 @@ class Needs:
         ordered = sorted(users, key=lambda user: user.dtype.itemsize)
         found = dict.fromkeys(self._names, ordered[-1].dtype if ordered else torch.float32)
         for user in ordered:
-            found.update((self._catalogue.entry(name).name, user.dtype) for name in user.tensors)
+            found.update((self._tensor_groups.entry(name).name, user.dtype) for name in user.tensors)
         return found
 
     def _units(self, users: Sequence[LayerWeights]) -> list[Unit]:
         """The units that the layers need, in the order of the model, each stored tensor once."""
-        entry = self._catalogue.entry
+        entry = self._tensor_groups.entry
         # Embeddings stay on the device: their rows are needed at once, and at random.
         looked_up = {entry(n).name for user in users if user.looked_up for n in user.tensors}
         # A head that is tied to an embedding is in both sets.
         self._multiplied = {entry(n).name for user in users if not user.looked_up for n in user.tensors}
         wanted = self._names
-        held = self._catalogue.held(wanted)
+        held = self._tensor_groups.held(wanted)
         left = dict.fromkeys(wanted)
         units = []
         single = ((name,) for name in wanted if name in looked_up)
-        for group in (*single, *self._catalogue.groups, *((n,) for n in wanted)):
+        for group in (*single, *self._tensor_groups.groups, *((n,) for n in wanted)):
             stored_names = tuple(n for n in dict.fromkeys(entry(name).name for name in group) if n in left)
             if stored_names:
                 for name in stored_names:
@@ -148,7 +148,7 @@ class Needs:
         return units
 
     def _unit(self, names: tuple[str, ...], held: Mapping[str, int], looked_up: bool) -> Unit:
-        entries = [self._catalogue.entry(name) for name in names]
+        entries = [self._tensor_groups.entry(name) for name in names]
         together, at_once = 0, [0]
         for entry in entries:
             dtype = self.dtypes[entry.name]
@@ -163,14 +163,14 @@ class Needs:
             held=sum(held[entry.name] for entry in entries),
             decoded=sum(decoded_bytes(entry, self.dtypes[entry.name]) for entry in entries),
             scratch=max(together, *at_once),
-            use=max(self._catalogue.routed.get(name, 1.0) for name in names),
+            use=max(self._tensor_groups.routed.get(name, 1.0) for name in names),
             looked_up=looked_up,
             multiplied=not self._multiplied.isdisjoint(names),
         )
 
 
-def ring_of(catalogue: Catalogue, names: Iterable[str]) -> int:
+def ring_of(tensor_groups: TensorGroups, names: Iterable[str]) -> int:
     """Bytes of the ring that these stored tensors pass through."""
-    left = catalogue.held(list(names))
-    blocks = [sum(left.pop(catalogue.entry(n).name, 0) for n in group) for group in catalogue.groups]
+    left = tensor_groups.held(list(names))
+    blocks = [sum(left.pop(tensor_groups.entry(n).name, 0) for n in group) for group in tensor_groups.groups]
     return ring_bytes(max(*blocks, *left.values(), 0))

@@ -9,7 +9,7 @@ from ..._file.container import Container, TensorEntry
 from .scaled import Scaled
 
 
-class Catalogue:
+class TensorGroups:
     """The tensors of an open container, by any of their names. It never changes.
 
     :param groups: names of tensors that are decoded together; a tensor without a group is one of its own.
