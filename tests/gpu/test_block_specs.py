@@ -17,7 +17,7 @@ import wcodec
 import wcodec.nn
 from gpu_helpers import torch
 from wcodec.nn._fusion import norms
-from wcodec.nn._fusion.around import Launch, Norm
+from wcodec.nn._fusion.launches import Launch, Norm
 
 from tests.gpu.test_blocks import DTYPES, counted, parts, repeats_in_a_graph
 from tests.gpu.test_products import SCHEMES, WAYS, container, error, fits, poisoned, weights

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 import wcodec
 import wcodec.nn
 from gpu_helpers import torch
-from wcodec.nn._fusion import around
-from wcodec.nn._fusion.around import Launch, Norm
+from wcodec.nn._fusion import launches
+from wcodec.nn._fusion.launches import Launch, Norm
 from wcodec.nn._weights.fused import Fused
 from wcodec.nn._weights.prefetch_order import PrefetchOrder
 from wcodec.nn._weights.providers_gpu import GpuProvider
@@ -387,10 +387,10 @@ def test_gates_and_values_of_two_kernels_and_many_threads(tmp_path: Path) -> Non
     assert not wrong
 
 
-def test_words_of_a_meeting_are_of_one_stream() -> None:
-    meeting = around.Meeting(100, torch.device("cuda", 0))
-    first, second = meeting.words(1), meeting.words(2)
-    assert first.data_ptr() != second.data_ptr() and meeting.words(1) is first
+def test_arrival_counters_are_of_one_stream() -> None:
+    counters = launches.ArrivalCounters(100, torch.device("cuda", 0))
+    first, second = counters.counters(1), counters.counters(2)
+    assert first.data_ptr() != second.data_ptr() and counters.counters(1) is first
     assert first.numel() == 7 and not first.any()
-    meeting.forget(1)
-    assert meeting.words(1) is not first
+    counters.forget(1)
+    assert counters.counters(1) is not first

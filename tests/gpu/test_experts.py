@@ -84,7 +84,7 @@ def test_experts_are_multiplied_with_together(options: dict[str, Any]) -> None:
             wcodec.nn.fuse_(model)
             torch.full((1 << 16,), float("nan"), dtype=torch.bfloat16, device="cuda")
             fused = layer(*given)
-            assert layer._few[1] is not None, "no kernel multiplies with them"
+            assert layer._routed_product[1] is not None, "no kernel multiplies with them"
             want = computed(layer, *given)
             # Less is rounded on the way.
             assert error(fused, want) <= 1.05 * error(decoded, want) < 0.02
@@ -112,7 +112,7 @@ def test_experts_that_are_streamed_give_the_same_bits(tmp_path: Path) -> None:
         wcodec.nn.fuse_(loaded)
         with torch.inference_mode():
             results += [layer(*given) for _ in range(3)]
-            assert layer._few[1] is not None
+            assert layer._routed_product[1] is not None
     assert all(torch.equal(result, results[0]) for result in results)
 
 

@@ -11,8 +11,8 @@ import torch
 import wcodec
 import wcodec.nn
 from wcodec.nn._fusion import blocks, norms, recognize, specs
-from wcodec.nn._fusion.around import Norm
 from wcodec.nn._fusion.halves import activation_of
+from wcodec.nn._fusion.launches import Norm
 
 from tests.nn.test_blocks import IDS, played  # noqa: F401  (pytest looks for fixtures in the module)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 import wcodec
 import wcodec.nn
-from wcodec.nn._fusion import around, blocks, groups, halves, recognize
+from wcodec.nn._fusion import blocks, groups, halves, launches, recognize
 from wcodec.nn._layers import pattern
 
 transformers = pytest.importorskip("transformers")
@@ -35,8 +35,8 @@ ACTIVATIONS: dict[str, Any] = {
 class Played:
     """A launch that torch computes."""
 
-    def __init__(self, layers: Any, join: Any) -> None:
-        self.layers, self.join = layers, join
+    def __init__(self, layers: Any, epilogue: Any) -> None:
+        self.layers, self.epilogue = layers, epilogue
         self.limit = 16 * layers[0].in_features
 
     def _products(self, x: torch.Tensor) -> list[torch.Tensor]:
@@ -58,10 +58,10 @@ class Played:
         return torch.cat([y.reshape(-1) for y in self._joined(parts)]).to(h.dtype)
 
     def _joined(self, parts: list[torch.Tensor]) -> list[torch.Tensor]:
-        activate = ACTIVATIONS[self.join.activation]
-        if not self.join.gated:
+        activate = ACTIVATIONS[self.epilogue.activation]
+        if not self.epilogue.gated:
             return [activate(y) for y in parts]
-        gate, value = parts[0].chunk(2, -1) if self.join.packed else parts
+        gate, value = parts[0].chunk(2, -1) if self.epilogue.packed else parts
         return [activate(gate) * value]
 
     def added(self, x: torch.Tensor, residual: torch.Tensor, norm: Any, multiplier: float = 1.0) -> Any:
@@ -72,12 +72,12 @@ class Played:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    def launches(layers: Any, join: Any = around.PLAIN) -> Any:
+    def make_launch(layers: Any, epilogue: Any = launches.NO_EPILOGUE) -> Any:
         for layer in layers:
             layer._weights.plan or layer._weights.prepared()
-        return Played(layers, join), [(layer, layer._weights.plan) for layer in layers]
+        return Played(layers, epilogue), [(layer, layer._weights.plan) for layer in layers]
 
-    monkeypatch.setattr(around, "launches", launches)
+    monkeypatch.setattr(launches, "make_launch", make_launch)
     monkeypatch.setattr(groups, "KINDS", {"cpu"})
     monkeypatch.setattr(blocks, "KINDS", {"cpu"})
     _log.clear()
@@ -224,17 +224,17 @@ def test_halves_of_many_tokens(played: list[str], monkeypatch: pytest.MonkeyPatc
         want = model(ids).logits
         for name in ("self_attn.q_proj", "mlp.down_proj"):
             with monkeypatch.context() as patched:
-                patched.setattr(around, "launches", _without(model, name, around.launches))
+                patched.setattr(launches, "make_launch", _without(model, name, launches.make_launch))
                 wcodec.nn.fuse_(model)
                 normed.clear()
                 torch.testing.assert_close(model(ids).logits, want, rtol=1e-4, atol=1e-4)
             assert len(normed) == 3
 
 
-def _without(model: Any, name: str, launches: Any) -> Any:
+def _without(model: Any, name: str, make_launch: Any) -> Any:
     """No launches for the layers of that name."""
     apart = [block.get_submodule(name) for block in model.model.layers]
-    return lambda layers, join=around.PLAIN: None if layers[0] in apart else launches(layers, join)
+    return lambda layers, epilogue=launches.NO_EPILOGUE: None if layers[0] in apart else make_launch(layers, epilogue)
 
 
 def test_tensors_that_change_between_blocks(played: list[str]) -> None:

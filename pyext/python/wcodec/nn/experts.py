@@ -180,7 +180,7 @@ class CompressedExperts(CompressedLayer):
         self._stacks = {stack: tuple(getattr(experts, stack).shape) for stack in STACKS}
         self._forward: Callable[..., Any] = _eager_of(self._of)
         # The launches for few tokens, once they were looked for.
-        self._few: tuple[Any, Routed | None] | None = None
+        self._routed_product: tuple[Any, Routed | None] | None = None
         super().__init__(store, names[0][0], store.entry(names[0][0]).shape, dtype, device)
         self._expect_all(store)
         own = set(self.__dict__)
@@ -251,9 +251,9 @@ class CompressedExperts(CompressedLayer):
         decoder = self._store.decoder(self._names[0][0], self._device) if self._device.type == "cuda" else None
         # Decoders change when layers come or go.
         key = (decoder, self._dtype)
-        if self._few is None or self._few[0] != key:
-            self._few = (key, None if decoder is None else routed(self))
-        found = self._few[1]
+        if self._routed_product is None or self._routed_product[0] != key:
+            self._routed_product = (key, None if decoder is None else routed(self))
+        found = self._routed_product[1]
         return None if found is None else found(self, x, chosen, weights)
 
     def _foresee(self, values: tuple[Any, ...]) -> None:
@@ -329,14 +329,14 @@ class CompressedExperts(CompressedLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        for key in (*STACKS, "_forward", "_few"):
+        for key in (*STACKS, "_forward", "_routed_product"):
             state.pop(key, None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._forward = _eager_of(self._of)
-        self._few = None
+        self._routed_product = None
         self._attach()
 
     def __getattr__(self, name: str) -> Any:
@@ -357,7 +357,19 @@ class CompressedExperts(CompressedLayer):
 
 
 _PRIVATE = (
-    *("_names", "_parts", "_of", "_stacks", "_forward", "_few", "_weights", "tensor", "_handle", "_dtype", "_device"),
+    *(
+        "_names",
+        "_parts",
+        "_of",
+        "_stacks",
+        "_forward",
+        "_routed_product",
+        "_weights",
+        "tensor",
+        "_handle",
+        "_dtype",
+        "_device",
+    ),
     *("_kind", "training"),
 )
 

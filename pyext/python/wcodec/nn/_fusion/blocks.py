@@ -1,6 +1,6 @@
 """Decoder layers whose code a description stands for (:mod:`wcodec.nn.specs`). For few tokens they are four launches:
-norms, activations and residuals are done by those that multiply. For more, weights are decoded, and what is around
-their products takes few of torch's kernels.
+norms, activations and residuals are done by those that multiply. For more, weights are decoded, and the
+steps before and after their products take few of torch's kernels.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .._layers import ops as _ops
 from .._layers.served import Serving, given, here
 from ..linear import CompressedLinear
 from . import norms as _norms
-from .around import Launch, Norm, Ready
 from .groups import KINDS, apart, hooked, plain_class, watched
 from .halves import HALVES, Half, HalfName
+from .launches import CachedLaunch, Launch, Norm
 from .recognize import BlockForm, block_form
 
 _is_compiling = torch.compiler.is_compiling
-# Ways to do a half: by launches that do the steps around the products, too; with decoded weights and few kernels beside
+# Modes of a half: by launches with prologues and epilogues, too; with decoded weights and few kernels beside
 # the products; or by its modules as before.
-Way = Literal["launches", "decoded", "modules"]
+HalfMode = Literal["launches", "decoded", "modules"]
 
 
 class Launches(NamedTuple):
@@ -54,8 +54,8 @@ class Block:
             "mlp": Half("mlp", spec.mlp, module),
         }
         halves = self.halves.items()
-        self.first: dict[HalfName, Ready] = {name: half.first for name, half in halves if half.first is not None}
-        self.last: dict[HalfName, Ready] = {name: half.last for name, half in halves if half.last is not None}
+        self.first: dict[HalfName, CachedLaunch] = {name: half.first for name, half in halves if half.first is not None}
+        self.last: dict[HalfName, CachedLaunch] = {name: half.last for name, half in halves if half.last is not None}
         self._watched = [watched for half in self.halves.values() for watched in half.watched]
         self._code = [code for half in self.halves.values() for code in half.code]
         # The block that comes next, whose norm the last launch prepares for.
@@ -66,7 +66,7 @@ class Block:
     @property
     def layers(self) -> list[CompressedLinear]:
         """All layers that its launches multiply with."""
-        return [layer for ready in (*self.first.values(), *self.last.values()) for layer in ready.layers]
+        return [layer for launch in (*self.first.values(), *self.last.values()) for layer in launch.layers]
 
     def _register(self) -> None:
         self._handle = _ops.register(self, next((layer.device for layer in self.layers), "cpu"))
@@ -113,21 +113,22 @@ class Block:
         a, b = first.get(), last.get()
         return None if a is None or b is None else Launches(a, b, before, behind)
 
-    def _few(self, name: HalfName, h: torch.Tensor) -> Launches | None:
+    def _fitting_launches(self, name: HalfName, h: torch.Tensor) -> Launches | None:
         """The launches, if they are for as many tokens as these."""
-        found = self._launches(name, h)
-        return None if found is None or not self.halves[name].few(h) else found
+        launches = self._launches(name, h)
+        return None if launches is None or not self.halves[name].launches_fit(h) else launches
 
-    def _way(self, name: HalfName, h: torch.Tensor) -> Way:
-        """The way to do a half. Compiled code asks for launches that were made before, and compiles all else."""
+    def _mode(self, name: HalfName, h: torch.Tensor) -> HalfMode:
+        """The mode in which a half is computed. Compiled code asks for launches that were made before, and compiles all
+        else."""
         half = self.halves[name]
         if not _is_compiling():
             if self._is_decoded(name, h):
                 return "decoded"
             if self._launches(name, h) is None:
                 return "modules"
-            return "launches" if half.few(h) else "decoded"
-        if half.first is None or half.last is None or not half.few(h):
+            return "launches" if half.launches_fit(h) else "decoded"
+        if half.first is None or half.last is None or not half.launches_fit(h):
             return "modules"
         layers = (*half.first.layers, *half.last.layers)
         return "launches" if all(la._dtype is h.dtype and la._device == h.device for la in layers) else "modules"
@@ -140,8 +141,8 @@ class Block:
         if first is None or last is None or h.numel() <= ProductBatch.MOST * first.layers[0].in_features:
             return False
         layer = first.layers[0]
-        alike = h.dtype is layer._dtype and h.device == layer._device and half.fits()
-        return alike and first.has_providers() and last.has_providers()
+        is_same_kind = h.dtype is layer._dtype and h.device == layer._device and half.fits()
+        return is_same_kind and first.has_providers() and last.has_providers()
 
     def prepare(self) -> None:
         """Makes the launches."""
@@ -153,8 +154,8 @@ class Block:
 
     def run(self, module: Any, h: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Computes the result of the block's ``forward``."""
-        mlp = self._way("mlp", h)
-        attention = self._way("attention", h)
+        mlp = self._mode("mlp", h)
+        attention = self._mode("attention", h)
         # Halves that are parallel both read the layer's input.
         start = h if self._form.spec.parallel else None
         scaled = None
@@ -165,7 +166,7 @@ class Block:
             h = self.halves["attention"].result(self._attend_decoded(module, h, self._given(args, kwargs)), h)
         else:
             h = self._attend_by_modules(module, h, self._given(args, kwargs))
-            mlp = "modules" if mlp == "modules" else self._way("mlp", h)
+            mlp = "modules" if mlp == "modules" else self._mode("mlp", h)
         if mlp == "decoded":
             return self._mlp_decoded(h if start is None else start, h)
         if mlp == "modules":
@@ -175,7 +176,7 @@ class Block:
         # A change of it in place changes its version; tensors of inference mode have none.
         ahead = False
         if after is not None and not _is_compiling() and not h.is_inference():
-            ahead = after.halves["attention"].takes_scaled and after._few("attention", h) is not None
+            ahead = after.halves["attention"].takes_scaled and after._fitting_launches("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[here()] = (h, h._version, scaled)
@@ -184,24 +185,24 @@ class Block:
     def _attend(
         self, module: Any, h: torch.Tensor, kwargs: dict[str, Any], scales: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        came = None if _is_compiling() else self._incoming.pop(here(), None)
-        known = came is not None and came[0] is h and not h.is_inference() and came[1] == h._version
-        results = self._normed("attention", h, came[2] if came is not None and known else None)
-        found: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        incoming = None if _is_compiling() else self._incoming.pop(here(), None)
+        is_valid = incoming is not None and incoming[0] is h and not h.is_inference() and incoming[1] == h._version
+        results = self._normed("attention", h, incoming[2] if incoming is not None and is_valid else None)
+        outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
         def output(x: torch.Tensor) -> torch.Tensor:
-            found.append(self._added("attention", x, h, scales))
-            return found[0][0]
+            outputs.append(self._added("attention", x, h, scales))
+            return outputs[0][0]
 
         layers = (*self.first["attention"].layers, *self.last["attention"].layers)
         serve = [given(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
         with Serving(layers, [*serve, output]):
             returned = module._modules[self._attending](hidden_states=h, **kwargs)
-        if not found or (not _is_compiling() and returned[0] is not found[0][0]):
+        if not outputs or (not _is_compiling() and returned[0] is not outputs[0][0]):
             raise layers[-1]._refuse(
                 "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)"
             )
-        return found[0]
+        return outputs[0]
 
     def _attend_decoded(self, module: Any, h: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         """The output of attention for the norm of ``h``, with decoded weights."""
@@ -245,12 +246,12 @@ class Block:
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments that the block hands on to its attention."""
-        own = dict(zip(self._names, args, strict=False))
+        named = dict(zip(self._names, args, strict=False))
         rest: dict[str, Any] = {}
         for name, value in kwargs.items():
-            (own if name in self._names else rest)[name] = value
+            (named if name in self._names else rest)[name] = value
         call = self._form.calls[self._attending]
-        handed = {keyword: own.get(name, self._names[name]) for keyword, name in call.keywords}
+        handed = {keyword: named.get(name, self._names[name]) for keyword, name in call.keywords}
         return {**handed, **rest} if call.rest is not None else handed
 
     # The two launches of a half, or the operators for them
@@ -274,7 +275,7 @@ class Block:
     def normed(self, name: HalfName, h: torch.Tensor, scaled: torch.Tensor | None) -> torch.Tensor:
         """Computes the operator: the products of a half's first layers with its norm of ``h``, one behind the other,
         in one launch or not; for the MLP, the input of its last layer."""
-        half, launches = self.halves[name], self._few(name, h)
+        half, launches = self.halves[name], self._fitting_launches(name, h)
         if launches is not None:
             first, norm = launches.first, launches.before
             if norm is None:
@@ -306,7 +307,7 @@ class Block:
                 f"{residual.dtype}",
                 "call wcodec.nn.fuse_(model, blocks=False)",
             )
-        launches = self._few(name, residual)
+        launches = self._fitting_launches(name, residual)
         after = self._norm_after(name, residual) if scales else None
         if launches is None:
             y = half.result(layer._computed(x), residual)
@@ -343,9 +344,9 @@ def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[tor
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
     joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)
     if joined and len(layers) > 1 and providers == [(provider, begin + i) for i in range(len(layers))]:
-        found = provider.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
-        if found is not None:
-            return found.split([layer.out_features for layer in layers], -1)
+        product = provider.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
+        if product is not None:
+            return product.split([layer.out_features for layer in layers], -1)
     return [layer._computed(x) for layer in layers]
 
 

@@ -70,9 +70,9 @@ def arrange(model: torch.nn.Module, *, groups: bool = True, blocks: bool = True)
         _groups.restore(module)
     if groups:
         for module in modules:
-            if found := _groups.find(module):
-                _groups.change(module, _groups.together, _wcodec_groups=found)
-                _prepare(found)
+            if groups_of_module := _groups.find(module):
+                _groups.change(module, _groups.together, _wcodec_groups=groups_of_module)
+                _prepare(groups_of_module)
     if blocks:
         for module in modules:
             if block := _blocks.find(module):
@@ -86,11 +86,11 @@ def fuses(model: torch.nn.Module) -> bool:
     return any(isinstance(m, (CompressedLinear, CompressedExperts)) and m._store.fuses for m in model.modules())
 
 
-def _prepare(found: Iterable[_groups.Group | _blocks.Block]) -> None:
+def _prepare(units: Iterable[_groups.Group | _blocks.Block]) -> None:
     """Makes the launches of layers that are on a GPU, for ``torch.compile``, which has none made on its way."""
-    for one in found:
-        if all(layer.device.type in _groups.KINDS for layer in one.layers):
-            one.prepare()
+    for unit in units:
+        if all(layer.device.type in _groups.KINDS for layer in unit.layers):
+            unit.prepare()
 
 
 __all__ = ["arrange", "fuse_", "fuses"]

@@ -15,7 +15,7 @@ from .._layers import ops as _ops
 from .._layers.pattern import Siblings, siblings
 from .._layers.served import Serve, Serving, given, here
 from ..linear import CompressedLinear
-from .around import Ready
+from .launches import CachedLaunch
 
 _is_compiling = torch.compiler.is_compiling
 # The module whose hooks record hidden states and attention for transformers, which leaves them there after one use.
@@ -31,7 +31,7 @@ class Group:
         self.place, self.argument, self.names, self.layers = place, argument, names, layers
         self.limit = ProductBatch.MOST * layers[0].in_features
         self.sizes = [layer.out_features for layer in layers]
-        self._ready = Ready(layers)
+        self._launch = CachedLaunch(layers)
         self._handle = _ops.register(self, layers[0].device)
 
     def takes(self, x: Any) -> bool:
@@ -49,12 +49,12 @@ class Group:
             return False
         if not _is_compiling():
             self.prepare()
-        return self._ready.found(x.numel())
+        return self._launch.has_launch(x.numel())
 
     def prepare(self) -> None:
         """Makes the launch. Compiled code asks for one that was made before."""
         self._handle = _ops.moved(self._handle, self.layers[0]._device)
-        self._ready.get()
+        self._launch.get()
 
     def results(self, x: torch.Tensor) -> list[torch.Tensor]:
         """The product of each layer."""
@@ -63,7 +63,7 @@ class Group:
 
     def flat(self, x: torch.Tensor) -> torch.Tensor:
         """Computes the operator: the products one behind the other, in one launch or not."""
-        launch = self._ready.get()
+        launch = self._launch.get()
         if launch is not None and x.numel() <= launch.limit:
             return launch.all(x)
         return torch.cat([layer._computed(x).reshape(-1) for layer in self.layers])
@@ -98,17 +98,19 @@ def watched() -> bool:
 def find(module: torch.nn.Module) -> list[Group]:
     """The groups of a module's own layers."""
     groups = []
-    for found in siblings(plain_class(module)):
-        there = {n: m for n in found.names if type(m := module._modules.get(n)) is CompressedLinear}
-        layers = tuple(there.values())
+    for siblings_read in siblings(plain_class(module)):
+        members = {n: m for n in siblings_read.names if type(m := module._modules.get(n)) is CompressedLinear}
+        layers = tuple(members.values())
         if len(set(layers)) > 1 and len(set(layers)) == len(layers) and len({la.in_features for la in layers}) == 1:
-            groups.append(Group(_place(plain_class(module), found), found.argument, tuple(there), layers))
+            groups.append(
+                Group(_place(plain_class(module), siblings_read), siblings_read.argument, tuple(members), layers)
+            )
     return groups
 
 
-def _place(kind: Any, found: Siblings) -> int:
+def _place(kind: Any, siblings_read: Siblings) -> int:
     """The index of the argument among positional ones, ``self`` not counted."""
-    return list(inspect.signature(kind.forward).parameters).index(found.argument) - 1
+    return list(inspect.signature(kind.forward).parameters).index(siblings_read.argument) - 1
 
 
 def plain_class(module: torch.nn.Module) -> Any:
@@ -124,8 +126,8 @@ def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, A
     # Code that keeps a module's ``forward``, as hooks of accelerate do, calls it when groups are gone, too.
     for group in self.__dict__.get("_wcodec_groups", ()):
         x = args[group.place] if group.place < len(args) else kwargs.get(group.argument)
-        there = all(self._modules.get(n) is layer for n, layer in zip(group.names, group.layers, strict=True))
-        if not there or not group.takes(x):
+        is_unchanged = all(self._modules.get(n) is layer for n, layer in zip(group.names, group.layers, strict=True))
+        if not is_unchanged or not group.takes(x):
             continue
         layers.extend(group.layers)
         serve.extend(given(la, x, y) for la, y in zip(group.layers, group.results(x), strict=True))

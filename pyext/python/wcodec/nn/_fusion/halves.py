@@ -11,8 +11,8 @@ import torch.nn.functional as F
 
 from .._weights.workspace import is_capturing
 from ..linear import CompressedLinear
-from .around import Join, Norm, Ready
 from .groups import plain_class
+from .launches import CachedLaunch, Epilogue, Norm
 from .recognize import attention_form, mlp_form, norm_form
 from .spec import HalfSpec, NormSpec
 
@@ -43,10 +43,10 @@ class Gain:
         if self.spec.kind == "layer" and not self.spec.offset:
             return F.layer_norm(h, h.shape[-1:], norm.weight, None, self._epsilon)
         if _rms_norm is None or self.spec.kind != "rms" or self.spec.offset:
-            found: torch.Tensor = norm(h)
-            return found
-        found = _rms_norm(h, h.shape[-1:], norm.weight, self._epsilon)
-        return found
+            normed: torch.Tensor = norm(h)
+            return normed
+        normed = _rms_norm(h, h.shape[-1:], norm.weight, self._epsilon)
+        return normed
 
     @property
     def _epsilon(self) -> float:
@@ -94,15 +94,15 @@ class Half:
     """
 
     reason: str | None = None
-    first: Ready | None = None
-    last: Ready | None = None
+    first: CachedLaunch | None = None
+    last: CachedLaunch | None = None
     before: Gain | None = None
     behind: Gain | None = None
     multiplier = 1.0
 
     def __init__(self, name: HalfName, spec: HalfSpec, layer: Any) -> None:
         self.name, self.spec = name, spec
-        self.join = Join()
+        self.epilogue = Epilogue()
         self.module = layer._modules[spec.module]
         self._act_name: str | None = None
         self._act: Any = None
@@ -160,7 +160,7 @@ class Half:
         activation = activation_of(self._act)
         if activation is None:
             return f"activation {getattr(self._act, '__name__', type(self._act).__name__)}"
-        self.join = Join(mlp.gated, mlp.packed, activation)
+        self.epilogue = Epilogue(mlp.gated, mlp.packed, activation)
         reason = self._layers(mlp.first, mlp.last)
         if reason is None and isinstance(self._act, torch.nn.Module):
             self.watched.append((module._modules, mlp.activation, self._act))
@@ -171,7 +171,7 @@ class Half:
         for name, layer in zip((*first, last), layers, strict=True):
             if type(layer) is not CompressedLinear:
                 return f"layer {name} is {'not there' if layer is None else type(layer).__name__}"
-        self.first, self.last = Ready(layers[:-1], self.join), Ready(layers[-1:])
+        self.first, self.last = CachedLaunch(layers[:-1], self.epilogue), CachedLaunch(layers[-1:])
         self.watched.extend((self.module._modules, name, la) for name, la in zip((*first, last), layers, strict=True))
         return None
 
@@ -180,9 +180,9 @@ class Half:
         """Elements of what the first launch gives, of each result for a token."""
         assert self.first is not None
         sizes = [layer.out_features for layer in self.first.layers]
-        if not self.join.gated:
+        if not self.epilogue.gated:
             return sizes
-        return [sizes[0] // 2 if self.join.packed else sizes[0]]
+        return [sizes[0] // 2 if self.epilogue.packed else sizes[0]]
 
     @property
     def takes_scaled(self) -> bool:
@@ -199,11 +199,11 @@ class Half:
         act = self._act
         return act is None or isinstance(act, torch.nn.Module) or getattr(self.module, self._act_name or "") is act
 
-    def few(self, h: torch.Tensor) -> bool:
+    def launches_fit(self, h: torch.Tensor) -> bool:
         """Whether the launches were made, and are for as many tokens as these."""
         assert self.first is not None and self.last is not None
         count = h.numel() // self.first.layers[0].in_features
-        return self.first.found(h.numel()) and self.last.found(count * self.last.layers[0].in_features)
+        return self.first.has_launch(h.numel()) and self.last.has_launch(count * self.last.layers[0].in_features)
 
     def fits(self) -> bool:
         """Whether the norms' weights are ones for the layers."""
@@ -215,8 +215,8 @@ class Half:
 
     def joined(self, parts: list[torch.Tensor]) -> torch.Tensor:
         """The input of an MLP's last layer, from the results of the first ones, which nobody else has seen."""
-        gate, *values = parts[0].chunk(2, dim=-1) if self.join.packed else parts
-        fresh = not self.join.packed and self.join.activation == "silu"
+        gate, *values = parts[0].chunk(2, dim=-1) if self.epilogue.packed else parts
+        fresh = not self.epilogue.packed and self.epilogue.activation == "silu"
         activated: torch.Tensor = F.silu(gate, inplace=True) if fresh else self._act(gate)
         return activated.mul_(values[0]) if values else activated
 

@@ -1,4 +1,4 @@
-"""Norms by a kernel of their own, where products cannot do them around what they multiply: norms behind a layer, and
+"""Norms by a kernel of their own, where launches cannot do them as prologue or epilogue: norms behind a layer, and
 LayerNorms in front."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from ... import _native
 from ..._core import dtypes as _dtypes
 from .._weights.workspace import is_capturing
-from .around import Norm
+from .launches import Norm
 
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 

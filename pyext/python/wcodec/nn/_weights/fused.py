@@ -92,11 +92,11 @@ def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, prefetc
     if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
         return None
     tokens = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
-    found = Fused(decoder, name, shape, dtype, prefetch_order, tokens)
+    product = Fused(decoder, name, shape, dtype, prefetch_order, tokens)
     try:
         # Kernels are loaded now, and not when a graph is captured.
-        found.prepare(None)
+        product.prepare(None)
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them.
         return None
-    return found
+    return product

@@ -55,25 +55,25 @@ class PrefetchOrder:
         """The link of a batch that :meth:`used` is told of by its user; None if it need not be fetched."""
         return Link(batch) if self.depth and batch.slots() else None
 
-    def follow(self, provider: WeightProvider, few: bool = False) -> None:
+    def follow(self, provider: WeightProvider, is_decode_step: bool = False) -> None:
         """Fetches the batches that come next, after the whole provider was launched.
 
-        :param few: in a pass of few tokens.
+        :param is_decode_step: in a pass of few tokens.
         """
         links = self._links[provider] if self.depth else ()
         if not links:
             return
-        if few:
+        if is_decode_step:
             for link in links[:-1]:
                 self._record_use(link)
             self.used(links[-1])
         else:
             self._fetch(provider, len(links) - 1)
 
-    def follow_part(self, provider: WeightProvider, part: int, few: bool = False) -> None:
+    def follow_part(self, provider: WeightProvider, part: int, is_decode_step: bool = False) -> None:
         """One batch of the provider was launched."""
         links = self._links[provider] if self.depth else ()
-        if links and few:
+        if links and is_decode_step:
             self.used(links[part])
         elif links:
             self._fetch(provider, part)

@@ -41,14 +41,16 @@ class _PreparedProvider(WeightProvider):
     def fused(self, place: int) -> Fused | None:
         return self._fused[place]
 
-    def _few(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+    def _multiply_few(
+        self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
         """The product, if there are few enough tokens, and the weight is one that kernels multiply with."""
-        found = self._fused[place]
-        if found is None or product is not F.linear or not 0 < x.numel() <= found.limit:
+        kernel = self._fused[place]
+        if kernel is None or product is not F.linear or not 0 < x.numel() <= kernel.limit:
             return None
-        return found(x, bias)
+        return kernel(x, bias)
 
-    def _is_few(self, x: torch.Tensor) -> bool:
+    def _is_decode_step(self, x: torch.Tensor) -> bool:
         """Whether layers of kinds that kernels multiply with would be multiplied with, as others are in this pass."""
         return self._fuses and x.numel() <= ProductBatch.MOST * x.shape[-1]
 
@@ -71,13 +73,13 @@ class _PreparedProvider(WeightProvider):
 
     def _in(self, space: Space) -> tuple[list[torch.Tensor], list[Any]]:
         """The views and launches that are prepared for that memory."""
-        found: tuple[list[torch.Tensor], list[Any]] | None = space.prepared.get(self._number)
-        if found is None:
-            found = space.prepared[self._number] = self._prepare(space.buffer)
+        prepared: tuple[list[torch.Tensor], list[Any]] | None = space.prepared.get(self._number)
+        if prepared is None:
+            prepared = space.prepared[self._number] = self._prepare(space.buffer)
             self._spaces = [ref for ref in self._spaces if ref() is not None] + [weakref.ref(space)]
             if space is self._workspace.streams:
-                self._prefetch_order.replace(self, found[1])
-        return found
+                self._prefetch_order.replace(self, prepared[1])
+        return prepared
 
     def __del__(self) -> None:
         # Memory that lives on, as that of graphs, need not hold what nobody decodes any more.
@@ -125,10 +127,10 @@ class GpuProvider(_PreparedProvider):
             batches.append(decoder.prepare(targets))
         return views, batches
 
-    def _decode(self, space: Space, batches: list[Any], few: bool = False) -> None:
+    def _decode(self, space: Space, batches: list[Any], is_decode_step: bool = False) -> None:
         """Decodes the group.
 
-        :param few: for few tokens, in a pass in which other layers are not decoded but multiplied with.
+        :param is_decode_step: for few tokens, in a pass in which other layers are not decoded but multiplied with.
         """
         space.owner = None
         for batch in batches:
@@ -136,12 +138,12 @@ class GpuProvider(_PreparedProvider):
         # The owner is set only now: a launch that raised has not decoded.
         space.owner = self._token
         if space is self._workspace.streams:
-            self._prefetch_order.follow(self, few)
+            self._prefetch_order.follow(self, is_decode_step)
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        few = self._few(product, place, x, bias)
-        if few is not None:
-            return few
+        product_of_few = self._multiply_few(product, place, x, bias)
+        if product_of_few is not None:
+            return product_of_few
         with self._workspace.lock:
             return product(x, self._weights(x)[place], bias)
 
@@ -164,7 +166,7 @@ class GpuProvider(_PreparedProvider):
         space = self._workspace.enter(self._size)
         views, batches = space.prepared.get(self._number) or self._in(space)
         if space.owner is not self._token:
-            self._decode(space, batches, x is not None and self._is_few(x))
+            self._decode(space, batches, x is not None and self._is_decode_step(x))
         return views
 
     def _factor(self, begin: int, count: int) -> tuple[int, int] | None:
@@ -206,11 +208,11 @@ class GpuSlicedProvider(_PreparedProvider):
         return views, batches
 
     def apply(self, product: Product, place: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        few = self._few(product, place, x, bias)
-        if few is not None:
-            return few
+        product_of_few = self._multiply_few(product, place, x, bias)
+        if product_of_few is not None:
+            return product_of_few
         with self._workspace.lock:
-            return joined(product, self._parts(self._is_few(x)), self._slices[-1][1], x, bias)
+            return joined(product, self._parts(self._is_decode_step(x)), self._slices[-1][1], x, bias)
 
     def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
         # The sum over the outputs is one over slices, too: in float32, and rounded once.
@@ -222,7 +224,7 @@ class GpuSlicedProvider(_PreparedProvider):
         assert total is not None
         return total.to(grad.dtype)
 
-    def _parts(self, few: bool = False) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
+    def _parts(self, is_decode_step: bool = False) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
         """The slices, each decoded when it is asked for, and gone with the next; for whoever has the lock."""
         space = self._workspace.enter(self._size)
         views, batches = self._in(space)
@@ -232,7 +234,7 @@ class GpuSlicedProvider(_PreparedProvider):
         for i, (rows, batch) in enumerate(zip(self._slices, batches, strict=True)):
             batch.launch()
             if at_once:
-                self._prefetch_order.follow_part(self, i, few)
+                self._prefetch_order.follow_part(self, i, is_decode_step)
             yield rows, views[i]
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:

@@ -1,4 +1,5 @@
-"""Launches that multiply with several weights at once, and do what is around the products in decoder layers."""
+"""Launches that multiply with several weights at once, with the prologues and epilogues of decoder layers: norms before
+the products, activations and residuals after them."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ class Norm(NamedTuple):
         return (h.float() * ((self.gain.float() + self.offset) * self.scale)).to(h.dtype)
 
 
-class Join(NamedTuple):
-    """The use of the products of a launch, beside results as they are."""
+class Epilogue(NamedTuple):
+    """The epilogue of a launch, where its results are not the products as they are."""
 
     gated: bool = False
     """They are gates, and behind them values; results are ``activation(gate) * value``."""
@@ -52,7 +53,7 @@ class Join(NamedTuple):
     """The kernels' name of a function of gates, or of results."""
 
 
-PLAIN = Join()
+NO_EPILOGUE = Epilogue()
 
 
 _State = tuple["Launch | None", "list[tuple[CompressedLinear, Any]]", tuple[int, ...]]
@@ -85,7 +86,7 @@ class Launch:
         ]
         native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)
         self._multiply = native.multiply
-        self._multiply_around = native.multiply_with_epilogue
+        self._multiply_fused = native.multiply_with_epilogue
         self._native = native
         self._prefetch_order = first.prefetch_order
         # The place among streamed weights: launches say when they were used, so that the next ones are fetched.
@@ -96,12 +97,12 @@ class Launch:
         self._activation = activation or ("silu" if gated else "none")
         self._total = sum(part.features[0] for part in parts) // (2 if gated else 1)
         self._index: int = first.decoder.device.index
-        self._meeting = Meeting(self._total, first.decoder.device) if gated else None
+        self._arrival_counters = ArrivalCounters(self._total, first.decoder.device) if gated else None
 
     def all(self, x: torch.Tensor) -> torch.Tensor:
         """The products with ``x``, of one layer behind those of the other; or gates with values."""
         x = x.contiguous()
-        if self._meeting is not None or self._activation != "none":
+        if self._arrival_counters is not None or self._activation != "none":
             return self._multiplied(x, x, None)
         count = x.numel() // self._in
         y = x.new_empty(self._total * count)
@@ -133,14 +134,14 @@ class Launch:
         stash = arrivals = 0
         gains = () if norm is None else (norm.gain,)
         stream = _current_stream(self._index)
-        if self._meeting is not None:
-            room = torch.empty(2 * y.numel(), dtype=torch.float32, device=h.device)
-            words = self._meeting.words(stream)
-            self._keep(stream, (words, *gains))
-            stash, arrivals = room.data_ptr(), words.data_ptr()
+        if self._arrival_counters is not None:
+            stash_memory = torch.empty(2 * y.numel(), dtype=torch.float32, device=h.device)
+            counters = self._arrival_counters.counters(stream)
+            self._keep(stream, (counters, *gains))
+            stash, arrivals = stash_memory.data_ptr(), counters.data_ptr()
         else:
             self._keep(stream, gains)
-        around = _native.Epilogue(
+        epilogue = _native.Epilogue(
             squared=0 if norm is None else h.data_ptr(),
             epsilon=0.0 if norm is None else norm.epsilon,
             norm_factor=1.0 if norm is None else 1 / norm.scale,
@@ -149,11 +150,11 @@ class Launch:
             arrivals=arrivals,
         )
         try:
-            self._multiply_around(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+            self._multiply_fused(scaled.data_ptr(), self._in, count, y.data_ptr(), stream, epilogue)
         except BaseException:
             # Some of several launches may have counted themselves in.
-            if self._meeting is not None:
-                self._meeting.forget(stream)
+            if self._arrival_counters is not None:
+                self._arrival_counters.forget(stream)
             raise
         self._used()
         return y
@@ -170,10 +171,10 @@ class Launch:
         self._keep(stream, () if norm is None else (norm.gain,))
         scaled = None
         if norm is None:
-            around = _native.Epilogue(residual=residual.data_ptr(), residual_scale=multiplier)
+            epilogue = _native.Epilogue(residual=residual.data_ptr(), residual_scale=multiplier)
         else:
             scaled = torch.empty_like(residual)
-            around = _native.Epilogue(
+            epilogue = _native.Epilogue(
                 residual=residual.data_ptr(),
                 residual_scale=multiplier,
                 scaled=scaled.data_ptr(),
@@ -181,23 +182,24 @@ class Launch:
                 gain_scale=norm.scale,
                 gain_offset=norm.offset,
             )
-        self._multiply_around(x.data_ptr(), self._in, count, y.data_ptr(), stream, around)
+        self._multiply_fused(x.data_ptr(), self._in, count, y.data_ptr(), stream, epilogue)
         self._used()
         return y, scaled
 
 
-class Meeting:
-    """Words in which blocks of threads find out who of two comes second, 0 between launches. Those that may run at the
-    same time need their own: of different streams and threads, and of graphs, which are replayed in any.
+class ArrivalCounters:
+    """Counters of arrived thread blocks, one for each strip of rows, 0 between launches: the second of two blocks adds
+    both results. Launches that may run at the same time need counters of their own: those of different streams and
+    threads, and of graphs, which are replayed in any.
 
-    They are no memory of torch's, which would be of the pool that is in use, and of a graph (:func:`memory`).
+    Their memory is not torch's, which would be of the pool that is in use, and of a graph (:func:`memory`).
     """
 
     def __init__(self, results: int, device: torch.device) -> None:
         self._count = -(-results // _ROWS)
         self._device = device
         self._lock = threading.Lock()
-        self._own: dict[tuple[int, int], torch.Tensor] = {}
+        self._by_stream: dict[tuple[int, int], torch.Tensor] = {}
         self._spare: list[torch.Tensor] = []
         if not is_capturing():
             # Counters for graphs: those made during a capture are set to 0 at each replay, which is a little more work.
@@ -208,29 +210,29 @@ class Meeting:
         with torch.inference_mode():
             return memory(self._device, 4 * self._count).view(torch.int32).zero_()
 
-    def words(self, stream: int) -> torch.Tensor:
+    def counters(self, stream: int) -> torch.Tensor:
         """The counters for a launch into that stream, which is the current one."""
         if is_capturing():
             with self._lock:
                 return self._spare.pop() if self._spare else self._zeros()
         key = stream, threading.get_ident()
-        found = self._own.get(key)
-        if found is None:
+        counters = self._by_stream.get(key)
+        if counters is None:
             # Made in the stream, they are 0 before what comes behind them there.
-            found = self._own[key] = self._zeros()
-        return found
+            counters = self._by_stream[key] = self._zeros()
+        return counters
 
     def forget(self, stream: int) -> None:
-        """Lets go of words that may not be 0."""
-        self._own.pop((stream, threading.get_ident()), None)
+        """Drops counters that may not be 0."""
+        self._by_stream.pop((stream, threading.get_ident()), None)
 
 
 def _halves(rows: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (0, rows // 2), (rows // 2, rows)
 
 
-def launches(
-    layers: Sequence[CompressedLinear], join: Join = PLAIN
+def make_launch(
+    layers: Sequence[CompressedLinear], epilogue: Epilogue = NO_EPILOGUE
 ) -> tuple[Launch, list[tuple[CompressedLinear, Any]]] | None:
     """A launch for all of these layers, if kernels multiply with each as it is stored; and each with the provider that
     this holds for."""
@@ -248,14 +250,14 @@ def launches(
             return None
         parts.append(part)
     first = parts[0]
-    alike = all(p.decoder is first.decoder and p.dtype is first.dtype for p in parts)
-    if not alike or any(p.features[1] != first.features[1] for p in parts):
+    is_same_kind = all(p.decoder is first.decoder and p.dtype is first.dtype for p in parts)
+    if not is_same_kind or any(p.features[1] != first.features[1] for p in parts):
         return None
-    if join.packed and first.features[0] % (2 * _ROWS):
+    if epilogue.packed and first.features[0] % (2 * _ROWS):
         # Kernels take whole strips of rows.
         return None
     try:
-        return Launch(parts, [layer._parameters["bias"] for layer in layers], *join), seen
+        return Launch(parts, [layer._parameters["bias"] for layer in layers], *epilogue), seen
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them and for all else.
         return None
@@ -263,21 +265,21 @@ def launches(
 
 def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
     """Whether launches can read a bias where it lies."""
-    alike = bias.dtype is layer._dtype and bias.device == layer._device
-    return alike and bias.shape == layer._here[1:] and bias.is_contiguous()
+    is_same_kind = bias.dtype is layer._dtype and bias.device == layer._device
+    return is_same_kind and bias.shape == layer._here[1:] and bias.is_contiguous()
 
 
-class Ready:
+class CachedLaunch:
     """A launch for some layers, made when it is wanted first, and again where they have changed."""
 
-    def __init__(self, layers: Sequence[CompressedLinear], join: Join = PLAIN) -> None:
+    def __init__(self, layers: Sequence[CompressedLinear], epilogue: Epilogue = NO_EPILOGUE) -> None:
         self.layers = tuple(layers)
-        self._join = join
+        self._epilogue = epilogue
         # The launch, the layers with the providers that it is for, and the addresses of their biases: one thing, since
         # other threads look at it meanwhile.
         self._state: _State | None = None
 
-    def found(self, elements: int) -> bool:
+    def has_launch(self, elements: int) -> bool:
         """Whether there was a launch for an input of so many elements when it was wanted last."""
         launch = None if self._state is None else self._state[0]
         return launch is not None and elements <= launch.limit
@@ -285,14 +287,14 @@ class Ready:
     def get(self) -> Launch | None:
         """The launch for the layers as they are now; nothing if there is none."""
         state = self._state
-        if state is not None and _as_they_were(state) and state[2] == self._addresses():
+        if state is not None and _has_same_providers(state) and state[2] == self._addresses():
             return state[0]
         return self._prepare()
 
     def has_providers(self) -> bool:
         """Whether there was a launch for the layers, of dtype and on device as they are now; biases are no matter."""
         state = self._state
-        return state is not None and state[0] is not None and _as_they_were(state)
+        return state is not None and state[0] is not None and _has_same_providers(state)
 
     def __getstate__(self) -> dict[str, Any]:
         # Launches are of this machine's memory.
@@ -304,13 +306,15 @@ class Ready:
 
     def _prepare(self) -> Launch | None:
         biases = self._addresses()
-        made = launches(self.layers, self._join)
-        found, seen = made if made is not None else (None, [(layer, layer._weights.provider) for layer in self.layers])
-        self._state = found, seen, biases
-        return found
+        result = make_launch(self.layers, self._epilogue)
+        launch, seen = (
+            result if result is not None else (None, [(layer, layer._weights.provider) for layer in self.layers])
+        )
+        self._state = launch, seen, biases
+        return launch
 
 
-def _as_they_were(state: _State) -> bool:
+def _has_same_providers(state: _State) -> bool:
     """Whether each layer has the provider that the launch is for."""
     for layer, provider in state[1]:
         if layer._weights.provider is not provider:
