@@ -44,7 +44,7 @@ def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> No
     shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
     tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
     decoder = wcodec.GpuDecoder(container(tmp_path, tensors, **WAYS[way], **SCHEMES[scheme]))
-    assert [decoder.unfused(name) for name in shapes] == [None] * 3
+    assert [decoder.can_fuse(name) for name in shapes] == [None] * 3
     exact = {name: decoder.decode(name, torch.float32).double() for name in shapes}
     for dtype in DTYPES:
         bias = (torch.randn(inner, generator=generator) * 0.1).to("cuda", dtype)

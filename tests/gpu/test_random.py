@@ -190,7 +190,7 @@ def test_random_matrices(part: int, tmp_path: Path) -> None:
                 for dtype in (torch.float32, torch.bfloat16, torch.float16):
                     assert gpu_helpers.same(decoded(decoder, entry, dtype), entry.torch(dtype)), dtype
                 check_rows(decoder, entry, rng)
-                if decoder.unfused("w") is None:
+                if decoder.can_fuse("w") is None:
                     exact = decoder.decode("w", torch.float32).double()
                     # Levels of scheme rate are a half more than symbols.
                     steps = entry.scales().max(axis=-1) if options["scheme"] == "int8" else np.zeros(1)

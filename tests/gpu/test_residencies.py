@@ -186,7 +186,7 @@ def test_products(make: Any, path: Path, count: int) -> None:
         factors = [(name, bias if name == "0.q" else None) for name in names]
         x = torch.randn(count, 256, dtype=dtype, device="cuda")
         for name in names:
-            assert decoder.unfused(name) is None
+            assert decoder.can_fuse(name) is None
             poisoned((count, container[name].shape[0]), dtype)
         found, wanted = (which.products(factors, dtype)(x) for which in (decoder, resident))
         for name, y, other in zip(names, found, wanted, strict=True):

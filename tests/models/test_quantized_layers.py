@@ -211,7 +211,7 @@ def test_a_gpu_decodes_codes_into_the_memory_of_values(shape: Any, dtype: Any, m
     spread = scales.repeat_interleave(16, 0).repeat_interleave(16, 1)[: shape[0], : shape[1]]
     assert torch.equal(want, (codes.float() * spread).to(dtype))
     decoder = Scaled(container).decoder(Emulated(container))
-    assert isinstance(decoder, ScaledDecoder) and decoder.unfused("a.weight") is not None
+    assert isinstance(decoder, ScaledDecoder) and decoder.can_fuse("a.weight") is not None
     for misaligned in (0, 1):
         memory = torch.zeros(weight.numel() + 8, dtype=dtype)
         out = memory[misaligned : weight.numel() + misaligned].view(shape)

@@ -436,7 +436,12 @@ class Decoder:
         )
 
     def unfused(self, name: str) -> str | None:
-        """Why :meth:`products` does not take this tensor as it is stored; None if it does."""
+        """The former name of :meth:`can_fuse`, which does the same."""
+        return self.can_fuse(name)
+
+    def can_fuse(self, name: str) -> str | None:
+        """The reason for which no kernel multiplies with this tensor as it is stored; None where :meth:`products` takes
+        it."""
         return self._native.can_fuse(self.info(name).name)
 
     def products(
@@ -453,7 +458,7 @@ class Decoder:
             capability 8.0 and later.
         :param vectors: for each factor the number of the one vector of a call that it multiplies, as for experts of
             tokens; without it, each multiplies all of them.
-        :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`unfused`).
+        :raises InputError: if a tensor is stored in a way that no kernel multiplies with (:meth:`can_fuse`).
         """
         infos = [self.info(name) for name, _ in factors]
         name = dtypes.requested(str(dtype))

@@ -19,7 +19,7 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     are given ``fused=False``; ``fuse_(model, False)`` undoes it. On a CPU it changes nothing. It lets the compressed
     linear layers and experts of a model multiply up to 16 tokens straight from their compressed weights, on a GPU: one
     launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel multiplies with
-    (:meth:`wcodec.GpuDecoder.unfused` says why), are decoded for; fewer tokens, too, where that was measured to be
+    (:meth:`wcodec.GpuDecoder.can_fuse` says why), are decoded for; fewer tokens, too, where that was measured to be
     faster. Weights may be anywhere: what is streamed is fetched ahead in the order of the last token, so that the first
     one after another use waits a little.
 

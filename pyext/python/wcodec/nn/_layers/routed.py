@@ -102,7 +102,7 @@ def routed(experts: CompressedExperts) -> Routed | None:
     names = dict.fromkeys(experts.tensors)
     decoders: set[Decoder] = {store.decoder(name, device) for name in names}
     decoder = decoders.pop()
-    if decoders or not decoder.multiplies(dtype) or any(decoder.unfused(name) is not None for name in names):
+    if decoders or not decoder.multiplies(dtype) or any(decoder.can_fuse(name) is not None for name in names):
         return None
     found = Routed(experts, decoder, form)
     try:

@@ -89,7 +89,7 @@ def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, prefetc
     shape = entry.shape
     if not store.fuses or dtype not in (torch.float16, torch.bfloat16) or len(shape) != 2 or not shape[1]:
         return None
-    if decoder.unfused(name) is not None or not decoder.multiplies(dtype):
+    if decoder.can_fuse(name) is not None or not decoder.multiplies(dtype):
         return None
     tokens = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
     product = Fused(decoder, name, shape, dtype, prefetch_order, tokens)

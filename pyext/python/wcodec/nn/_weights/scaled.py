@@ -99,9 +99,9 @@ class ScaledDecoder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unscaled, name)
 
-    def unfused(self, name: str) -> str | None:
-        """Why kernels do not multiply with a tensor as it is stored."""
-        found: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.unfused(name)
+    def can_fuse(self, name: str) -> str | None:
+        """The reason for which no kernel multiplies with a tensor as it is stored; None where one does."""
+        found: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_fuse(name)
         return found
 
     def no_lookup(self, name: str) -> str | None:
