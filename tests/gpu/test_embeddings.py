@@ -59,7 +59,7 @@ def test_rows_of_an_embedding_in_a_graph(way: str, monkeypatch: pytest.MonkeyPat
     """A graph looks up what is in its input then, and outlives the layer; rows that are not there are NaN."""
     layer = embedding_with_tails(**({"transpose": "weight"} if way == "transposed" else {}))
     table = layer.weight
-    assert (layer._rows().lookup is None) == (not layer._rows().there) == (way == "transposed")
+    assert (layer._rows().lookup is None) == (not layer._rows().has_rows) == (way == "transposed")
     if way == "slices":
         layer._rows().lookup = None
         monkeypatch.setattr(providers, "SLICE_BYTES", 400 * 96 * 2)

@@ -347,11 +347,11 @@ def test_a_served_layer_wants_its_own_tensor(played: list[str]) -> None:
     model = llama()
     layer = model.model.layers[0].self_attn.q_proj
     x, y = torch.zeros(1, 64), torch.ones(1, 64)
-    from wcodec.nn._layers.served import Serving, given
+    from wcodec.nn._layers.served import Serving, serve_result
 
-    with Serving([layer], [given(layer, x, y)]), pytest.raises(wcodec.InputError, match="another tensor"):
+    with Serving([layer], [serve_result(layer, x, y)]), pytest.raises(wcodec.InputError, match="another tensor"):
         layer(x.clone())
-    with torch.no_grad(), Serving([layer], [given(layer, x, y)]):
+    with torch.no_grad(), Serving([layer], [serve_result(layer, x, y)]):
         assert layer(x) is y and layer(x) is not y
     assert not layer._served
 

@@ -20,10 +20,10 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     path.write_text(json.dumps({"about": "", "capabilities": {}}))
     monkeypatch.setattr(crossover, "_TABLE", path)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    crossover._found.cache_clear()
+    crossover._measured_tokens.cache_clear()
     crossover._read.cache_clear()
     yield path
-    crossover._found.cache_clear()
+    crossover._measured_tokens.cache_clear()
     crossover._read.cache_clear()
 
 

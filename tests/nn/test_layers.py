@@ -296,7 +296,7 @@ def test_how_a_gpu_gets_at_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append("lookup")
         return table[ids.long().clamp(0, 1002)]
 
-    rows = SimpleNamespace(there=True, lookup=None, decoder=SimpleNamespace(decode_rows=decode_rows))
+    rows = SimpleNamespace(has_rows=True, lookup=None, decoder=SimpleNamespace(decode_rows=decode_rows))
     monkeypatch.setattr(layer._weights, "table", lambda: rows)
     monkeypatch.setattr(layer, "_kind", "cuda")
     monkeypatch.setattr(layer, "_by_slices", sliced)

@@ -168,7 +168,7 @@ def test_forms_are_known_by_their_code() -> None:
     from transformers.models.nemotron_h import modeling_nemotron_h
 
     found = pattern.expert_form(modeling_mixtral.MixtralExperts)
-    assert found == pattern.ExpertForm(own=False)
+    assert found == pattern.ExpertForm(is_custom=False)
     assert pattern.expert_form(modeling_nemotron_h.NemotronHExperts) is None, "no gates"
     assert pattern.expert_form(torch.nn.Linear) is None
     assert pattern.expert_form(Older) == found and pattern.expert_form(Clamping) is None
@@ -178,5 +178,5 @@ def test_forms_are_known_by_their_code() -> None:
         def _apply_gate(self, x: Any) -> Any:
             return x[..., ::2].clamp(max=1) * x[..., 1::2]
 
-    own = pattern.ExpertForm(own=True).join(Clamped(), x)
+    own = pattern.ExpertForm(is_custom=True).join(Clamped(), x)
     assert torch.equal(own, x[..., ::2].clamp(max=1) * x[..., 1::2])

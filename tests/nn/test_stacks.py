@@ -192,8 +192,8 @@ def test_autograd_keeps_no_decoded_weight(monkeypatch: pytest.MonkeyPatch) -> No
     saved: list[Any] = []
     from wcodec.nn import own
 
-    original = own._kept
-    monkeypatch.setattr(own, "_kept", lambda tensor: saved.append(original(tensor)) or saved[-1])
+    original = own._pack_saved
+    monkeypatch.setattr(own, "_pack_saved", lambda tensor: saved.append(original(tensor)) or saved[-1])
     model(x).sum().backward()
     tensors = [s for s in saved if isinstance(s, torch.Tensor)]
     assert not any(t.untyped_storage().nbytes() == E * OUT * IN * 4 for t in tensors)

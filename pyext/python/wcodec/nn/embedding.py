@@ -139,20 +139,20 @@ class CompressedEmbedding(CompressedLayer):
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
         first, last = self._span
         if last - first == self.num_embeddings:
-            return self._found(ids)
+            return self._own_rows(ids)
         # Ranks share the table by rows. Rows of other ranks are zeros here: the sum over the ranks has them all.
         capturing = self._kind == "cuda" and is_capturing()
         if not capturing and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
             bad = int(ids.min() if ids.min() < 0 else ids.max())
             raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
-        others = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
-        rows = self._found(torch.where(others, 0, ids - first))
-        return rows.masked_fill(others.unsqueeze(-1), 0)
+        is_elsewhere = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
+        rows = self._own_rows(torch.where(is_elsewhere, 0, ids - first))
+        return rows.masked_fill(is_elsewhere.unsqueeze(-1), 0)
 
     def _rows_of(self, ids: torch.Tensor) -> torch.Tensor | None:
         return self._look_up(ids)
 
-    def _found(self, ids: torch.Tensor) -> torch.Tensor:
+    def _own_rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids that count from the first row that is here."""
         count, width = self._span[1] - self._span[0], self._width
         if ids.device != self._device:
@@ -172,13 +172,13 @@ class CompressedEmbedding(CompressedLayer):
                 raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
         if rows is not None and rows.lookup is not None:
             return rows.lookup(ids)
-        if rows is not None and not rows.there:
+        if rows is not None and not rows.has_rows:
             return _picked(rows.decoder.decode(self.tensor, self._dtype), ids, capturing)
         if rows is not None and capturing:
             return self._by_slices(ids)
-        if rows is None and (kept := self._store.kept(self.tensor, self._device, self._dtype)) is not None:
+        if rows is None and (cached_weight := self._store.kept(self.tensor, self._device, self._dtype)) is not None:
             # A head that is tied to it has them.
-            return F.embedding(ids, kept)
+            return F.embedding(ids, cached_weight)
         # On the CPU the table may be one that is decoded as a whole anyhow.
         runs, place = _runs(wanted.tolist(), self.entry.cut or count, count)
         if rows is None:
@@ -200,11 +200,11 @@ class CompressedEmbedding(CompressedLayer):
         with space.lock:
             parts = list(slices(entry, self._dtype))
             longest = max(end - begin for begin, end in parts)
-            here = space.enter(longest * self._width * self._dtype.itemsize)
-            here.owner = None
+            scratch = space.enter(longest * self._width * self._dtype.itemsize)
+            scratch.owner = None
             for begin, end in parts:
                 size = (end - begin) * self._width * self._dtype.itemsize
-                part = here.buffer[:size].view(self._dtype).view(end - begin, self._width)
+                part = scratch.buffer[:size].view(self._dtype).view(end - begin, self._width)
                 decoder.decode(self.tensor, out=part, rows=(begin, end))
                 inside = ((ids >= begin) & (ids < end)).unsqueeze(-1)
                 out = torch.where(inside, F.embedding((ids - begin).clamp(0, end - begin - 1), part), out)

@@ -28,18 +28,18 @@ STACKS = ("gate_up_proj", "down_proj")
 _ARGUMENTS = ("hidden_states", "top_k_index", "top_k_weights")
 
 # The experts that each thread computes.
-_here = threading.local()
+_thread = threading.local()
 
 
 @contextmanager
 def _computing(experts: CompressedLayer, recording: bool) -> Iterator[None]:
     """While this lasts, the experts compute in this thread, and torch records gradients or not."""
-    before: dict[CompressedLayer, bool] = getattr(_here, "computing", {})
-    _here.computing = {**before, experts: recording}
+    before: dict[CompressedLayer, bool] = getattr(_thread, "computing", {})
+    _thread.computing = {**before, experts: recording}
     try:
         yield
     finally:
-        _here.computing = before
+        _thread.computing = before
 
 
 class ExpertStack:
@@ -183,8 +183,8 @@ class CompressedExperts(CompressedLayer):
         self._routed_product: tuple[Any, Routed | None] | None = None
         super().__init__(store, names[0][0], store.entry(names[0][0]).shape, dtype, device)
         self._expect_all(store)
-        own = set(self.__dict__)
-        self.__dict__.update((k, v) for k, v in experts.__dict__.items() if k not in own)
+        own_names = set(self.__dict__)
+        self.__dict__.update((k, v) for k, v in experts.__dict__.items() if k not in own_names)
         for key, module in experts._modules.items():
             self.add_module(key, module)
         self._attach()
@@ -233,8 +233,8 @@ class CompressedExperts(CompressedLayer):
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("hidden_states")
         recording = isinstance(given, torch.Tensor) and any_wanted((given,))
-        if self._store.fuses and not recording and (found := self._fused(args, kwargs)) is not None:
-            return found
+        if self._store.fuses and not recording and (product := self._fused(args, kwargs)) is not None:
+            return product
         with exclusive(self._store, self._device), _computing(self, recording):
             self._foresee((*args, *kwargs.values()))
             return self._forward(self, *args, **kwargs)
@@ -245,16 +245,16 @@ class CompressedExperts(CompressedLayer):
         values = [given.get(name) for name in _ARGUMENTS]
         if len(args) + len(kwargs) != len(_ARGUMENTS) or not all(isinstance(v, torch.Tensor) for v in values):
             return None
-        x, chosen, weights = cast("list[torch.Tensor]", values)
-        if chosen.numel() > ProductBatch.MOST or any_wanted((weights,)) or torch.is_autocast_enabled(self._kind):
+        x, routed_to, weights = cast("list[torch.Tensor]", values)
+        if routed_to.numel() > ProductBatch.MOST or any_wanted((weights,)) or torch.is_autocast_enabled(self._kind):
             return None
         decoder = self._store.decoder(self._names[0][0], self._device) if self._device.type == "cuda" else None
         # Decoders change when layers come or go.
         key = (decoder, self._dtype)
         if self._routed_product is None or self._routed_product[0] != key:
             self._routed_product = (key, None if decoder is None else routed(self))
-        found = self._routed_product[1]
-        return None if found is None else found(self, x, chosen, weights)
+        routed_product = self._routed_product[1]
+        return None if routed_product is None else routed_product(self, x, routed_to, weights)
 
     def _foresee(self, values: tuple[Any, ...]) -> None:
         """Has the experts that tokens are routed to read from disk before the first of them is decoded."""
@@ -263,21 +263,21 @@ class CompressedExperts(CompressedLayer):
         for value in values:
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
                 # The forward takes them in this order.
-                chosen = [i for i in value.unique().tolist() if 0 <= i < len(self._names)]
-                self._store.expect([self._names[i] for i in chosen], self._device, self._dtype)
+                experts = [i for i in value.unique().tolist() if 0 <= i < len(self._names)]
+                self._store.expect([self._names[i] for i in experts], self._device, self._dtype)
                 return
 
     def _is_recording(self) -> bool:
         """Whether this thread computes with the experts now, and torch records gradients."""
-        found: bool = getattr(_here, "computing", {}).get(self, False)
-        return found
+        recording: bool = getattr(_thread, "computing", {}).get(self, False)
+        return recording
 
     def to_experts(self) -> torch.nn.Module:
         """The original module, with decoded weights."""
         out: torch.nn.Module = object.__new__(self._of)
         torch.nn.Module.__init__(out)
-        mine = set(_PRIVATE) | set(torch.nn.Module().__dict__) | set(STACKS)
-        out.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in mine)
+        private_names = set(_PRIVATE) | set(torch.nn.Module().__dict__) | set(STACKS)
+        out.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in private_names)
         for key, module in self._modules.items():
             out.add_module(key, module)
         for place, stack in enumerate(STACKS):
@@ -292,7 +292,7 @@ class CompressedExperts(CompressedLayer):
     def _matrices(self, index: int) -> tuple[torch.Tensor, ...]:
         """The decoded matrices of an expert, one for each stack: in shared memory while these experts compute and keep
         others from decoding there, otherwise in tensors of their own."""
-        return self._expert(index) if self in getattr(_here, "computing", {}) else self._decoded(index)
+        return self._expert(index) if self in getattr(_thread, "computing", {}) else self._decoded(index)
 
     def _expert(self, index: int) -> tuple[torch.Tensor, ...]:
         """The matrices of :meth:`_decoded` in memory that is shared: valid until another weight is decoded. The caller
@@ -344,9 +344,9 @@ class CompressedExperts(CompressedLayer):
             # A module's properties that raise this end up here, and would be said not to be there.
             raise AttributeError("experts have no single weight (read gate_up_proj[i] and down_proj[i])")
         # Methods of the original class that its forward calls.
-        found = getattr(self.__dict__.get("_of"), name, None)
-        if callable(found) and not name.startswith("__"):
-            return found.__get__(self)
+        attribute = getattr(self.__dict__.get("_of"), name, None)
+        if callable(attribute) and not name.startswith("__"):
+            return attribute.__get__(self)
         return super().__getattr__(name)
 
     def _replace(self, store: Store) -> None:
@@ -388,5 +388,5 @@ def eager_forward(experts: torch.nn.Module) -> Callable[..., Any] | None:
 
 
 def _eager_of(kind: type[Any]) -> Callable[..., Any]:
-    found: Callable[..., Any] = kind.forward.__wrapped__
-    return found
+    eager_forward: Callable[..., Any] = kind.forward.__wrapped__
+    return eager_forward

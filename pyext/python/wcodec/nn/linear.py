@@ -15,7 +15,7 @@ from ._layers import ops
 from ._layers.forms import summed
 from ._layers.gradients import Layout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
-from ._layers.served import here
+from ._layers.served import current_thread
 from ._weights.providers import Product
 from ._weights.store import Store
 
@@ -75,7 +75,7 @@ class CompressedLinear(CompressedLayer):
         self.in_features = in_features
         self.out_features = out_features
         # Inputs and outputs of the weight that is here, which where ranks share the layer is a part of it.
-        self._here = (in_features, out_features)
+        self._features = (in_features, out_features)
         super().__init__(store, tensor, self._shape(), dtype, device)
         self.register_parameter("bias", None if bias is None else _frozen(bias, dtype, device))
 
@@ -105,7 +105,7 @@ class CompressedLinear(CompressedLayer):
     def to_linear(self) -> torch.nn.Module:
         """An uncompressed ``torch.nn.Linear`` with the decoded weight; of the class that it was, if that derives from
         it."""
-        out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
+        out = torch.nn.Linear(*self._features, self.bias is not None, device="meta")
         out.__class__ = self._of
         out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         if self.bias is not None:
@@ -114,10 +114,10 @@ class CompressedLinear(CompressedLayer):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The product with the decoded weight, and the bias."""
-        if self._served and (serve := self._served.pop(here(), None)) is not None:
+        if self._served and (serve := self._served.pop(current_thread(), None)) is not None:
             return serve(input)
         if _is_compiling():
-            return ops.linear(*self._checked(input), self._handle, self._here[1])
+            return ops.linear(*self._checked(input), self._handle, self._features[1])
         # The code below runs for every layer and token: in the usual case nothing is asked twice, and the bias is found
         # past torch's search for attributes, which takes longer than all else here.
         provider = self._weights.provider
@@ -178,12 +178,12 @@ class CompressedLinear(CompressedLayer):
     def _check_place(self, x: torch.Tensor) -> None:
         if x.device != self._device:
             raise self._refuse(f"the input is on {x.device}, and the layer on {self._device}", "move one of them")
-        if x.shape[-1:] != self._here[:1]:
+        if x.shape[-1:] != self._features[:1]:
             size = x.shape[-1] if x.dim() else "no"
-            raise self._refuse(f"the input has {size} features, and the layer takes {self._here[0]}", "reshape it")
+            raise self._refuse(f"the input has {size} features, and the layer takes {self._features[0]}", "reshape it")
 
     def _shape(self) -> tuple[int, ...]:
-        return (self._here[1], self._here[0])
+        return (self._features[1], self._features[0])
 
     def _form(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -234,21 +234,21 @@ class CompressedConv1D(CompressedLinear):
         from transformers.pytorch_utils import Conv1D
 
         with torch.device("meta"):
-            out = Conv1D(*self._here[::-1])
+            out = Conv1D(*self._features[::-1])
         out.weight = torch.nn.Parameter(self._own_weight(), requires_grad=False)
         out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
 
     def to_linear(self) -> torch.nn.Module:
         """An uncompressed ``torch.nn.Linear`` with the decoded weight, transposed."""
-        out = torch.nn.Linear(*self._here, self.bias is not None, device="meta")
+        out = torch.nn.Linear(*self._features, self.bias is not None, device="meta")
         out.weight = torch.nn.Parameter(self._own_weight().t().contiguous(), requires_grad=False)
         if self.bias is not None:
             out.bias = torch.nn.Parameter(self.bias.detach().clone(), requires_grad=False)
         return out.train(self.training)
 
     def _shape(self) -> tuple[int, ...]:
-        return self._here
+        return self._features
 
 
 def _frozen(tensor: torch.Tensor, dtype: Any, device: Any) -> torch.nn.Parameter:

@@ -20,7 +20,7 @@ from ._layers.weight import CompressedWeight, Source
 from ._weights.providers import has_rows, stacked
 from ._weights.store import Store
 from .embedding import CompressedEmbedding
-from .experts import _computing, _here
+from .experts import _computing, _thread
 
 _is_compiling = torch.compiler.is_compiling
 # The module of transformers that has the forward that chooses.
@@ -110,7 +110,7 @@ class CompressedModule(CompressedLayer):
 
     def _matrix(self, names: Sequence[str], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
         store = self._store
-        computing = device.type != "cuda" and self in getattr(_here, "computing", {})
+        computing = device.type != "cuda" and self in getattr(_thread, "computing", {})
         if computing or store.settings["cache"]:
             # Weights that stay decoded are decoded by their provider; so are the matrices of one expert, together.
             # Those that the CPU decodes are valid as long as a reference to them is held.
@@ -129,15 +129,15 @@ class CompressedModule(CompressedLayer):
         with _computing(self, False):
             if not torch.is_grad_enabled():
                 return _own_forward(self._of)(self, *args, **kwargs)
-            with torch.autograd.graph.saved_tensors_hooks(_kept, _found):
+            with torch.autograd.graph.saved_tensors_hooks(_pack_saved, _unpack_saved):
                 return _own_forward(self._of)(self, *args, **kwargs)
 
     def to_module(self) -> torch.nn.Module:
         """The original module, with decoded weights."""
         out: torch.nn.Module = object.__new__(self._of)
         torch.nn.Module.__init__(out)
-        mine = set(_MINE) | set(torch.nn.Module().__dict__)
-        out.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in mine)
+        private_names = set(_MINE) | set(torch.nn.Module().__dict__)
+        out.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in private_names)
         out._modules.update(self._modules)
         out._non_persistent_buffers_set = set(self._non_persistent_buffers_set) - {"_marker"}
         out._buffers.update((k, v) for k, v in self._buffers.items() if k != "_marker")
@@ -215,12 +215,12 @@ class _OfModule(Source):
     def value(self) -> torch.Tensor:
         module = self._module
         held = module._held[self._key]
-        chosen = held if self._index is None else held[self._index : self._index + 1]
-        matrices = [module._matrix(names, self._device, self._dtype) for names in chosen]
-        one = self._index is not None or module._is_whole(self._key)
-        found = matrices[0] if one else torch.stack(matrices)
-        _remember(found, self)
-        return found
+        names_of_matrices = held if self._index is None else held[self._index : self._index + 1]
+        matrices = [module._matrix(names, self._device, self._dtype) for names in names_of_matrices]
+        is_single = self._index is not None or module._is_whole(self._key)
+        value = matrices[0] if is_single else torch.stack(matrices)
+        _remember(value, self)
+        return value
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor | None:
         module = self._module
@@ -245,8 +245,8 @@ class _OfModule(Source):
 
     def frozen(self) -> Frozen | None:
         shape = self._module._shapes[self._key]
-        one = len(shape) == 2 if self._index is None else len(shape) == 3
-        return FrozenMatrix(self._module, self.value) if one else None
+        is_single = len(shape) == 2 if self._index is None else len(shape) == 3
+        return FrozenMatrix(self._module, self.value) if is_single else None
 
 
 class _Below(Source):
@@ -266,12 +266,12 @@ class _Below(Source):
         rows = (self._index * self._rows, (self._index + 1) * self._rows)
         if of._device.type == "cuda":
             decoder = of._store.decoder(name, of._device)
-            found: torch.Tensor = decoder.decode(name, of._dtype, rows=rows)
+            value: torch.Tensor = decoder.decode(name, of._dtype, rows=rows)
             decoder.check()
         else:
-            found = of._store.rows(name, of._dtype, rows).to(of._device)
-        _remember(found, self)
-        return found
+            value = of._store.rows(name, of._dtype, rows).to(of._device)
+        _remember(value, self)
+        return value
 
     def part(self, index: int) -> CompressedWeight | None:
         if self._index is not None:
@@ -307,7 +307,7 @@ def _remember(tensor: torch.Tensor, source: _OfModule | _Below) -> None:
         _alive[storage.data_ptr()] = note
 
 
-def _kept(tensor: torch.Tensor) -> Any:
+def _pack_saved(tensor: torch.Tensor) -> Any:
     """Gives autograd what it keeps of a tensor: for decoded weights, and views of them, how to decode them again."""
     if not _alive or tensor.layout is not torch.strided or isinstance(tensor, CompressedWeight):
         return tensor
@@ -317,11 +317,11 @@ def _kept(tensor: torch.Tensor) -> Any:
     return note.source, tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _found(kept: Any) -> torch.Tensor:
-    if not isinstance(kept, tuple):
-        found: torch.Tensor = kept
-        return found
-    source, size, stride, offset, dtype = kept
+def _unpack_saved(saved: Any) -> torch.Tensor:
+    if not isinstance(saved, tuple):
+        tensor: torch.Tensor = saved
+        return tensor
+    source, size, stride, offset, dtype = saved
     if source._module._store is not source._store:
         raise source._module._replaced()
     with torch.no_grad():
@@ -339,24 +339,24 @@ def compressed_module(module: torch.nn.Module, store: Store, names: Names, dtype
     or of each matrix of a stack, one below the other."""
     of: Any = type(module)
     kind: Any = _kind_of(of)
-    made: CompressedModule = kind.__new__(kind)
+    wrapper: CompressedModule = kind.__new__(kind)
     shapes = {key: tuple(getattr(module, key).shape) for key in names}
     held = {key: tuple(tuple(parts) for parts in of) for key, of in names.items()}
     first = next(iter(held.values()))[0][0]
-    made.__dict__.update(_held=held, _shapes=shapes, _order=tuple(module._parameters), _of=type(module))
-    made.__dict__.update(_keys=tuple(held), _wholes=all(len(matrices) == 1 for matrices in held.values()))
-    CompressedLayer.__init__(made, store, first, store.entry(first).shape, dtype, device)
-    made._expect_all(store)
-    mine = set(made.__dict__)
-    made.__dict__.update((k, v) for k, v in module.__dict__.items() if k not in mine)
-    made._parameters.update((k, p) for k, p in module._parameters.items() if k not in held)
-    made._modules.update(module._modules)
-    made._buffers.update(module._buffers)
-    made._non_persistent_buffers_set |= module._non_persistent_buffers_set
+    wrapper.__dict__.update(_held=held, _shapes=shapes, _order=tuple(module._parameters), _of=type(module))
+    wrapper.__dict__.update(_keys=tuple(held), _wholes=all(len(matrices) == 1 for matrices in held.values()))
+    CompressedLayer.__init__(wrapper, store, first, store.entry(first).shape, dtype, device)
+    wrapper._expect_all(store)
+    own_names = set(wrapper.__dict__)
+    wrapper.__dict__.update((k, v) for k, v in module.__dict__.items() if k not in own_names)
+    wrapper._parameters.update((k, p) for k, p in module._parameters.items() if k not in held)
+    wrapper._modules.update(module._modules)
+    wrapper._buffers.update(module._buffers)
+    wrapper._non_persistent_buffers_set |= module._non_persistent_buffers_set
     # transformers has the class make those that are without values yet, when it has loaded a model.
-    made._is_hf_initialized = not any(b is not None and b.device.type == "meta" for b in module._buffers.values())
-    made.training = module.training
-    return made
+    wrapper._is_hf_initialized = not any(b is not None and b.device.type == "meta" for b in module._buffers.values())
+    wrapper.training = module.training
+    return wrapper
 
 
 @functools.cache
@@ -381,5 +381,5 @@ def _own_forward(kind: type[Any]) -> Callable[..., Any]:
     """The forward of a class; of transformers' experts, which choose among several, that of the class itself."""
     forward: Any = kind.forward
     chooses = getattr(forward, "__globals__", {}).get("__name__") == _CHOOSES
-    found: Callable[..., Any] = forward.__wrapped__ if chooses else forward
-    return found
+    plain_forward: Callable[..., Any] = forward.__wrapped__ if chooses else forward
+    return plain_forward

@@ -15,7 +15,7 @@ import torch
 
 from ..._gpu.decoder import ProductBatch
 from .._layers import ops as _ops
-from .._layers.served import Serving, given, here
+from .._layers.served import Serving, current_thread, serve_result
 from ..linear import CompressedLinear
 from . import norms as _norms
 from .groups import KINDS, apart, hooked, plain_class, watched
@@ -179,13 +179,13 @@ class Block:
             ahead = after.halves["attention"].takes_scaled and after._fitting_launches("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
-            after._incoming[here()] = (h, h._version, scaled)
+            after._incoming[current_thread()] = (h, h._version, scaled)
         return h
 
     def _attend(
         self, module: Any, h: torch.Tensor, kwargs: dict[str, Any], scales: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        incoming = None if _is_compiling() else self._incoming.pop(here(), None)
+        incoming = None if _is_compiling() else self._incoming.pop(current_thread(), None)
         is_valid = incoming is not None and incoming[0] is h and not h.is_inference() and incoming[1] == h._version
         results = self._normed("attention", h, incoming[2] if incoming is not None and is_valid else None)
         outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = []
@@ -195,7 +195,7 @@ class Block:
             return outputs[0][0]
 
         layers = (*self.first["attention"].layers, *self.last["attention"].layers)
-        serve = [given(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
+        serve = [serve_result(la, h, y) for la, y in zip(self.first["attention"].layers, results, strict=True)]
         with Serving(layers, [*serve, output]):
             returned = module._modules[self._attending](hidden_states=h, **kwargs)
         if not outputs or (not _is_compiling() and returned[0] is not outputs[0][0]):
@@ -209,7 +209,7 @@ class Block:
         half = self.halves["attention"]
         layers = self.first["attention"].layers
         x = h if half.before is None else half.before(h)
-        serve = [given(layer, x, y) for layer, y in zip(layers, _all_of(layers, x), strict=True)]
+        serve = [serve_result(layer, x, y) for layer, y in zip(layers, _all_of(layers, x), strict=True)]
         with Serving(layers, serve):
             attended: torch.Tensor = module._modules[self._attending](hidden_states=x, **kwargs)[0]
         return attended

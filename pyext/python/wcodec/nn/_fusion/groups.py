@@ -13,7 +13,7 @@ from ..._core.classes import derived
 from ..._gpu.decoder import ProductBatch
 from .._layers import ops as _ops
 from .._layers.pattern import Siblings, siblings
-from .._layers.served import Serve, Serving, given, here
+from .._layers.served import Serve, Serving, current_thread, serve_result
 from ..linear import CompressedLinear
 from .launches import CachedLaunch
 
@@ -43,7 +43,7 @@ class Group:
             return False
         if x.dtype is not first._dtype or x.shape[-1] != first.in_features:
             return False
-        if torch.is_autocast_enabled(x.device.type) or not x.is_contiguous() or here() in first._served:
+        if torch.is_autocast_enabled(x.device.type) or not x.is_contiguous() or current_thread() in first._served:
             return False
         if watched() or any(hooked(layer) for layer in self.layers):
             return False
@@ -130,7 +130,7 @@ def together(self: Any, forward: Any, args: tuple[Any, ...], kwargs: dict[str, A
         if not is_unchanged or not group.takes(x):
             continue
         layers.extend(group.layers)
-        serve.extend(given(la, x, y) for la, y in zip(group.layers, group.results(x), strict=True))
+        serve.extend(serve_result(la, x, y) for la, y in zip(group.layers, group.results(x), strict=True))
     if not layers:
         return forward(self, *args, **kwargs)
     with Serving(layers, serve):

@@ -266,7 +266,7 @@ def make_launch(
 def _fits(bias: torch.Tensor, layer: CompressedLinear) -> bool:
     """Whether launches can read a bias where it lies."""
     is_same_kind = bias.dtype is layer._dtype and bias.device == layer._device
-    return is_same_kind and bias.shape == layer._here[1:] and bias.is_contiguous()
+    return is_same_kind and bias.shape == layer._features[1:] and bias.is_contiguous()
 
 
 class CachedLaunch:

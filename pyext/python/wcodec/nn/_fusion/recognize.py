@@ -60,10 +60,10 @@ def _canonical(body: list[ast.stmt], argument: str) -> str:
 
 
 def _in_order(node: ast.AST) -> list[ast.AST]:
-    found = [node]
+    nodes = [node]
     for child in ast.iter_child_nodes(node):
-        found += _in_order(child)
-    return found
+        nodes += _in_order(child)
+    return nodes
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def _block_form(forward: Any) -> BlockForm | None:
     if function is None or _arguments(function)[:1] != ["hidden_states"]:
         return None
     body = _body(function)
-    own, rest = set(_arguments(function)), function.args.kwarg
+    arguments, rest = set(_arguments(function)), function.args.kwarg
     attending = {spec.attention.module for spec in specs.blocks()}
     attending |= {name for spec in specs.blocks() if spec.choice for name in spec.choice.others.values()}
     calls: dict[str, Call] = {}
@@ -101,7 +101,7 @@ def _block_form(forward: Any) -> BlockForm | None:
         call = _call(node)
         if name in calls or call is None:
             return None
-        if not all(value in own for _, value in call.keywords):
+        if not all(value in arguments for _, value in call.keywords):
             return None
         if call.rest is not None and (rest is None or call.rest != rest.arg):
             return None
@@ -134,8 +134,8 @@ def norm_form(kind: Any) -> NormSpec | None:
     code = _code_once(kind.forward)
     for spec in specs.norms():
         if code is not None and code == _stated(spec.code, "x"):
-            own = {name: getattr(kind, name, None) for name in spec.methods}
-            if all(_code_once(own[name]) == _stated(text, "x") for name, text in spec.methods.items()):
+            methods = {name: getattr(kind, name, None) for name in spec.methods}
+            if all(_code_once(methods[name]) == _stated(text, "x") for name, text in spec.methods.items()):
                 return spec
     return None
 

@@ -121,10 +121,10 @@ class BlockSpec:
         mlp = [f"hidden_states = self.{self.mlp.module}(hidden_states)"]
         if self.mlp.unpacks:
             mlp += ["if isinstance(hidden_states, tuple):", "    hidden_states, _ = hidden_states"]
-        lines = _half(self.attention, self._chosen(attend)) + _half(self.mlp, mlp)
+        lines = _half(self.attention, self._choice_lines(attend)) + _half(self.mlp, mlp)
         return "\n".join([*lines, "return hidden_states"])
 
-    def _chosen(self, attend: str) -> list[str]:
+    def _choice_lines(self, attend: str) -> list[str]:
         if self.choice is None:
             return [attend]
         lines: list[str] = []
@@ -133,8 +133,11 @@ class BlockSpec:
                 f"{'elif' if lines else 'if'} self.{self.choice.attribute} == {value!r}:",
                 f"    hidden_states = self.{module}(hidden_states=hidden_states)",
             ]
-        ours = self.choice.attention
-        lines += ["else:" if ours is None else f"elif self.{self.choice.attribute} == {ours!r}:", f"    {attend}"]
+        attention_value = self.choice.attention
+        lines += [
+            "else:" if attention_value is None else f"elif self.{self.choice.attribute} == {attention_value!r}:",
+            f"    {attend}",
+        ]
         return lines
 
 

@@ -51,8 +51,8 @@ def form_of(kind: type[Any], bias: bool = True) -> Form | None:
     if kind is torch.nn.Linear:
         return "linear"
     between = [c for c in kind.__mro__ if issubclass(c, torch.nn.Linear) and c is not torch.nn.Linear]
-    others = [c for c in kind.__mro__ if c not in between and c not in torch.nn.Linear.__mro__]
-    if others or any(set(vars(c)) - _OF_CLASSES for c in between):
+    other_classes = [c for c in kind.__mro__ if c not in between and c not in torch.nn.Linear.__mro__]
+    if other_classes or any(set(vars(c)) - _OF_CLASSES for c in between):
         return None
     return "linear" if kind.forward is torch.nn.Linear.forward else _tried(kind.forward, bias)
 
@@ -62,7 +62,7 @@ def _tried(forward: Any, has_bias: bool) -> Form | None:
     """Finds what a forward computes, if its code can be followed and a few inputs show it."""
     if not _can_be_followed(forward):
         return None
-    left = dict(_FORMS)
+    candidates = dict(_FORMS)
     generator = torch.Generator().manual_seed(0)
     # A half precision shows where results are rounded.
     for dtype in (torch.float32, torch.bfloat16):
@@ -72,13 +72,13 @@ def _tried(forward: Any, has_bias: bool) -> Form | None:
             added = bias if has_bias else None
             try:
                 with torch.no_grad(), torch.device("cpu"):
-                    found = forward(types.SimpleNamespace(weight=weight, bias=added), given)
+                    result = forward(types.SimpleNamespace(weight=weight, bias=added), given)
             except Exception:
                 return None
-            if not isinstance(found, torch.Tensor):
+            if not isinstance(result, torch.Tensor):
                 return None
-            left = {form: f for form, f in left.items() if _same(found, f(given, weight, added))}
-    return next(iter(left), None)
+            candidates = {form: f for form, f in candidates.items() if _same(result, f(given, weight, added))}
+    return next(iter(candidates), None)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -289,8 +289,10 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         error_msgs: list[str],
     ) -> None:
         key = prefix + STATE_KEY
-        others = {k: v for k, v in state_dict.items() if k != key}
-        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        other_values = {k: v for k, v in state_dict.items() if k != key}
+        super()._load_from_state_dict(
+            other_values, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
         data = state_dict.get(key)
         if data is None:
             if strict:
@@ -311,9 +313,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         stored = [entry for entry in store.container.stored if entry.name not in scales]
         if len(stored) != 1:
             raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
-        mine = self.entry
-        self._expect(stored[0], mine.shape)
-        if _all_contents(store, stored[0]) == _all_contents(self._store, mine):
+        own_entry = self.entry
+        self._expect(stored[0], own_entry.shape)
+        if _all_contents(store, stored[0]) == _all_contents(self._store, own_entry):
             return
         self.tensor = stored[0].name
         self._weights.join(store, self.tensors)
@@ -393,7 +395,7 @@ def contents(entry: TensorEntry) -> tuple[Any, ...]:
 
 def computing_dtype(dtype: Any) -> torch.dtype:
     """A dtype that layers compute in."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if found not in (torch.float32, torch.float16, torch.bfloat16):
+    torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if torch_dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise InputError(f"compressed layers compute in float32, float16 or bfloat16, not in {dtype} (use one of them)")
-    return found
+    return torch_dtype

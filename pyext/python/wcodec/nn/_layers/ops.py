@@ -36,10 +36,10 @@ def moved(key: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def _layer(key: torch.Tensor) -> Any:
     number = key.shape[1]
-    found = _layers.get(number)
-    if found is None:
+    layer = _layers.get(number)
+    if layer is None:
         raise InputError(f"there is no compressed layer {number - _FIRST} any more (compile the model again)")
-    return found
+    return layer
 
 
 def _linear(x: torch.Tensor, bias: torch.Tensor | None, layer: torch.Tensor, out_features: int) -> torch.Tensor:
@@ -56,9 +56,9 @@ def _linear_fake(x: torch.Tensor, bias: torch.Tensor | None, layer: torch.Tensor
 
 def _linear_gradient(grad: torch.Tensor, layer: torch.Tensor, in_features: int) -> torch.Tensor:
     with torch.autocast(grad.device.type, enabled=False):
-        found: torch.Tensor = _layer(layer)._input_gradient(grad, None)
+        gradient: torch.Tensor = _layer(layer)._input_gradient(grad, None)
         # An operator's result lies in memory as its fake says.
-        return found.contiguous()
+        return gradient.contiguous()
 
 
 def _linear_gradient_fake(grad: torch.Tensor, layer: torch.Tensor, in_features: int) -> torch.Tensor:
@@ -116,8 +116,8 @@ embedding.register_fake(_embedding_fake)
 
 
 def _weight(layer: torch.Tensor, place: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
-    found: torch.Tensor = _layer(layer)._own_weight(dtype, place)
-    return found
+    weight: torch.Tensor = _layer(layer)._own_weight(dtype, place)
+    return weight
 
 
 def _weight_fake(layer: torch.Tensor, place: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -135,8 +135,8 @@ weight.register_fake(_weight_fake)
 
 
 def _linears(x: torch.Tensor, group: torch.Tensor, total: int) -> torch.Tensor:
-    found: torch.Tensor = _layer(group).flat(x)
-    return found
+    products: torch.Tensor = _layer(group).flat(x)
+    return products
 
 
 def _linears_fake(x: torch.Tensor, group: torch.Tensor, total: int) -> torch.Tensor:
@@ -155,8 +155,8 @@ def _half(number: int) -> Any:
 
 
 def _normed(h: torch.Tensor, scaled: torch.Tensor | None, block: torch.Tensor, half: int, total: int) -> torch.Tensor:
-    found: torch.Tensor = _layer(block).normed(_half(half), h, scaled)
-    return found
+    products: torch.Tensor = _layer(block).normed(_half(half), h, scaled)
+    return products
 
 
 def _normed_fake(

@@ -51,15 +51,15 @@ def shards(layer: CompressedLayer, name: str, styles: Mapping[str, str], rank: R
     if isinstance(layer, CompressedModule) and not _WHOLE.issuperset(styles.values()):
         _stop(name, ", ".join(styles.values()))
     if isinstance(layer, CompressedExperts) and styles:
-        found = []
+        cut = []
         (rows, pieces), (columns, _) = parts_of_experts(name, styles)
         for expert in layer._names:
             gate_up, down = expert[: layer._parts[0]], expert[layer._parts[0] :]
             # Gate and up are one matrix, or one each.
             of = pieces if len(gate_up) == 1 else 1
-            found += [Shard(t, rows, even(container[t].shape[rows], rank.number, rank.of, of)) for t in gate_up]
-            found += [Shard(t, columns, even(container[t].shape[columns], rank.number, rank.of)) for t in down]
-        return found
+            cut += [Shard(t, rows, even(container[t].shape[rows], rank.number, rank.of, of)) for t in gate_up]
+            cut += [Shard(t, columns, even(container[t].shape[columns], rank.number, rank.of)) for t in down]
+        return cut
     axis, pieces = part_of(isinstance(layer, CompressedEmbedding), name, styles.get(""))
     if axis is None:
         return [Shard.whole(container, tensor) for tensor in layer.tensors]
@@ -76,10 +76,10 @@ def part_of(embedding: bool, name: str, style: str | None) -> tuple[int | None, 
     """
     if style is None or style in _WHOLE:
         return None, 1
-    found = _TABLES.get(style) if embedding else _LINEAR.get(style)
-    if found is None:
+    style_of_parts = _TABLES.get(style) if embedding else _LINEAR.get(style)
+    if style_of_parts is None:
         _stop(name, style)
-    return found
+    return style_of_parts
 
 
 def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -109,9 +109,9 @@ def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[s
         count = sum(layer._parts)
         layer._names = [tuple(names[i : i + count]) for i in range(0, len(names), count)]
         for place, stack in enumerate(layer._stacks):
-            here = layer._names[0][sum(layer._parts[:place]) : sum(layer._parts[: place + 1])]
-            rows = sum(store.entry(n).shape[0] for n in here)
-            layer._stacks[stack] = (len(layer._names), rows, store.entry(here[0]).shape[1])
+            stack_names = layer._names[0][sum(layer._parts[:place]) : sum(layer._parts[: place + 1])]
+            rows = sum(store.entry(n).shape[0] for n in stack_names)
+            layer._stacks[stack] = (len(layer._names), rows, store.entry(stack_names[0]).shape[1])
         layer._attach()
         layer._expect_all(store)
     elif isinstance(layer, CompressedModule):
@@ -123,7 +123,7 @@ def take(layer: CompressedLayer, store: Store, parts: list[Shard], names: list[s
     else:
         assert isinstance(layer, CompressedLinear)
         shape = store.entry(names[0]).shape
-        layer._here = (shape[0], shape[1]) if isinstance(layer, CompressedConv1D) else (shape[1], shape[0])
+        layer._features = (shape[0], shape[1]) if isinstance(layer, CompressedConv1D) else (shape[1], shape[0])
     layer._weights.join(store, layer.tensors)
 
 

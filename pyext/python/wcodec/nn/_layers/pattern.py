@@ -60,11 +60,11 @@ class Siblings(NamedTuple):
 class ExpertForm(NamedTuple):
     """The way a module of experts joins gates and values: by its activation of gates, or by a method of its own."""
 
-    own: bool
+    is_custom: bool
 
     def join(self, experts: Any, gates_and_values: Any) -> Any:
         """The input of the second matrices, from the products with the first ones."""
-        if self.own:
+        if self.is_custom:
             return experts._apply_gate(gates_and_values)
         gate, value = gates_and_values.chunk(2, dim=-1)
         return experts.act_fn(gate) * value
@@ -72,14 +72,14 @@ class ExpertForm(NamedTuple):
 
 def _function(forward: Any) -> ast.FunctionDef | None:
     """The code of a ``forward``; none of one that is wrapped by others, who may do anything."""
-    found = forward
-    while hasattr(found, "__wrapped__"):
+    function = forward
+    while hasattr(function, "__wrapped__"):
         # Only transformers' own wrappers are known: those for checkpoints of gradients.
-        if _PACKAGE not in found.__code__.co_filename:
+        if _PACKAGE not in function.__code__.co_filename:
             return None
-        found = found.__wrapped__
+        function = function.__wrapped__
     try:
-        source = textwrap.dedent(inspect.getsource(found))
+        source = textwrap.dedent(inspect.getsource(function))
         parsed = ast.parse(source).body[0]
     except (OSError, TypeError, SyntaxError, AttributeError, IndexError):
         return None
@@ -127,8 +127,8 @@ def _own_call(node: ast.AST) -> str | None:
 def _changed_by(call: ast.Call) -> set[str]:
     """Names of variables that a call may change in place, judged by its name and its keyword arguments."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    told = any(keyword.arg in ("inplace", "out") for keyword in call.keywords)
-    if not told and not name.endswith("_"):
+    is_in_place = any(keyword.arg in ("inplace", "out") for keyword in call.keywords)
+    if not is_in_place and not name.endswith("_"):
         return set()
     return {n.id for n in ast.walk(call) if isinstance(n, ast.Name)}
 
@@ -203,15 +203,15 @@ def read_by(forward: Any) -> dict[str, tuple[str, ...]]:
         if name is not None and isinstance(node, ast.Call):
             calls.setdefault(name, []).append(node)
     always = {id(node) for node in _in_any_case(body)}
-    found: dict[str, list[str]] = {}
-    for name, those in calls.items():
-        call = those[0]
-        if len(those) > 1 or id(call) not in always or len(call.args) != 1 or call.keywords:
+    names_by_argument: dict[str, list[str]] = {}
+    for name, calls_of_name in calls.items():
+        call = calls_of_name[0]
+        if len(calls_of_name) > 1 or id(call) not in always or len(call.args) != 1 or call.keywords:
             continue
         given = call.args[0]
         if isinstance(given, ast.Name) and given.id in _arguments(function) and given.id not in changed:
-            found.setdefault(given.id, []).append(name)
-    return {argument: tuple(names) for argument, names in found.items()}
+            names_by_argument.setdefault(given.id, []).append(name)
+    return {argument: tuple(names) for argument, names in names_by_argument.items()}
 
 
 def expert_form(kind: Any) -> ExpertForm | None:
@@ -226,8 +226,8 @@ def _expert_form(forward: Any) -> ExpertForm | None:
     if function is None or _arguments(function) != ["hidden_states", "top_k_index", "top_k_weights"]:
         return None
     body = [_Renamed().visit(statement) for statement in _body(function)]
-    found = [own for own, text in ((False, _EXPERTS), (True, _EXPERTS_OF_THEIR_OWN)) if _same(body, text)]
-    return ExpertForm(found[0]) if found else None
+    forms = [is_custom for is_custom, text in ((False, _EXPERTS), (True, _EXPERTS_OF_THEIR_OWN)) if _same(body, text)]
+    return ExpertForm(forms[0]) if forms else None
 
 
 class _Renamed(ast.NodeTransformer):

@@ -37,44 +37,48 @@ class Routed:
         self._lock = threading.Lock()
 
     def __call__(
-        self, experts: CompressedExperts, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
+        self, experts: CompressedExperts, x: torch.Tensor, routed_to: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor | None:
         """The output of the experts for their tokens. None where there are too many, or the input is not one that the
         original takes; then the original says why."""
-        if x.dim() != 2 or x.dtype is not self._dtype or x.device != self._device or chosen.dim() != 2:
+        if x.dim() != 2 or x.dtype is not self._dtype or x.device != self._device or routed_to.dim() != 2:
             return None
-        if not 0 < chosen.numel() <= ProductBatch.MOST or chosen.shape != weights.shape or len(chosen) != len(x):
+        if (
+            not 0 < routed_to.numel() <= ProductBatch.MOST
+            or routed_to.shape != weights.shape
+            or len(routed_to) != len(x)
+        ):
             return None
-        tokens, each = chosen.shape
+        tokens, each = routed_to.shape
         # Which experts these are has to be known here, as in the original's loop over them.
-        found = [(i // each, int(expert)) for i, expert in enumerate(chosen.flatten().tolist())]
-        if any(not 0 <= expert <= len(self._names) for _, expert in found):
+        pairs = [(i // each, int(expert)) for i, expert in enumerate(routed_to.flatten().tolist())]
+        if any(not 0 <= expert <= len(self._names) for _, expert in pairs):
             return None
         # One more than there are stands for experts that others have.
-        here = [i for i, (_, expert) in enumerate(found) if expert < len(self._names)]
-        if not here:
+        own_pairs = [i for i, (_, expert) in enumerate(pairs) if expert < len(self._names)]
+        if not own_pairs:
             return torch.zeros_like(x)
-        first, second = self._launches_of(tuple(found[i] for i in here))
+        first, second = self._launches_of(tuple(pairs[i] for i in own_pairs))
         if second.slots:
             # Second matrices that are streamed are on their way while the first ones are multiplied with.
             first.prefetch()
             second.prefetch()
-        middle = self._form.join(experts, first.run(x, 1).view(len(here), -1))
-        out = second.run(middle, 1).view(len(here), -1).float()
-        if len(here) < len(found):
+        middle = self._form.join(experts, first.run(x, 1).view(len(own_pairs), -1))
+        out = second.run(middle, 1).view(len(own_pairs), -1).float()
+        if len(own_pairs) < len(pairs):
             # Each token has as many, so that sums have one order.
-            out = out.new_zeros(len(found), out.shape[-1]).index_copy_(0, torch.tensor(here, device=x.device), out)
+            out = out.new_zeros(len(pairs), out.shape[-1]).index_copy_(0, torch.tensor(own_pairs, device=x.device), out)
         return (out.view(tokens, each, -1) * weights.float().unsqueeze(-1)).sum(1).to(x.dtype)
 
     def _launches_of(self, route: _Route) -> tuple[ProductBatch, ProductBatch]:
         with self._lock:
-            found = self._launches.get(route)
-            if found is None:
-                found = self._launches[route] = self._made(route)
+            launches = self._launches.get(route)
+            if launches is None:
+                launches = self._launches[route] = self._made(route)
                 if len(self._launches) > _KEPT:
                     self._launches.popitem(last=False)
             self._launches.move_to_end(route)
-        return found
+        return launches
 
     def _made(self, route: _Route) -> tuple[ProductBatch, ProductBatch]:
         before = self._parts[0]
@@ -104,10 +108,10 @@ def routed(experts: CompressedExperts) -> Routed | None:
     decoder = decoders.pop()
     if decoders or not decoder.multiplies(dtype) or any(decoder.can_fuse(name) is not None for name in names):
         return None
-    found = Routed(experts, decoder, form)
+    product = Routed(experts, decoder, form)
     try:
-        found._launches_of(((0, 0),))
+        product._launches_of(((0, 0),))
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them.
         return None
-    return found
+    return product

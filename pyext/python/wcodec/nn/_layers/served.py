@@ -13,12 +13,12 @@ _is_compiling = torch.compiler.is_compiling
 Serve = Callable[[torch.Tensor], torch.Tensor]
 
 
-def here() -> int:
+def current_thread() -> int:
     """The thread that computes, so that threads that use one model keep their results apart; 0 in compiled code."""
     return 0 if _is_compiling() else threading.get_ident()
 
 
-def given(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
+def serve_result(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
     """``y``, where the layer is called with the very ``x`` that it was computed from."""
     version = None if _is_compiling() or x.is_inference() else x._version
 
@@ -40,11 +40,11 @@ class Serving:
         self._layers, self._serve = layers, serve
 
     def __enter__(self) -> None:
-        me = here()
+        thread = current_thread()
         for layer, serve in zip(self._layers, self._serve, strict=True):
-            layer._served[me] = serve
+            layer._served[thread] = serve
 
     def __exit__(self, *_: Any) -> None:
-        me = here()
+        thread = current_thread()
         for layer in self._layers:
-            layer._served.pop(me, None)
+            layer._served.pop(thread, None)

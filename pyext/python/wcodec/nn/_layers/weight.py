@@ -99,11 +99,11 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         cls, source: Source, shape: Sequence[int], dtype: torch.dtype, device: torch.device
     ) -> CompressedWeight:
         """``source`` has the values, which may be decoded later."""
-        made: CompressedWeight = torch.Tensor._make_wrapper_subclass(
+        weight: CompressedWeight = torch.Tensor._make_wrapper_subclass(
             cls, torch.Size(shape), dtype=dtype, device=device, requires_grad=False
         )
-        made._source, made._box, made._owned = source, [], False
-        return made
+        weight._source, weight._box, weight._owned = source, [], False
+        return weight
 
     def __init__(self, *_: Any) -> None:
         super().__init__()
@@ -120,9 +120,9 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         self._owned = value
 
     def _with(self, box: list[torch.Tensor]) -> CompressedWeight:
-        made = CompressedWeight(self._source, self.shape, self.dtype, self.device)
-        made._box = box
-        return made
+        weight = CompressedWeight(self._source, self.shape, self.dtype, self.device)
+        weight._box = box
+        return weight
 
     # Python's side
 
@@ -134,8 +134,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
             with _AS_IT_IS():
                 return func(*args, **kwargs)
         first = args[0]
-        if func is F.linear and _has_gradients(args, kwargs) and (found := _through(args, kwargs)) is not None:
-            return found
+        if func is F.linear and _has_gradients(args, kwargs) and (product := _through(args, kwargs)) is not None:
+            return product
         if isinstance(first, cls):
             if name == "__set__" and getattr(getattr(func, "__self__", None), "__name__", "") == "data":
                 raise first._unwritable()
@@ -169,27 +169,27 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
             return None
         return [part for i in range(self.shape[0]) if (part := self._part(i)) is not None]
 
-    def _stack(self, *shape: Any, **others: Any) -> CompressedWeight | None:
+    def _stack(self, *shape: Any, **keywords: Any) -> CompressedWeight | None:
         """The matrix viewed as a stack of matrices of as many columns, as some experts are stored."""
-        if others or self._box or self.dim() != 2:
+        if keywords or self._box or self.dim() != 2:
             return None
         wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
         if len(wanted) != 3 or not all(type(n) is int for n in wanted) or sum(n < 0 for n in wanted) > 1:
             return None
         try:
-            found = torch.empty(self.shape, device="meta").view(wanted).shape
+            stack_shape = torch.empty(self.shape, device="meta").view(wanted).shape
         except RuntimeError:
             # torch says what is wrong with it.
             return None
-        source = self._source.cut(found[0]) if found[2] == self.shape[1] else None
-        return None if source is None else CompressedWeight(source, found, self.dtype, self.device)
+        source = self._source.cut(stack_shape[0]) if stack_shape[2] == self.shape[1] else None
+        return None if source is None else CompressedWeight(source, stack_shape, self.dtype, self.device)
 
     def _copied(self, memo: dict[int, Any]) -> torch.Tensor:
-        found = copy.deepcopy(plain(self).detach(), memo)
+        duplicate = copy.deepcopy(plain(self).detach(), memo)
         if self._owned:
-            found = torch.nn.Parameter(found, requires_grad=self.requires_grad)
-        memo[id(self)] = found
-        return found
+            duplicate = torch.nn.Parameter(duplicate, requires_grad=self.requires_grad)
+        memo[id(self)] = duplicate
+        return duplicate
 
     def _unwritable(self) -> InputError:
         layer = self._source.layer
@@ -216,8 +216,8 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
         for value in written:
             if not value._owned:
                 raise value._unwritable()
-        found = func(*plain(args), **plain(kwargs))
-        return written[0] if written and func._schema.returns and isinstance(found, torch.Tensor) else found
+        result = func(*plain(args), **plain(kwargs))
+        return written[0] if written and func._schema.returns and isinstance(result, torch.Tensor) else result
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["_decoded"], None
@@ -241,8 +241,8 @@ def plain(values: T) -> T:
         return values._decoded
     if type(values) is torch.Tensor or type(values) is torch.nn.Parameter:
         return values
-    found: T = tree_map(lambda value: value._decoded if isinstance(value, CompressedWeight) else value, values)
-    return found
+    decoded: T = tree_map(lambda value: value._decoded if isinstance(value, CompressedWeight) else value, values)
+    return decoded
 
 
 def _has_gradients(args: Any, kwargs: Any) -> bool:
@@ -262,16 +262,18 @@ def _through(args: Any, kwargs: Any) -> torch.Tensor | None:
         dtype = torch.get_autocast_dtype(x.device.type)
         # The cast is that of autocast, but where autograd sees it.
         x, bias = x.to(dtype), None if bias is None else bias.to(dtype)
-    found: torch.Tensor = Through.apply(x, bias, frozen)
-    return found
+    product: torch.Tensor = Through.apply(x, bias, frozen)
+    return product
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[CompressedWeight]:
     """Compressed weights among the arguments that an operator writes to."""
-    found: list[CompressedWeight] = []
+    weights: list[CompressedWeight] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = args[i] if i < len(args) else kwargs.get(argument.name)
-        found += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, CompressedWeight)]
-    return found
+        weights += [
+            v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, CompressedWeight)
+        ]
+    return weights

@@ -45,9 +45,9 @@ class Budget:
         free, total = torch.cuda.mem_get_info(device)
         # Memory that torch's allocator only caches is free, too. Weights of the model that are there count with it.
         spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        there = self.others if model is None else plain_bytes(model, device)
-        there += scratch_bytes(device)
-        return free + spare + there - total // 10, self.others, f"what may be taken of {device}"
+        own_bytes = self.others if model is None else plain_bytes(model, device)
+        own_bytes += scratch_bytes(device)
+        return free + spare + own_bytes - total // 10, self.others, f"what may be taken of {device}"
 
     def of_cache(self) -> int:
         """Bytes of the host's memory for weights that stay decoded: the free bytes, less a fifth, which
@@ -84,8 +84,8 @@ def host_memory() -> tuple[int | None, int | None]:
 def _meminfo() -> tuple[int | None, int | None]:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines()
-        found = {key: int(rest.split()[0]) * 1024 for key, _, rest in (line.partition(":") for line in lines) if rest}
-        return found.get("MemAvailable"), found.get("MemTotal")
+        sizes = {key: int(rest.split()[0]) * 1024 for key, _, rest in (line.partition(":") for line in lines) if rest}
+        return sizes.get("MemAvailable"), sizes.get("MemTotal")
     except (OSError, ValueError, IndexError):
         return None, None
 
@@ -108,11 +108,11 @@ def _group_memory(
         # Beyond the high mark the system slows a process down to win memory back.
         limits = ("memory.max", "memory.high") if second else ("memory.limit_in_bytes",)
         usage = "memory.current" if second else "memory.usage_in_bytes"
-        own = top / path.lstrip("/")
+        group = top / path.lstrip("/")
         # In a container its own group is the top, whatever it is called outside.
-        for place in (own, *own.parents) if own.is_dir() else (top,):
-            found = [number for name in limits if (number := _number(place / name)) is not None]
-            limit, used = min(found, default=None), _number(place / usage)
+        for place in (group, *group.parents) if group.is_dir() else (top,):
+            limit_values = [number for name in limits if (number := _number(place / name)) is not None]
+            limit, used = min(limit_values, default=None), _number(place / usage)
             if limit is not None and used is not None and (least[0] is None or limit < least[0]):
                 # Pages of files count as used, and are given back.
                 least = limit, max(used - _cached_files(place), 0)
@@ -132,10 +132,10 @@ def _number(path: Path) -> int | None:
 def _cached_files(group: Path) -> int:
     try:
         lines = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-        found = {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
+        sizes = {key: int(value) for key, _, value in (line.partition(" ") for line in lines)}
     except (OSError, ValueError):
         return 0
-    return found.get("total_inactive_file", found.get("inactive_file", 0))
+    return sizes.get("total_inactive_file", sizes.get("inactive_file", 0))
 
 
 def plain_bytes(model: torch.nn.Module, device: torch.device | None = None) -> int:

@@ -99,17 +99,17 @@ class CachedProvider(WeightProvider):
             # another.
             self._store.clear_cache_entries(self.names, self._device)
             size = sum(decoded_bytes(self._store.entry(name), self._dtype) for name in self.names)
-            kept = size <= cache_entry.limit
-            if kept and not self._gpu and not self._store.has_room(size):
-                kept = False
+            is_kept = size <= cache_entry.limit
+            if is_kept and not self._gpu and not self._store.has_room(size):
+                is_kept = False
                 self._store.stop_caching(self._device)
             # They outlive the mode in which they are made.
             with torch.inference_mode(False), torch.no_grad():
-                outs = own_memory(self._store, self.names, self._device, self._dtype) if kept and self._gpu else None
+                outs = own_memory(self._store, self.names, self._device, self._dtype) if is_kept and self._gpu else None
                 held = DecodedWeights(
                     self._dtype, decode_apart(self._store, self.names, self._device, self._dtype, outs)
                 )
-            if kept:
+            if is_kept:
                 cache_entry.held = held
             return held
 

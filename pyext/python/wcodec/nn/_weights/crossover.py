@@ -26,11 +26,11 @@ def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
     """
     coder, *how = coder.split("/")
     kind = " ".join([scheme.split("/")[0], coder, *(["quad"] if "quad" in how else [])])
-    return _found(torch.cuda.get_device_capability(device), kind, weights)
+    return _measured_tokens(torch.cuda.get_device_capability(device), kind, weights)
 
 
 @functools.lru_cache(maxsize=1024)
-def _found(capability: tuple[int, int], kind: str, weights: int) -> int:
+def _measured_tokens(capability: tuple[int, int], kind: str, weights: int) -> int:
     rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(kind)
     if not rows:
         return ProductBatch.MOST
@@ -41,17 +41,17 @@ def _found(capability: tuple[int, int], kind: str, weights: int) -> int:
 
 @functools.lru_cache(maxsize=1)
 def _read() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_TABLE.read_text())["capabilities"]
-    return found
+    capabilities: dict[str, Any] = json.loads(_TABLE.read_text())["capabilities"]
+    return capabilities
 
 
 def write(report: dict[str, Any]) -> None:
     """Puts what the benchmark measured on a GPU into the table."""
     table = json.loads(_TABLE.read_text())
     rows: dict[str, dict[str, int]] = {}
-    for one in report["measured"]:
-        own = rows.setdefault(f"{one['scheme']} {one['coder']}", {})
-        size = str(one["rows"] * one["columns"])
-        own[size] = min(one["tokens"], own.get(size, one["tokens"]))
+    for measurement in report["measured"]:
+        tokens_by_size = rows.setdefault(f"{measurement['scheme']} {measurement['coder']}", {})
+        size = str(measurement["rows"] * measurement["columns"])
+        tokens_by_size[size] = min(measurement["tokens"], tokens_by_size.get(size, measurement["tokens"]))
     table["capabilities"][report["capability"]] = {"device": report["device"], "tokens": rows}
     _TABLE.write_text(json.dumps(table, indent=1) + "\n")

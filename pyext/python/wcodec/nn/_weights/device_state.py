@@ -54,9 +54,9 @@ class DeviceState:
         :param cut: as in :meth:`Store.provider`.
         :param cached: the tensors that stay decoded, each with its decoded bytes.
         """
-        found = self._make_provider(store, name, dtype, cut, cached)
-        self.providers.update(((n, dtype), found) for n in found.names)
-        return found
+        provider = self._make_provider(store, name, dtype, cut, cached)
+        self.providers.update(((n, dtype), provider) for n in provider.names)
+        return provider
 
     def _make_provider(
         self, store: Store, name: str, dtype: torch.dtype, cut: bool, cached: Mapping[str, int]
@@ -72,13 +72,15 @@ class DeviceState:
             )
         members = (name,) if large else self._tensor_groups.group_of(name)
         stored = dict.fromkeys(entry(n).name for n in members)
-        whole = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
-        whole = tuple(n for n in whole if (n in cached) == (name in cached))
+        undivided = tuple(n for n in stored if n == name or not is_sliced(entry(n), dtype))
+        undivided = tuple(n for n in undivided if (n in cached) == (name in cached))
         if name in cached:
-            cache_entry = self._cache_entries.setdefault(whole, CacheEntry(sum(cached[n] for n in whole)))
-            return CachedProvider(store, whole, device, dtype, cache_entry, cut)
+            cache_entry = self._cache_entries.setdefault(undivided, CacheEntry(sum(cached[n] for n in undivided)))
+            return CachedProvider(store, undivided, device, dtype, cache_entry, cut)
         return (
-            GpuProvider(store, whole, device, dtype) if gpu else CpuProvider(store, whole, dtype, self.prefetch_queue)
+            GpuProvider(store, undivided, device, dtype)
+            if gpu
+            else CpuProvider(store, undivided, dtype, self.prefetch_queue)
         )
 
     def decoder(self, name: str) -> Any:

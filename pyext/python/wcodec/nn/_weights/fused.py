@@ -75,9 +75,9 @@ class Fused:
     def prepare(self, bias: torch.Tensor | None) -> Callable[[int, int, int, int, int], None]:
         """Makes the launches with that bias, which the next call has."""
         # Detached, it keeps the memory that the address is of.
-        kept = None if bias is None else bias.detach()
-        self._batch = self.decoder.products([(self.name, kept)], self.dtype)
-        self._bias = 0 if kept is None else kept.data_ptr()
+        detached = None if bias is None else bias.detach()
+        self._batch = self.decoder.products([(self.name, detached)], self.dtype)
+        self._bias = 0 if detached is None else detached.data_ptr()
         self._link = self.prefetch_order.link(self._batch._native)
         self._multiply = self._batch._native.multiply
         return self._multiply

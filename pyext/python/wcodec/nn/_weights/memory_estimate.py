@@ -52,8 +52,8 @@ class MemoryEstimate:
         # Weights that stay decoded need not be streamed: that is where `auto` gains most.
         where = "cpu" if not gpu else "host" if residency == "auto" else residency
         cached = choose_cached(self.units, cache, where)
-        chosen = set(cached)
-        rest = [unit for unit in self.units if unit not in chosen]
+        cached_units = set(cached)
+        rest = [unit for unit in self.units if unit not in cached_units]
         streamed: list[Unit] = []
         if gpu and residency in ("host", "disk"):
             streamed = [unit for unit in rest if not unit.looked_up]
@@ -89,14 +89,18 @@ class MemoryEstimate:
         """A function for the bytes of the host's memory, pinned for a GPU, that units take if some stay there and
         others are read from disk."""
         if self._device.type != "cuda":
-            return lambda there, disk: sum(u.held for u in there) + ring_bytes(max((u.held for u in disk), default=0))
+            return lambda resident, disk: (
+                sum(u.held for u in resident) + ring_bytes(max((u.held for u in disk), default=0))
+            )
         names = [name for unit in self.units for name in unit.names]
         sizes = _native.DeviceSizes(self._tensor_groups.container._open, names)
         places = {name: i for i, name in enumerate(names)}
 
-        def takes(there: Sequence[Unit], disk: Sequence[Unit]) -> int:
-            ring = ring_bytes(max((unit.held for unit in (*there, *disk)), default=0))
-            held, read = ([places[name] for unit in some for name in unit.names] for some in (there, disk))
+        def takes(resident: Sequence[Unit], disk: Sequence[Unit]) -> int:
+            ring = ring_bytes(max((unit.held for unit in (*resident, *disk)), default=0))
+            held, read = (
+                [places[name] for unit in some_units for name in unit.names] for some_units in (resident, disk)
+            )
             return sizes.pinned(held, read, decoder.gpu_options(ring=ring))
 
         return takes
@@ -110,11 +114,11 @@ class MemoryEstimate:
 
         def takes(resident: Sequence[Unit], streamed: Sequence[Unit]) -> int:
             total = 0
-            for chosen, on_host in ((resident, False), (streamed, True)):
-                if chosen:
-                    ring = ring_bytes(max(unit.held for unit in chosen)) if on_host else None
-                    which = [places[name] for unit in chosen for name in unit.names]
-                    total += sizes.total(which, on_host, index, decoder.gpu_options(ring=ring))
+            for group, on_host in ((resident, False), (streamed, True)):
+                if group:
+                    ring = ring_bytes(max(unit.held for unit in group)) if on_host else None
+                    indices = [places[name] for unit in group for name in unit.names]
+                    total += sizes.total(indices, on_host, index, decoder.gpu_options(ring=ring))
             return total
 
         return takes
@@ -122,10 +126,10 @@ class MemoryEstimate:
     def _dtypes(self, users: Sequence[LayerWeights]) -> dict[str, torch.dtype]:
         """The dtype that each stored tensor is decoded to, the widest of those wanted."""
         ordered = sorted(users, key=lambda user: user.dtype.itemsize)
-        found = dict.fromkeys(self._names, ordered[-1].dtype if ordered else torch.float32)
+        dtypes = dict.fromkeys(self._names, ordered[-1].dtype if ordered else torch.float32)
         for user in ordered:
-            found.update((self._tensor_groups.entry(name).name, user.dtype) for name in user.tensors)
-        return found
+            dtypes.update((self._tensor_groups.entry(name).name, user.dtype) for name in user.tensors)
+        return dtypes
 
     def _units(self, users: Sequence[LayerWeights]) -> list[Unit]:
         """The units that the layers need, in the order of the model, each stored tensor once."""

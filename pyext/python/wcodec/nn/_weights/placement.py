@@ -53,8 +53,8 @@ def checked_settings(
     for name, value in (("vram_budget", budget), ("ram_budget", ram)):
         if value is not None and residency != "auto":
             raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (leave one of them out)")
-    kept = None if cache == AUTO else size("cache", cache)
-    return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": kept}
+    cache_bytes = None if cache == AUTO else size("cache", cache)
+    return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": cache_bytes}
 
 
 def caches_by_itself(settings: Settings) -> bool:
@@ -184,8 +184,8 @@ def choose_streamed(
     movable = [unit for unit in units if not unit.looked_up]
 
     def total(chosen: list[Unit]) -> int:
-        gone = set(chosen)
-        return others + device_bytes([unit for unit in units if unit not in gone], chosen, takes, cached)
+        moved_away = set(chosen)
+        return others + device_bytes([unit for unit in units if unit not in moved_away], chosen, takes, cached)
 
     chosen, least = _fewest(movable, total, budget)
     if chosen is not None:
@@ -203,8 +203,8 @@ def choose_on_disk(units: Sequence[Unit], takes: Takes, budget: int, what: str =
     """
 
     def total(chosen: list[Unit]) -> int:
-        gone = set(chosen)
-        return takes([unit for unit in units if unit not in gone], chosen)
+        moved_away = set(chosen)
+        return takes([unit for unit in units if unit not in moved_away], chosen)
 
     chosen, least = _fewest(list(units), total, budget)
     if chosen is not None:
@@ -223,13 +223,13 @@ def refuse_budget(what: str, budget: int, least: int, advice: str) -> NoReturn:
 def _fewest(movable: list[Unit], total: Callable[[list[Unit]], int], budget: int) -> tuple[list[Unit] | None, int]:
     """The fewest units to move away so that ``total`` of them keeps to a budget; none where no choice does, and the
     least that one takes."""
-    alike = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
+    by_use = [[unit for unit in movable if unit.use == use] for use in sorted({unit.use for unit in movable})]
 
     def moved(count: int) -> list[Unit]:
-        found: list[Unit] = []
-        for some in alike:
-            found += spread(some, min(count - len(found), len(some)))
-        return found
+        moved_units: list[Unit] = []
+        for units_of_use in by_use:
+            moved_units += spread(units_of_use, min(count - len(moved_units), len(units_of_use)))
+        return moved_units
 
     # Moving frees no more than what units hold, so no fewer than these can be enough: that saves trying.
     excess, first = total([]) - budget, 0

@@ -107,8 +107,8 @@ class WeightProvider:
     def gradient(self, back: Back, place: int, grad: torch.Tensor) -> torch.Tensor:
         """``back(grad, weight)`` with the weight of the layer at ``place``. The CPU decodes a weight as a whole for it,
         also one that it multiplies in slices: sums of the slices' gradients would be rounded otherwise."""
-        found: torch.Tensor = self.apply_all(lambda weights: back(grad, weights[place]))
-        return found
+        gradient: torch.Tensor = self.apply_all(lambda weights: back(grad, weights[place]))
+        return gradient
 
 
 # The group that was decoded last on the CPU, of all models, with its weights: no other memory is kept for weights. One

@@ -199,8 +199,8 @@ class GpuSlicedProvider(_PreparedProvider):
         self._ready()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
-        whole = buffer[: self._size].view(self._dtype).view(self._rows, self._width)
-        views = [whole[: end - begin] for begin, end in self._slices]
+        longest = buffer[: self._size].view(self._dtype).view(self._rows, self._width)
+        views = [longest[: end - begin] for begin, end in self._slices]
         batches = [
             self._decoder.prepare([(self.names[0], view, rows)])
             for view, rows in zip(views, self._slices, strict=True)

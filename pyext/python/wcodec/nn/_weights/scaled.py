@@ -26,11 +26,11 @@ class Scaled:
     def __init__(self, container: Container) -> None:
         self._container = container
         self._of: dict[str, QuantizedTensor] = {}
-        for one in quantized.kept_in(container).tensors.values():
-            entry = container[one.codes]
+        for quantized_tensor in quantized.kept_in(container).tensors.values():
+            entry = container[quantized_tensor.codes]
             # Matrices by themselves: what is a stack was not stored for layers.
-            if one.grid is not None and one.grid.count == 1 and len(entry.shape) == 2:
-                self._of[entry.alias_of or one.codes] = one
+            if quantized_tensor.grid is not None and quantized_tensor.grid.count == 1 and len(entry.shape) == 2:
+                self._of[entry.alias_of or quantized_tensor.codes] = quantized_tensor
         self._numbers: dict[tuple[str, torch.device], torch.Tensor] = {}
 
     def __contains__(self, name: object) -> bool:
@@ -64,8 +64,8 @@ class Scaled:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Codes, of all rows or some, times their scales, where the codes are."""
-        found = fp8_values(codes, self._numbers_of(name, codes.device), self.grid(name), dtype, rows, out)
-        return found.view(codes.shape)
+        values = fp8_values(codes, self._numbers_of(name, codes.device), self.grid(name), dtype, rows, out)
+        return values.view(codes.shape)
 
     def grid(self, name: str) -> Grid:
         """Which elements of a weight share a scale."""
@@ -75,12 +75,12 @@ class Scaled:
 
     def _numbers_of(self, name: str, device: torch.device) -> torch.Tensor:
         """The scales of a weight, as float32 on a device, where they stay: they are few."""
-        found = self._numbers.get((name, device))
-        if found is None:
+        numbers = self._numbers.get((name, device))
+        if numbers is None:
             with torch.inference_mode(False), torch.no_grad():
-                found = scale_numbers(self._container[self._of[name].scales].torch()).reshape(-1).to(device)
-            self._numbers[name, device] = found
-        return found
+                numbers = scale_numbers(self._container[self._of[name].scales].torch()).reshape(-1).to(device)
+            self._numbers[name, device] = numbers
+        return numbers
 
     # On a GPU
 
@@ -101,13 +101,13 @@ class ScaledDecoder:
 
     def can_fuse(self, name: str) -> str | None:
         """The reason for which no kernel multiplies with a tensor as it is stored; None where one does."""
-        found: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_fuse(name)
-        return found
+        reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_fuse(name)
+        return reason
 
     def no_lookup(self, name: str) -> str | None:
         """Why rows of a tensor are not looked up as they are stored."""
-        found: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.no_lookup(name)
-        return found
+        reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.no_lookup(name)
+        return reason
 
     def decode(
         self,
@@ -117,10 +117,10 @@ class ScaledDecoder:
         rows: tuple[int, int] | None = None,
     ) -> torch.Tensor:
         """The tensor, or some rows of it, in a new one or in ``out``, as that of the decoder."""
-        found: torch.Tensor
+        decoded: torch.Tensor
         if name not in self._scaled:
-            found = self.unscaled.decode(name, dtype, out, rows)
-            return found
+            decoded = self.unscaled.decode(name, dtype, out, rows)
+            return decoded
         if out is None:
             info = self.unscaled.info(name)
             out = torch.empty(shape_of(info, rows), dtype=dtype or torch.bfloat16, device=self.unscaled.device)

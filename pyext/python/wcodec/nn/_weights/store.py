@@ -186,9 +186,9 @@ class Store:
             self._devices[device].placement = None
 
     def _forget(self, device: torch.device) -> None:
-        gone = self._devices.pop(device, None)
-        if gone is not None:
-            gone.forget()
+        dropped = self._devices.pop(device, None)
+        if dropped is not None:
+            dropped.forget()
         for user in self._users_on(device):
             user.forget()
 
@@ -200,10 +200,10 @@ class Store:
 
     def _device_state(self, device: torch.device) -> DeviceState:
         """The state kept for a device; the caller holds the lock."""
-        found = self._devices.get(device)
-        if found is None:
-            found = self._devices[device] = DeviceState(self.tensor_groups, device)
-        return found
+        state = self._devices.get(device)
+        if state is None:
+            state = self._devices[device] = DeviceState(self.tensor_groups, device)
+        return state
 
     # Placement on devices
 
@@ -288,12 +288,12 @@ class Store:
             if self.container._native is None:
                 raise InputError("the container of this layer is closed (open it again and load the model)")
             state = self._device_state(device)
-            found = state.providers.get((name, dtype))
-            if found is None:
+            provider = state.providers.get((name, dtype))
+            if provider is None:
                 cached = self.placement(device).cached if self._is_placed(device) else {}
                 self._foresee(state, device, cached)
-                found = state.providers.get((name, dtype)) or state.new_provider(self, name, dtype, cut, cached)
-            return found, found.names.index(name)
+                provider = state.providers.get((name, dtype)) or state.new_provider(self, name, dtype, cut, cached)
+            return provider, provider.names.index(name)
 
     def _foresee(self, state: DeviceState, device: torch.device, cached: Mapping[str, int]) -> None:
         """Makes the providers of all layers that the CPU reads from disk, in the order of the model, so that reading
@@ -315,11 +315,11 @@ class Store:
         name = self.entry(name).name
         with self.lock:
             state = self._device_state(device)
-            found = state.decoder(name)
-            if found is None:
+            decoder = state.decoder(name)
+            if decoder is None:
                 placed = self.placement(device)
-                found = state.make_decoders(name, self._names_on(device), placed)
-            return found
+                decoder = state.make_decoders(name, self._names_on(device), placed)
+            return decoder
 
     def _names_on(self, device: torch.device) -> list[str]:
         """Stored tensors of the layers on a device, with all that is decoded with them."""
@@ -444,7 +444,7 @@ class Store:
         settings, tensor_groups = self.settings, self.tensor_groups
         # The copy is in memory.
         residency = "host" if settings["residency"] == "disk" else settings["residency"]
-        kept = residency, tensor_groups.routed, settings["vram_budget"], settings["cache"], self._budget.others
+        saved = residency, tensor_groups.routed, settings["vram_budget"], settings["cache"], self._budget.others
         return Store.from_bytes, (
-            self.bytes_of(self.container), tensor_groups.groups, *kept, settings["ram_budget"], self.fuses
+            self.bytes_of(self.container), tensor_groups.groups, *saved, settings["ram_budget"], self.fuses
         )  # fmt: skip

@@ -28,18 +28,18 @@ class TensorGroups:
 
     def entry(self, name: str) -> TensorEntry:
         """The stored tensor of that name, a tied one resolved."""
-        found = self._entries.get(name)
-        if found is None:
-            found = self.container[name]
-            if found.alias_of is not None:
-                found = self.container[found.alias_of]
-            self._entries[name] = found
-        return found
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self.container[name]
+            if entry.alias_of is not None:
+                entry = self.container[entry.alias_of]
+            self._entries[name] = entry
+        return entry
 
     def stored_with(self, names: Iterable[str]) -> list[str]:
         """These names, and those of scales without which tensors among them say nothing."""
-        found = list(names)
-        return list(dict.fromkeys([*found, *self.scaled.scales_of(self.entry(name).name for name in found)]))
+        listed = list(names)
+        return list(dict.fromkeys([*listed, *self.scaled.scales_of(self.entry(name).name for name in listed)]))
 
     def group_of(self, stored: str) -> tuple[str, ...]:
         """The stored tensors that are decoded together with one, itself among them."""

@@ -44,8 +44,8 @@ def memory(device: torch.device, size: int) -> torch.Tensor:
     """
     if not size:
         return torch.empty(0, dtype=torch.uint8, device=device)
-    taken = _torch.with_spare(device, lambda: _native.DeviceMemory(device.index, size))
-    return torch.as_tensor(taken, device=device)
+    device_memory = _torch.with_spare(device, lambda: _native.DeviceMemory(device.index, size))
+    return torch.as_tensor(device_memory, device=device)
 
 
 class Space:
@@ -173,17 +173,17 @@ def workspace(device: torch.device) -> Workspace:
     """The one of that GPU."""
     index = torch.cuda.current_device() if device.index is None else device.index
     with _registry_lock:
-        found = _workspaces.get(index)
-        if found is None:
-            found = _workspaces[index] = Workspace(index)
-        return found
+        shared = _workspaces.get(index)
+        if shared is None:
+            shared = _workspaces[index] = Workspace(index)
+        return shared
 
 
 def scratch_bytes(device: torch.device) -> int:
     """Bytes of the memory of a GPU which weights are decoded into."""
     with _registry_lock:
-        found = None if device.index is None else _workspaces.get(device.index)
-    return 0 if found is None else found.bytes
+        shared = None if device.index is None else _workspaces.get(device.index)
+    return 0 if shared is None else shared.bytes
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..spec import AttentionSpec, BlockSpec, MlpSpec, NormSpec
 
 @functools.cache
 def _stated(name: str) -> tuple[Any, ...]:
-    files = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    files = sorted(member.name for member in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{file}") for file in files]
     return tuple(spec for module in modules for spec in getattr(module, name, ()))
 
