@@ -207,8 +207,8 @@ def _try_cpu() -> None:
 def _try_gpu(number: int, *coders: str) -> None:
     for coder in coders:
         container, _ = _sample(coder)
-        found = _native.verify_on_gpu(container._open, ["w"], number, decoder.gpu_options(), None)
-        for tensor in json.loads(found):
+        results = _native.verify_on_gpu(container._open, ["w"], number, decoder.gpu_options(), None)
+        for tensor in json.loads(results):
             if tensor["status"] != "ok":
                 raise WcodecError(f"{coder}: {tensor['detail']} (report this, with the output of the command)")
 

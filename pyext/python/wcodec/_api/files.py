@@ -153,8 +153,8 @@ def compress(
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
     target = path_of(dst)
-    with encoding_of(src, encoding, progress) as chosen:
-        report = _encode.to_file(src, target, chosen)
+    with encoding_of(src, encoding, progress) as settings:
+        report = _encode.to_file(src, target, settings)
     return _timed(report, begin)
 
 
@@ -170,9 +170,9 @@ def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: d
     return _carried_out(dst, planned(src, dst, progress, {**options, "device": options.get("device") or "cpu"}))
 
 
-def _carried_out(dst: _Path, found: tuple[Any, dict[str, Any], PlanReport]) -> CompressionReport:
+def _carried_out(dst: _Path, planned: tuple[Any, dict[str, Any], PlanReport]) -> CompressionReport:
     """Encodes what was planned: a source with its options and the plan, which the report has."""
-    src, options, plan = found
+    src, options, plan = planned
     return replace(compress(src, dst, **options), plan=plan)
 
 
@@ -223,8 +223,8 @@ def compress_to_bytes(
         "optimize": optimize, "coder": coder,
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
-    with encoding_of(src, encoding, progress) as chosen:
-        return _encode.to_bytes(src, chosen)
+    with encoding_of(src, encoding, progress) as settings:
+        return _encode.to_bytes(src, settings)
 
 
 @keywords()
@@ -351,10 +351,10 @@ def load_file(
     :raises DeviceError: if a GPU is asked for and it, its driver or nvCOMP (for coder ``zstd``) is missing.
     """
     number = devices.parse(device)
-    chosen = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
-    if number is not None and chosen != "torch":
-        raise InputError(f"framework={chosen!r} does not go with device={str(device)!r} (leave framework out)")
-    if number is None and chosen == "torch":
+    framework_name = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
+    if number is not None and framework_name != "torch":
+        raise InputError(f"framework={framework_name!r} does not go with device={str(device)!r} (leave framework out)")
+    if number is None and framework_name == "torch":
         _torch.require()
     out: dict[str, Any] = {}
     with Container.open(path, trusted=trusted) as container, reporter(progress, "load") as callback:
@@ -374,7 +374,7 @@ def load_file(
             done, total = 0, sum(t.original_bytes for t in stored)
             for entry in stored:
                 wanted = dtype if entry.dtype in CONVERTIBLE else None
-                out[entry.name] = getattr(entry, chosen)(wanted, threads=threads)
+                out[entry.name] = getattr(entry, framework_name)(wanted, threads=threads)
                 done += entry.original_bytes
                 if callback:
                     callback(entry.name, done, total)

@@ -29,7 +29,7 @@ from .._models.folder import WEIGHTS
 from .._models.gguf import GgufModel
 from .._models.names import Match, matched
 from .._models.put_folder import folder_exists, new_folder
-from .._models.reads import layer_reads, tensor, whole
+from .._models.reads import layer_reads, read_whole, tensor
 from .._models.remote import RemoteCheckpoint
 from .._models.save import CONFIG, FILE
 from .._models.skeleton import as_ever, skeleton
@@ -82,15 +82,15 @@ def _opened(name: str, hub: _hub.Options, options: dict[str, Any]) -> tuple[Path
         folder_kinds.check(source)
         return source, None
     trusted = bool(options.get("trust_remote_code"))
-    found = _hub.described(name, hub, trusted, with_page=True)
-    if found is None or _runs(options) or _hub.has_weights(found):
+    repository = _hub.described(name, hub, trusted, with_page=True)
+    if repository is None or _runs(options) or _hub.has_weights(repository):
         # From the cache, or into it: what runs the model reads its files.
         return _hub.downloaded(name, hub, trusted, with_page=True), None
-    if any(file.endswith(".wcodec") for file in found.weights):
+    if any(file.endswith(".wcodec") for file in repository.weights):
         raise InputError(f"{name}: it is a compressed model (name the original checkpoint)", file=name)
-    if not any(file.endswith(".safetensors") for file in found.weights):
+    if not any(file.endswith(".safetensors") for file in repository.weights):
         raise FileMissingError(f"{name}: its weights are in no .safetensors file (name another repository)", file=name)
-    return _hub.with_files(found), RemoteCheckpoint(found)
+    return _hub.with_files(repository), RemoteCheckpoint(repository)
 
 
 def _runs(options: dict[str, Any]) -> bool:
@@ -148,17 +148,19 @@ def _fill(
             options["metadata"] = {**weights_of.metadata(), **(options.get("metadata") or {})}
         else:
             checkpoint = weights_of
-        found = matched(model, checkpoint)
+        matching = matched(model, checkpoint)
         candidates, skipped = find(model, [], [], True)
-    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
-    kept = [c for c in candidates if _is_wanted(found, c, wanted)]
-    if not kept:
+    candidates = [c for c in candidates if all(matching.has(n) for n in c.parameters)]
+    selected = [c for c in candidates if _is_wanted(matching, c, wanted)]
+    if not selected:
         raise nothing_to_compress(str(source), model, skipped)
-    encoded = _encoded(found, kept, checkpoint)
-    encoded.update(_unused(found, checkpoint, wanted))
-    transpose = [exactly(key) for c in kept if c.transposed for n in c.parameters for key in _keys_of(found, c, n)]
+    encoded = _encoded(matching, selected, checkpoint)
+    encoded.update(_unused(matching, checkpoint, wanted))
+    transpose = [
+        exactly(key) for c in selected if c.transposed for n in c.parameters for key in _keys_of(matching, c, n)
+    ]
     # Tensors that are tied to an equal one are stored once.
-    rest = {key: part for key, part in _rest(found, checkpoint, encoded).items() if key not in found.twice}
+    rest = {key: part for key, part in _rest(matching, checkpoint, encoded).items() if key not in matching.twice}
     parts = {**encoded, **rest}
     options = {**options, "transpose": transpose, "exclude": [exactly(name) for name in rest]}
     as_they_are = all(part.keys == (name,) and part.index is None for name, part in parts.items())
@@ -175,7 +177,7 @@ def _fill(
         weights = Lazy(checkpoint, parts)
         if isinstance(checkpoint, RemoteCheckpoint):
             checkpoint.expect(key for part in parts.values() for key in part.keys)
-        report = compress(as_stored(weights, kept) if is_exact(options) else weights, new / FILE, **options)
+        report = compress(as_stored(weights, selected) if is_exact(options) else weights, new / FILE, **options)
     beside.copy(source, new, checkpoint.files).tell(source)
     record = forget_quantization(read_json(source / CONFIG))
     # Without it, transformers looks at the first tensor of a file that it knows.
@@ -184,84 +186,84 @@ def _fill(
     record[WEIGHTS] = FILE
     wanted_coder = coder_for(options.get("optimize", PURPOSES[0]), options.get("coder"))
     coder = next((t.coder for t in report.tensors if t.scheme != "raw" and t.coder != "raw"), wanted_coder)
-    way = {"scheme": options.get("scheme") or _scheme_of(report), "coder": coder}
-    record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **way}
+    encoding_record = {"scheme": options.get("scheme") or _scheme_of(report), "coder": coder}
+    record["quantization_config"] = {"quant_method": "wcodec", "file": FILE, **encoding_record}
     (new / CONFIG).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     return report
 
 
 def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) -> None:
     """Writes the card, unless the folder that is replaced has one that somebody wrote."""
-    there, theirs = card.read(target), card.read(source)
-    if there is not None and not card.is_own(there) and there != theirs:
-        (new / card.FILE).write_text(there, "utf-8")
+    existing, source_card = card.read(target), card.read(source)
+    if existing is not None and not card.is_own(existing) and existing != source_card:
+        (new / card.FILE).write_text(existing, "utf-8")
         return
-    original = card.original_of(theirs, card.repository_of(source))
+    original = card.original_of(source_card, card.repository_of(source))
     name = target.absolute().name
     text = card.card(new, original, name, name, calibrated=options.get("calibrate") is not None)
     (new / card.FILE).write_text(text, "utf-8")
 
 
-def _name(found: Match, parameter: str) -> str:
+def _name(matching: Match, parameter: str) -> str:
     """The name that a layer's weight is stored under: the checkpoint's, where it is one tensor there."""
-    return found.whole.get(parameter, parameter)
+    return matching.whole.get(parameter, parameter)
 
 
-def _encoded(found: Match, kept: list[Candidate], checkpoint: Checkpoint) -> dict[str, Part]:
+def _encoded(matching: Match, selected: list[Candidate], checkpoint: Checkpoint) -> dict[str, Part]:
     """Weights of layers, by the names in the container: those of the checkpoint's tensors where there are such, or
     those of the model's parameters where transformers makes them of others."""
     out: dict[str, Part] = {}
     # Stacks that are tied have the same tensors, and are stored under the first one's name.
     first: dict[tuple[str, ...], str] = {}
-    for candidate in kept:
-        parts = layer_reads(candidate, found, checkpoint)
+    for candidate in selected:
+        parts = layer_reads(candidate, matching, checkpoint)
         for name in candidate.parameters:
-            if candidate.kind == "experts" and first.setdefault(found.keys(name), name) != name:
+            if candidate.kind == "experts" and first.setdefault(matching.keys(name), name) != name:
                 continue
-            if candidate.kind == "experts" and name in found.experts:
-                out.update((key, tensor(key, checkpoint)) for key in _keys_of(found, candidate, name))
+            if candidate.kind == "experts" and name in matching.experts:
+                out.update((key, tensor(key, checkpoint)) for key in _keys_of(matching, candidate, name))
             elif candidate.kind == "experts":
-                out.update((key, parts[key]) for key in _keys_of(found, candidate, name))
+                out.update((key, parts[key]) for key in _keys_of(matching, candidate, name))
             else:
-                out[_name(found, name)] = parts[name]
+                out[_name(matching, name)] = parts[name]
     return out
 
 
-def _unused(found: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, Part]:
+def _unused(matching: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, Part]:
     """Matrices that the model's class has no use for, and others may, such as heads that predict more tokens."""
     return {
         key: tensor(key, checkpoint)
-        for key in found.ignored
+        for key in matching.ignored
         if len(checkpoint.shape(key)) == 2 and checkpoint.is_float(key) and _matches(key, wanted)
     }
 
 
-def _rest(found: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
+def _rest(matching: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
     """Everything that is not encoded, by its name in the checkpoint; and by its name in the model where transformers
     makes it of tensors of which others are encoded."""
     taken = {key for part in encoded.values() for key in part.keys}
     rest = {key: tensor(key, checkpoint) for key in checkpoint if key not in taken}
-    for parameter, (conversion, _) in found.made.items():
+    for parameter, (conversion, _) in matching.made.items():
         stored = parameter in encoded or any(n.rpartition(".")[0] == parameter for n in encoded)
         if not stored and not taken.isdisjoint(conversion.keys):
-            rest[parameter] = whole(parameter, found, checkpoint)
+            rest[parameter] = read_whole(parameter, matching, checkpoint)
             for key in conversion.keys:
                 rest.pop(key, None)
     return rest
 
 
-def _keys_of(found: Match, candidate: Candidate, name: str) -> list[str]:
+def _keys_of(matching: Match, candidate: Candidate, name: str) -> list[str]:
     """Names in the container for a parameter's tensors."""
     if candidate.kind != "experts":
-        return [_name(found, name)]
-    if name in found.experts:
-        return list(found.keys(name))
+        return [_name(matching, name)]
+    if name in matching.experts:
+        return list(matching.keys(name))
     return [f"{name}.{i}" for i in range(candidate.parameters[name].shape[0])]
 
 
-def _is_wanted(found: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:
+def _is_wanted(matching: Match, candidate: Candidate, wanted: tuple[list[str], list[str]]) -> bool:
     """Whether all tensors of a layer are among those that are to be encoded."""
-    keys = {key for name in candidate.parameters for key in found.keys(name)}
+    keys = {key for name in candidate.parameters for key in matching.keys(name)}
     return all(_matches(key, wanted) for key in keys)
 
 

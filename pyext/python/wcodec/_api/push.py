@@ -11,7 +11,7 @@ from typing import Any
 
 from .._core import paths
 from .._core.errors import CorruptError, FileError, InputError, UnsupportedError
-from .._core.foreign import said
+from .._core.foreign import cause
 from .._core.keywords import keywords
 from .._core.options import path_of, shown
 from .._core.progress import ProgressCallback
@@ -91,7 +91,7 @@ def push(
         added = [CommitOperationAdd(path_in_repo=file, path_or_fileobj=data) for file, data in files.items()]
         api.create_commit(name, added, commit_message=text, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:
-        raise FileError(f"{repo_id}: the Hub does not take it ({said(error)})", file=place) from None
+        raise FileError(f"{repo_id}: the Hub does not take it ({cause(error)})", file=place) from None
     return f"{api.endpoint}/{name}"
 
 

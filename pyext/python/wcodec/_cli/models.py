@@ -12,7 +12,7 @@ from typing import Any
 from .. import _measure
 from .._core import format as fmt
 from .._core.errors import InputError, WcodecError
-from .._core.foreign import said
+from .._core.foreign import cause
 from .._measure import loading
 from .._models import running
 from .._native import safe
@@ -94,7 +94,7 @@ def _running(model: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(
-            f"{model}: the model does not run: {said(error)} (check config.json and generation_config.json beside it)",
+            f"{model}: the model does not run: {cause(error)} (check config.json and generation_config.json beside it)",
             file=model,
         ) from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._core.errors import FormatError, InputError
-from .._core.foreign import said
+from .._core.foreign import cause
 
 Message = dict[str, str]
 
@@ -69,8 +69,8 @@ def ids_of(tokenizer: Any, messages: Sequence[Message], model: str) -> list[int]
     except Exception as error:
         # A template is a program of others, which fails in its own ways.
         raise InputError(
-            f"{model}: the chat template does not take these messages: {said(error)} (leave out the system message, or "
-            "name another --tokenizer)",
+            f"{model}: the chat template does not take these messages: {cause(error)} (leave out the system message, "
+            "or name another --tokenizer)",
             file=model,
         ) from None
     # The template writes special tokens itself.

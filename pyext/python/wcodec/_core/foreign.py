@@ -27,7 +27,7 @@ _FETCHING = ("kernel_config", "use_kernels", "use_pretrained_backbone", "backbon
 _HUB_EXPERTS = ("deepgemm", "sonicmoe")
 
 
-def said(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """An exception of another package in one short line."""
     try:
         text = " ".join(str(error).split())
@@ -49,12 +49,12 @@ def by_transformers(place: str | os.PathLike[str], what: str) -> Iterator[None]:
     except WcodecError:
         raise
     except Exception as error:
-        found = said(error)
+        found = cause(error)
     except BaseException as error:
         # A panic in a native module of Rust, such as that of tokenizers, arrives as this exception.
         if type(error).__name__ != "PanicException":
             raise
-        found = said(error)
+        found = cause(error)
     else:
         return
     # Not from the other: a traceback would show its text, which may quote a file, as it is.

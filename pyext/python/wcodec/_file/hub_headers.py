@@ -10,7 +10,7 @@ from typing import Any
 
 from .._core import paths
 from .._core.errors import CorruptError, FileMissingError, UnsupportedError
-from .._core.foreign import said
+from .._core.foreign import cause
 from .gguf import GgufFile
 from .headers import Headers, SourceTensor, of_gguf, only
 
@@ -135,7 +135,7 @@ def _following() -> dict[str, Any]:
 
 def _unreachable(name: str, error: BaseException) -> FileMissingError:
     return FileMissingError(
-        f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name
+        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})", file=name
     )
 
 

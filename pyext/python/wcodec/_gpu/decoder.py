@@ -324,10 +324,10 @@ class Decoder:
             raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
         # The native container of an open one, which is built on it, or one of the decoder's own.
         opened: _native.Container = getattr(container, "_open", None) or open_native(container)  # type: ignore[arg-type]
-        self._infos = _chosen(opened, names)
+        self._infos = _infos_of(opened, names)
         self._device = devices.torch_device(number)
         wanted = from_disk if isinstance(from_disk, bool | str) else list(from_disk)
-        on_disk = set(_chosen(opened, None if isinstance(wanted, bool) else wanted)) if wanted else set()
+        on_disk = set(_infos_of(opened, None if isinstance(wanted, bool) else wanted)) if wanted else set()
         on_host = set() if resident else set(self._infos)
         stored, index = list(self._infos), self._device.index
         self._native = _torch.with_spare(
@@ -575,7 +575,7 @@ class GpuDecoder(Decoder):
         self._read(container, names, device, options, resident=True)
 
 
-def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
+def _infos_of(opened: _native.Container, names: Iterable[str] | None) -> dict[str, TensorInfo]:
     """The stored tensors that hold the data of these. Plain facts: those of an entry would keep the file open."""
     facts = opened.facts()
     if names is None:
@@ -584,5 +584,5 @@ def _chosen(opened: _native.Container, names: Iterable[str] | None) -> dict[str,
         raise InputError(f"names takes several names, not {names!r} (put it into a list)")
     elif not (places := [place_of(opened, name) for name in names]):
         raise InputError("names is empty (leave it out for all tensors)")
-    found = (TensorInfo._at(facts, place) for place in places)
-    return {info.name: TensorInfo(**{f.name: getattr(info, f.name) for f in fields(TensorInfo)}) for info in found}
+    infos = (TensorInfo._at(facts, place) for place in places)
+    return {info.name: TensorInfo(**{f.name: getattr(info, f.name) for f in fields(TensorInfo)}) for info in infos}

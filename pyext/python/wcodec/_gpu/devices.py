@@ -28,9 +28,9 @@ def parse(device: Any) -> int | None:
     (None, -1, 1)
     """
     text = str(device)
-    found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
-    if found:
-        return CURRENT if found[1] is None else int(found[1])
+    match = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", text)
+    if match:
+        return CURRENT if match[1] is None else int(match[1])
     if re.fullmatch(r"cpu(:0)?", text):
         return None
     raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')")
@@ -39,13 +39,13 @@ def parse(device: Any) -> int | None:
 def ordinal(number: int) -> int:
     """The number of a GPU that can be used, without torch; raises what is missing."""
     devices = json.loads(_native.gpu_devices())
-    chosen = max(number, 0)
-    if chosen >= len(devices):
-        raise _no_such_gpu(chosen, len(devices))
-    problem = devices[chosen]["problem"]
+    index = max(number, 0)
+    if index >= len(devices):
+        raise _no_such_gpu(index, len(devices))
+    problem = devices[index]["problem"]
     if problem:
         raise DeviceError(problem)
-    return chosen
+    return index
 
 
 def torch_device(number: int) -> torch.device:
@@ -55,9 +55,9 @@ def torch_device(number: int) -> torch.device:
     problem = torch_problem(torch)
     if problem:
         raise DeviceError(problem)
-    found = torch.cuda.device_count()
-    if number >= found:
-        raise _no_such_gpu(number, found)
+    count = torch.cuda.device_count()
+    if number >= count:
+        raise _no_such_gpu(number, count)
     return torch.device("cuda", torch.cuda.current_device() if number == CURRENT else number)
 
 
@@ -67,9 +67,9 @@ def place(device: Any) -> torch.device:
     return _torch.require().device("cpu") if number is None else torch_device(number)
 
 
-def _no_such_gpu(number: int, found: int) -> InputError:
+def _no_such_gpu(number: int, count: int) -> InputError:
     return InputError(
-        f"there is no GPU {number} (the last one is GPU {found - 1}; CUDA_VISIBLE_DEVICES may hide others)"
+        f"there is no GPU {number} (the last one is GPU {count - 1}; CUDA_VISIBLE_DEVICES may hide others)"
     )
 
 

@@ -58,15 +58,15 @@ def _finding(find: Callable[..., Any]) -> Callable[..., Any]:
     parameters = inspect.signature(find)
 
     @functools.wraps(find)
-    def found(*args: Any, **kwargs: Any) -> Any:
+    def finding(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         file, place = given.get("transformers_explicit_filename"), given.get("pretrained_model_name_or_path")
         if not isinstance(file, str) or not file.endswith(ENDING) or place is None or given.get("gguf_file"):
             return find(*args, **kwargs)
         return [str(_container(os.fspath(place), file, given.get("download_kwargs") or {}))], None
 
-    found._wcodec = True  # type: ignore[attr-defined]
-    return found
+    finding._wcodec = True  # type: ignore[attr-defined]
+    return finding
 
 
 def _container(place: str, file: str, options: Mapping[str, Any]) -> Path:

@@ -35,8 +35,8 @@ def register() -> None:
         if isinstance(wanted, str) and wanted.lower() == "all-linear" and "wcodec.nn" in sys.modules:
             from .peft_layers import all_linear, in_their_own_way
 
-            found = {*config.target_modules, *all_linear(config, model)}
-            config.target_modules = found - in_their_own_way(model)
+            targets = {*config.target_modules, *all_linear(config, model)}
+            config.target_modules = targets - in_their_own_way(model)
         return config
 
     @functools.wraps(create)

@@ -108,8 +108,8 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
                     stacklevel=2,
                 )
             self.merge(safe_merge=safe_merge, adapter_names=adapter_names)
-        found: torch.nn.Module = self.get_base_layer()
-        return found
+        base_layer: torch.nn.Module = self.get_base_layer()
+        return base_layer
 
     def _get_in_out_features(self, module: Any) -> tuple[int, int]:
         return module.in_features, module.out_features
@@ -118,8 +118,8 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
         # PEFT asks the weight, which would be decoded for that.
         if isinstance(base_layer, CompressedLayer):
             return base_layer.device, base_layer.dtype
-        found: tuple[Any, Any] = super()._get_base_layer_device_and_dtype(base_layer)
-        return found
+        device_and_dtype: tuple[Any, Any] = super()._get_base_layer_device_and_dtype(base_layer)
+        return device_and_dtype
 
 
 def mapping(target: Any, parameter: str | None) -> dict[type[Any], type[Any]]:

@@ -48,21 +48,21 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         rest = None if is_whole else Checkpoint(_source(files), rest=True, files=files)
         stored = Stored(container, rest)
         keep_float32(model, dtype)
-        found = matched(model, stored, whole=False)
-        _check_stored_shapes(model, found, stored, path)
-        selection = of_container(model, found, container)
-        plain = [] if rest is not None else _left_to_transformers(found, selection, stored)
-        _check_extra(model, found, stored.decoded, set(plain), path)
+        matching = matched(model, stored, whole=False)
+        _check_stored_shapes(model, matching, stored, path)
+        selection = of_container(model, matching, container)
+        plain = [] if rest is not None else _left_to_transformers(matching, selection, stored)
+        _check_extra(model, matching, stored.decoded, set(plain), path)
         settings = Wanted.of(config).settings()
         # The filling is set up before compressed layers are there, whose weights are no parameters.
         complete = type(model).__name__ in (getattr(model.config, "architectures", None) or ())
-        Filling(model, found, stored.__getitem__, complete, str(path))
+        Filling(model, matching, stored.__getitem__, complete, str(path))
         wrap(model, selection, container, settings, config.fused, device=device)
     if rest is None:
         tensors = (*model.named_parameters(), *model.named_buffers())
-        dtypes = {found.whole[name]: tensor.dtype for name, tensor in tensors if name in found.whole}
+        dtypes = {matching.whole[name]: tensor.dtype for name, tensor in tensors if name in matching.whole}
         from_pretrained.hand_on(model, from_pretrained.Left(plain, stored, stored.shape, dtypes))
-    _ignore(model, [key for key in rest or plain if key not in found.extra])
+    _ignore(model, [key for key in rest or plain if key not in matching.extra])
     _leave_the_rest(model)
 
 
@@ -71,11 +71,11 @@ def _source(files: list[Any]) -> Path:
     return Path(files[0]) if len(files) == 1 else Path(files[0]).parent
 
 
-def _left_to_transformers(found: Match, selection: Selection, stored: Stored) -> list[str]:
+def _left_to_transformers(matching: Match, selection: Selection, stored: Stored) -> list[str]:
     """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. Tensors of
     layers are ours, and so are those that make up a parameter together."""
     taken = {key for c in selection.layers for one in c.tensors for key in one}
-    taken.update(key for name in (*found.experts, *found.made) for key in found.keys(name))
+    taken.update(key for name in (*matching.experts, *matching.made) for key in matching.keys(name))
     entries = ((key, stored.container[key]) for key in stored.decoded if not stored.has_scales(key))
     return [key for key, entry in entries if key not in taken and _as_it_is(entry)]
 
@@ -84,11 +84,11 @@ def _as_it_is(entry: TensorEntry) -> bool:
     return entry.coder == "raw" and not entry.makes_symbols
 
 
-def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -> None:
+def _check_stored_shapes(model: Any, matching: Match, stored: Stored, path: Path) -> None:
     """Raises weights of another shape than the model's. Shapes of what is not compressed are for transformers to
     compare, which can be told to ignore them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        key = found.whole.get(name, "")
+        key = matching.whole.get(name, "")
         left = key in stored.container and _as_it_is(stored.container[key])
         if key in stored.decoded and not left and stored.shape(key) != tuple(parameter.shape):
             raise InputError(
@@ -99,19 +99,19 @@ def _check_stored_shapes(model: Any, found: Match, stored: Stored, path: Path) -
             )
 
 
-def _check_extra(model: Any, found: Match, values: Collection[str], plain: Collection[str], path: Path) -> None:
+def _check_extra(model: Any, matching: Match, values: Collection[str], plain: Collection[str], path: Path) -> None:
     """Compressed tensors beside the layers of a model: an error if it is to be that of this very class,
     and as with transformers a warning if the model is another head, or none, on the same layers.
 
     :param plain: tensors that transformers reads, and tells if they are too many.
     """
     kind = type(model).__name__
-    extra = [key for key in found.extra if key in values and key not in plain]
+    extra = [key for key in matching.extra if key in values and key not in plain]
     names = (name for name, _ in model.named_parameters(remove_duplicate=False))
-    some = any(key in values for name in names if found.has(name) for key in found.keys(name))
-    if some and extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
+    has_any = any(key in values for name in names if matching.has(name) for key in matching.keys(name))
+    if has_any and extra and kind not in (getattr(model.config, "architectures", None) or [kind]):
         warnings.warn(f"{path}: a {kind} has no use for {', '.join(extra[:5])}, which stay in the file", stacklevel=2)
-    elif extra or not some:
+    elif extra or not has_any:
         what = f"it has {', '.join(extra[:5])}" if extra else "it has none of its layers"
         raise InputError(f"the container is not that of this {kind}: {what} ({_ADVICE})", file=str(path))
 
@@ -131,14 +131,14 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         # A repository's files are links to where the Hub's cache has them, named as they should be.
         checkpoint = Checkpoint(_source(files), files=files)
         keep_float32(model, dtype)
-        found = matched(model, checkpoint, whole=False)
+        first_name = matched(model, checkpoint, whole=False)
         # Anything else that is missing or too much is for transformers to say, as it does of any checkpoint.
         wanted = Wanted.of(config)
         choice = wanted.choice()
-        layers = {name for c in find(model, *choice)[0] for name in c.parameters if found.has(name)}
+        layers = {name for c in find(model, *choice)[0] for name in c.parameters if first_name.has(name)}
         # Weights of another shape, and experts that are missing, are told before any is encoded.
-        check(model, found, checkpoint.shape, str(checkpoint.path), layers)
-        selection = of_checkpoint(model, found, checkpoint, choice)
+        check(model, first_name, checkpoint.shape, str(checkpoint.path), layers)
+        selection = of_checkpoint(model, first_name, checkpoint, choice)
         weights = selection.weights
         assert isinstance(weights, Lazy)
         check_all_taken(checkpoint, weights)
@@ -150,7 +150,7 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         else:
             runs_on = device
         encoding = calibrated(encoding, files[0].parent, runs_on, False, False)
-        Filling(model, found, checkpoint.__getitem__, False, str(checkpoint.path))
+        Filling(model, first_name, checkpoint.__getitem__, False, str(checkpoint.path))
         container = selection.encoded(encoding, compress_in_memory)
         wrap(model, selection, container, settings, config.fused, device=device)
     taken = weights.keys_used | {name for c in selection.layers for name in c.parameters}

@@ -277,12 +277,16 @@ def _take_quantized(kind: Any, config: type[Any]) -> None:
     merge = kind.merge_quantization_configs
 
     def merged(cls: Any, quantization_config: Any, quantization_config_from_args: Any) -> Any:
-        said = quantization_config
-        method = said.get("quant_method") if isinstance(said, dict) else getattr(said, "quant_method", None)
+        stored_config = quantization_config
+        method = (
+            stored_config.get("quant_method")
+            if isinstance(stored_config, dict)
+            else getattr(stored_config, "quant_method", None)
+        )
         if isinstance(quantization_config_from_args, config):
             made = copy.copy(quantization_config_from_args)
             if method == METHOD:
-                return _settled(said, made)
+                return _settled(stored_config, made)
             made.of_quantized = True
             return made
         return merge(quantization_config, quantization_config_from_args)
@@ -290,17 +294,21 @@ def _take_quantized(kind: Any, config: type[Any]) -> None:
     kind.merge_quantization_configs = classmethod(merged)
 
 
-def _settled(said: Any, asked: Any) -> Any:
+def _settled(stored_config: Any, asked: Any) -> Any:
     """A config of compressed weights, with what was asked for of where they are.
 
     :raises InputError: if another encoding was asked for.
     """
     from .._models.already import is_left_out
 
-    found = copy.copy(said) if isinstance(said, type(asked)) else type(asked).from_dict(dict(said))
+    config = (
+        copy.copy(stored_config)
+        if isinstance(stored_config, type(asked))
+        else type(asked).from_dict(dict(stored_config))
+    )
     encoding = {"scheme": asked.scheme, "bits": asked.bits, "coder": asked.coder if asked.coder != "rans" else None}
     more = {"include": asked.include, "exclude": asked.exclude, **asked.options}
-    other = [name for name, value in encoding.items() if value not in (None, getattr(found, name))]
+    other = [name for name, value in encoding.items() if value not in (None, getattr(config, name))]
     other += [name for name, value in more.items() if not is_left_out(value)]
     other += [] if asked.embeddings else ["embeddings"]
     if other:
@@ -313,10 +321,10 @@ def _settled(said: Any, asked: Any) -> Any:
         residency = "auto"
     if residency is not None:
         # Budgets of the folder go with its own residency.
-        found.residency, found.vram_budget, found.ram_budget = residency, asked.vram_budget, asked.ram_budget
+        config.residency, config.vram_budget, config.ram_budget = residency, asked.vram_budget, asked.ram_budget
     if asked.cache is not None:
-        found.cache = asked.cache
-    return found
+        config.cache = asked.cache
+    return config
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:

@@ -109,19 +109,19 @@ def beside(folder: Path, read: Iterable[str] = ()) -> Beside:
 
     :param read: names of files that were encoded, which are not told as left behind.
     """
-    found, known = Beside(), set(read)
+    beside_files, known = Beside(), set(read)
     for name, path in _walk(folder):
         try:
             info = path.stat()
         except OSError:
             # A link to nowhere.
-            found.left.append(name)
+            beside_files.left.append(name)
             continue
         if stat.S_ISREG(info.st_mode) and belongs(name, info.st_size):
-            found.files[name] = path
+            beside_files.files[name] = path
         elif name not in known and not _any(name, _OURS):
-            found.left.append(name)
-    return found
+            beside_files.left.append(name)
+    return beside_files
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -168,8 +168,8 @@ def copy(folder: Path, target: Path, read: Iterable[str] = ()) -> Beside:
 
     :raises FileError: if one cannot be read or written.
     """
-    found = beside(folder, read)
-    for name, path in found.files.items():
+    beside_files = beside(folder, read)
+    for name, path in beside_files.files.items():
         place = target / name
         if place.exists():
             continue
@@ -184,7 +184,7 @@ def copy(folder: Path, target: Path, read: Iterable[str] = ()) -> Beside:
             )
             refused.errno = error.errno or errno.EIO
             raise refused from None
-    return found
+    return beside_files
 
 
 def of_model(model: Any, target: Path, tokenizer: bool = True) -> dict[str, Path]:
@@ -196,11 +196,11 @@ def of_model(model: Any, target: Path, tokenizer: bool = True) -> dict[str, Path
     source = source_of(model)
     if source is None or source.resolve() == target.resolve():
         return {}
-    found = beside(source)
-    found.tell(source)
+    beside_files = beside(source)
+    beside_files.tell(source)
     return {
         name: path
-        for name, path in found.files.items()
+        for name, path in beside_files.files.items()
         if name not in _ADAPTER and name != "adapter_config.json" and (tokenizer or not _any(name, _TOKENIZER))
     }
 
@@ -217,11 +217,11 @@ def source_of(model: Any) -> Path | None:
         from huggingface_hub import try_to_load_from_cache
 
         commit = getattr(config, "_commit_hash", None)
-        found = try_to_load_from_cache(named, "config.json", revision=commit)
+        cached_path = try_to_load_from_cache(named, "config.json", revision=commit)
     except (ImportError, ValueError):
         # The name is not one of a repository.
         return None
-    return Path(found).parent if isinstance(found, str) else None
+    return Path(cached_path).parent if isinstance(cached_path, str) else None
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:

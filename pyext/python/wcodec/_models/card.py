@@ -79,8 +79,10 @@ def original_of(text: str | None, name: str | None = None) -> Original:
     base = front.get("base_model") if front.get("base_model_relation") == "quantized" else None
     tags = [tag for tag in _tags(front) if tag != "wcodec"]
     front = {key: value for key, value in front.items() if key != "tags"} | ({"tags": tags} if tags else {})
-    ours = body.partition(f"\n{_ORIGINAL}\n")[0]
-    return Original(name or (base if isinstance(base, str) else None), front, below.strip(), _CALIBRATED in ours)
+    written_part = body.partition(f"\n{_ORIGINAL}\n")[0]
+    return Original(
+        name or (base if isinstance(base, str) else None), front, below.strip(), _CALIBRATED in written_part
+    )
 
 
 def repository_of(folder: Path) -> str | None:
@@ -123,8 +125,8 @@ def card(folder: Path, original: Original, title: str, place: str, calibrated: b
 
 
 def _file_of(config: Mapping[str, Any]) -> str:
-    found = config.get("quantization_config")
-    return Path(str((found or {}).get("file") or "model.wcodec")).name
+    record = config.get("quantization_config")
+    return Path(str((record or {}).get("file") or "model.wcodec")).name
 
 
 def _facts(container: Container, original: Original, calibrated: bool) -> tuple[str, list[tuple[str, str]]]:
@@ -139,7 +141,7 @@ def _facts(container: Container, original: Original, calibrated: bool) -> tuple[
     rows = [("base model", _link(original.name) or "")] if original.name else []
     if bits is not None:
         rows.append(("bits per weight", f"{bits:.2f}, everything counted that compressed layers take"))
-    rows.append(("scheme", "; ".join(way for way, _ in ways.most_common(3))))
+    rows.append(("scheme", "; ".join(scheme for scheme, _ in ways.most_common(3))))
     times = f", {before / after:.2f} times smaller" if after else ""
     rows.append(("size", f"{fmt.size(after)} instead of {fmt.size(before)}{times}"))
     if calibrated:
@@ -199,7 +201,7 @@ def _link(name: str | None) -> str | None:
 
 
 def _front(original: Original, task: str | None) -> dict[str, Any]:
-    kept = {key: value for key, value in original.front.items() if key not in _NOT_OURS}
+    original_fields = {key: value for key, value in original.front.items() if key not in _NOT_OURS}
     front: dict[str, Any] = {}
     if original.name is not None and _REPOSITORY.fullmatch(original.name):
         front |= {"base_model": original.name, "base_model_relation": "quantized"}
@@ -207,24 +209,24 @@ def _front(original: Original, task: str | None) -> dict[str, Any]:
         # The original has no known name; its own base is known.
         front["base_model"] = base
     front["library_name"] = "transformers"
-    if task is not None and "pipeline_tag" not in kept:
+    if task is not None and "pipeline_tag" not in original_fields:
         front["pipeline_tag"] = task
-    tags = list(dict.fromkeys([*_tags(kept), "wcodec"]))
-    return {**front, **kept, "tags": tags}
+    tags = list(dict.fromkeys([*_tags(original_fields), "wcodec"]))
+    return {**front, **original_fields, "tags": tags}
 
 
 def _tags(front: Mapping[str, Any]) -> list[str]:
-    found = front.get("tags")
-    return [str(tag) for tag in found] if isinstance(found, list) else [found] if isinstance(found, str) else []
+    tags = front.get("tags")
+    return [str(tag) for tag in tags] if isinstance(tags, list) else [tags] if isinstance(tags, str) else []
 
 
 def _cut(text: str) -> tuple[dict[str, Any], str]:
     """The front matter of a card, as far as it can be read, and the rest."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
-    found = re.match(r"---[ \t]*\n(.*?)\n?---[ \t]*(?:\n|\Z)", text, re.DOTALL)
-    if found is None:
+    match = re.match(r"---[ \t]*\n(.*?)\n?---[ \t]*(?:\n|\Z)", text, re.DOTALL)
+    if match is None:
         return {}, text
-    return _loaded(found[1]), text[found.end() :]
+    return _loaded(match[1]), text[match.end() :]
 
 
 def _loaded(text: str) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self._files: dict[str, Any] = {}
         self._places: dict[str, str] = {}
         opened: dict[str, Any] = {}
-        found = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
-        for name, place in found:
+        places = (pair for one in files or [path] for pair in _native.checkpoint(one, rest)[0])
+        for name, place in places:
             file = str(place)
             if file not in opened:
                 try:
@@ -92,8 +92,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def dtype(self) -> torch.dtype:
         """The dtype of the first tensor of floats, in which transformers computes where no config says another."""
         names = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-        found = (self._files[key].get_slice(key).get_dtype() for key in self._files)
-        return next((names[name] for name in found if name in names), self._dtype)
+        stored_dtypes = (self._files[key].get_slice(key).get_dtype() for key in self._files)
+        return next((names[name] for name in stored_dtypes if name in names), self._dtype)
 
     def is_float(self, key: str) -> bool:
         """Whether a tensor has elements that are rounded when it is encoded: of 16 or 32 bits."""
@@ -116,12 +116,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
 
     def stored(self, name: str, index: int | None = None) -> torch.Tensor:
         """A tensor as the files have it, codes and scales among them; of its first dimension one entry."""
-        found: torch.Tensor
+        tensor: torch.Tensor
         if index is None:
-            found = self._files[name].get_tensor(name)
+            tensor = self._files[name].get_tensor(name)
         else:
-            found = self._files[name].get_slice(name)[index].contiguous()
-        return found
+            tensor = self._files[name].get_slice(name)[index].contiguous()
+        return tensor
 
     def rows(self, keys: tuple[str, ...]) -> torch.Tensor:
         """Tensors one below the other."""

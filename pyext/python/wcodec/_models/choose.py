@@ -62,12 +62,12 @@ class Selection:
         return encode(weights, transpose=transpose, **encoding)
 
 
-def of_container(model: Any, found: Match, container: Container) -> Selection:
+def of_container(model: Any, matching: Match, container: Container) -> Selection:
     """The layers of a model whose weights a container has in a form to run from."""
     out = []
     scaled = Scaled(container)
     for candidate in find(model, [], [], True)[0]:
-        named = _stored(candidate, found)
+        named = _stored(candidate, matching)
         dtype = next(iter(candidate.parameters.values())).dtype
         # Rows of tables are looked up as they are stored.
         codes = () if candidate.kind == "embedding" else scaled
@@ -77,21 +77,21 @@ def of_container(model: Any, found: Match, container: Container) -> Selection:
             continue
         out.append(named)
     # Layers that share a weight run from it together or not at all.
-    kept = {name for c in out for name in c.parameters}
+    selected = {name for c in out for name in c.parameters}
     shared = shared_names(model)
-    plain = {shared[n] for n in shared if n not in kept}
+    plain = {shared[n] for n in shared if n not in selected}
     return Selection.of(model, [c for c in out if not any(shared.get(n) in plain for n in c.parameters)])
 
 
-def _stored(candidate: Candidate, found: Match) -> Candidate | None:
+def _stored(candidate: Candidate, matching: Match) -> Candidate | None:
     """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
-        keys = [found.whole[name] for name in parameters if name in found.whole]
+        keys = [matching.whole[name] for name in parameters if name in matching.whole]
         return replace(candidate, stored=(tuple(keys),)) if len(keys) == len(parameters) else None
-    if any(name not in found.experts for name in parameters):
+    if any(name not in matching.experts for name in parameters):
         return None
-    return candidate.of_stacks([found.stack(name) for name in parameters])
+    return candidate.of_stacks([matching.stack(name) for name in parameters])
 
 
 def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) -> bool:
@@ -105,21 +105,21 @@ def _runs(entry: TensorEntry, dtype: torch.dtype, scaled: Scaled | tuple[()]) ->
     return entry.coder != "raw" and decodable.wanted_dtype(entry, dtype) == entry.dtype
 
 
-def of_checkpoint(model: Any, found: Match, checkpoint: Checkpoint, choice: Choice) -> Selection:
+def of_checkpoint(model: Any, matching: Match, checkpoint: Checkpoint, choice: Choice) -> Selection:
     """Layers of a model without weights that can be compressed, and their weights in a checkpoint. Layers that the
     checkpoint does not have are left out.
 
     :raises InputError: if there are none.
     """
     candidates, skipped = find(model, *choice)
-    candidates = [c for c in candidates if all(found.has(n) for n in c.parameters)]
+    candidates = [c for c in candidates if all(matching.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
     weights: dict[str, Part] = {}
-    kept: list[Candidate] = []
+    selected: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:
-        parts = layer_reads(candidate, found, checkpoint)
+        parts = layer_reads(candidate, matching, checkpoint)
         # A tied weight is stored once, under the first name that it has in the model.
         first = {name: _first_name(name, candidate, shared) for name in parts}
         stored = {name: first[name] if first[name] in weights else name for name in parts}
@@ -128,8 +128,8 @@ def of_checkpoint(model: Any, found: Match, checkpoint: Checkpoint, choice: Choi
         elif any(name != other for name, other in stored.items()):
             candidate = replace(candidate, stored=tuple(tuple(stored[n] for n in one) for one in candidate.tensors))
         weights.update((stored[name], part) for name, part in parts.items())
-        kept.append(candidate)
-    return Selection.of(model, kept, Lazy(checkpoint, weights), skipped)
+        selected.append(candidate)
+    return Selection.of(model, selected, Lazy(checkpoint, weights), skipped)
 
 
 def _first_name(name: str, candidate: Candidate, shared: dict[str, str]) -> str:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def is_quantized(config: Any) -> bool:
     """Whether a config says that the weights are quantized, by this package or another."""
     parts = (config, config.get_text_config() if hasattr(config, "get_text_config") else config)
-    found = (getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config"))
-    records = [record if isinstance(record, dict) else vars(record) for record in found if record]
+    raw_records = (getattr(part, key, None) for part in parts for key in ("quantization_config", "compression_config"))
+    records = [record if isinstance(record, dict) else vars(record) for record in raw_records if record]
     return any(record.get("quant_method") != "wcodec" for record in records)
 
 
@@ -48,8 +48,8 @@ def dequantized_model(
         if checkpoint is None:
             assert weights is not None
             checkpoint = weights(model)
-        found = matched(model, checkpoint)
-        set_parameters(model, found, checkpoint.__getitem__, torch.device("cpu"))
+        matching = matched(model, checkpoint)
+        set_parameters(model, matching, checkpoint.__getitem__, torch.device("cpu"))
         check_written(model, str(folder))
         describe(model, folder)
     return model.eval()

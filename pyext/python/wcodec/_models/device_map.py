@@ -30,14 +30,14 @@ def device_of(place: Any) -> torch.device:
     if str(place) == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
     try:
-        found = torch.device(str(place))
+        device = torch.device(str(place))
     except RuntimeError:
-        found = torch.device("meta")
-    if found.type not in ("cpu", "cuda"):
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
         raise InputError(
             f"compressed layers cannot go to {place} (use 'cuda', numbers of GPUs, 'cpu' and 'disk' in device_map)"
         )
-    return found
+    return device
 
 
 def single(device_map: Any) -> torch.device | None:
@@ -101,7 +101,7 @@ def settle(model: torch.nn.Module, device_map: Any) -> None:
     places = device_map if isinstance(device_map, dict) else {"": "cpu" if device_map is None else device_map}
     check_map(places)
     main = main_device(places)
-    kept: dict[tuple[int, str], Store] = {}
+    stores: dict[tuple[int, str], Store] = {}
     wanted: dict[tuple[int, str], list[CompressedLayer]] = {}
     devices: dict[CompressedLayer, torch.device] = {}
     for name, layer in _named(model):
@@ -110,10 +110,10 @@ def settle(model: torch.nn.Module, device_map: Any) -> None:
         devices[layer] = main if offloaded or str(place) in _OFFLOADED else device_of(place)
         residency = _OFFLOADED[str(place)] if offloaded else layer._store.residency
         key = id(layer._store), residency
-        kept[key] = layer._store
+        stores[key] = layer._store
         wanted.setdefault(key, []).append(layer)
     for (_, residency), layers in wanted.items():
-        store = kept[id(layers[0]._store), residency]
+        store = stores[id(layers[0]._store), residency]
         _put(model, store, residency, layers, devices)
 
 

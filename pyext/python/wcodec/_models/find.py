@@ -78,15 +78,15 @@ class Candidate:
     @property
     def by_key(self) -> dict[str, list[tuple[str, ...]]]:
         """The stored tensors of each parameter: of its matrix, or of each expert."""
-        found: dict[str, list[tuple[str, ...]]] = {key: [] for key in self.keys}
+        names_by_key: dict[str, list[tuple[str, ...]]] = {key: [] for key in self.keys}
         for i, names in enumerate(self.tensors):
             at = 0
             for key, count in zip(self.keys, self.parts, strict=True):
                 # Some stacks may have fewer.
                 if self.kind != "experts" or i < self.module._parameters[key].shape[0]:
-                    found[key].append(names[at : at + count])
+                    names_by_key[key].append(names[at : at + count])
                     at += count
-        return found
+        return names_by_key
 
     def of_stacks(self, stacks: Sequence[Sequence[tuple[str, ...]]]) -> Candidate:
         """The experts with these tensors: for each stack, those of each expert."""
@@ -118,30 +118,32 @@ def group_of(name: str) -> str:
 
 def groups(candidates: list[Candidate]) -> list[list[str]]:
     """Names of tensors that are decoded together, in the order of the model."""
-    found: dict[str, list[str]] = {}
+    names_by_group: dict[str, list[str]] = {}
     for candidate in candidates:
         if candidate.kind == "experts":
-            found.update((f"{candidate.name}#{i}", list(names)) for i, names in enumerate(candidate.tensors))
+            names_by_group.update((f"{candidate.name}#{i}", list(names)) for i, names in enumerate(candidate.tensors))
         else:
             # Tables are looked up, not decoded with a block; who computes in its own way decodes for itself.
             block = candidate.name if candidate.kind in ("embedding", "own") else group_of(candidate.name)
             # A layer that computes in another dtype would have all others decoded to that, too.
             dtype = next(iter(candidate.parameters.values())).dtype
-            found.setdefault(f"{block}:{dtype}", []).extend(name for names in candidate.tensors for name in names)
-    return list(found.values())
+            names_by_group.setdefault(f"{block}:{dtype}", []).extend(
+                name for names in candidate.tensors for name in names
+            )
+    return list(names_by_group.values())
 
 
 def routed(model: torch.nn.Module, candidates: list[Candidate]) -> dict[str, float]:
     """Names of the tensors of experts, and how often each is used for each token: 1 where the config does not say."""
     config = getattr(model, "config", None)
-    chosen = [getattr(config, key, None) for key in _ROUTED_TO]
-    most = next((k for k in chosen if isinstance(k, int) and k > 0), None)
-    found: dict[str, float] = {}
+    counts = [getattr(config, key, None) for key in _ROUTED_TO]
+    most = next((k for k in counts if isinstance(k, int) and k > 0), None)
+    share_of: dict[str, float] = {}
     for candidate in candidates:
         if candidate.kind == "experts":
             share = 1.0 if most is None else min(most / len(candidate.tensors), 1.0)
-            found.update((name, share) for names in candidate.tensors for name in names)
-    return found
+            share_of.update((name, share) for names in candidate.tensors for name in names)
+    return share_of
 
 
 def find(
@@ -149,7 +151,7 @@ def find(
 ) -> tuple[list[Candidate], list[SkippedLayer]]:
     """The layers to compress, in the model's order, and why others are not: every module is named that keeps a matrix
     or more."""
-    chosen: list[Candidate] = []
+    candidates: list[Candidate] = []
     skipped: list[SkippedLayer] = []
     inside = _read_by_others(model)
     kinds: set[Any] = {type(m) for m in model.modules()}
@@ -160,24 +162,24 @@ def find(
             continue
         kind = kind_of(module, least)
         if kind.name is not None and name:
-            found = Candidate(name, module, kind.name, kind.keys)
-            left_out = _not_chosen(found, include, exclude, embeddings)
+            candidate = Candidate(name, module, kind.name, kind.keys)
+            left_out = _not_chosen(candidate, include, exclude, embeddings)
             if left_out is not None:
                 skipped.append(SkippedLayer(name, left_out, _bytes(module), by_choice=True))
             elif any(f".{name}".endswith(f".{end}") for end in changed):
                 skipped.append(SkippedLayer(name, "code of the model writes into its weight", _bytes(module)))
-            elif isinstance(module, torch.nn.Embedding) and _is_made(model, found):
+            elif isinstance(module, torch.nn.Embedding) and _is_made(model, candidate):
                 skipped.append(SkippedLayer(name, "its class makes it where files have none", _bytes(module)))
             else:
-                chosen.append(found)
+                candidates.append(candidate)
         elif name and kind.why is not None:
             beside = sum(_bytes(m) for m, owner in inside.items() if owner is module)
             skipped.append(SkippedLayer(name, kind.why, _bytes(module) + beside))
         elif not name:
             skipped += _of_model(module)
-    chosen, skipped = _tied_together(model, chosen, skipped)
-    skipped += _beside(chosen)
-    return chosen, [*skipped, *_vectors(model, {c.module for c in chosen} | set(inside), skipped)]
+    candidates, skipped = _tied_together(model, candidates, skipped)
+    skipped += _beside(candidates)
+    return candidates, [*skipped, *_vectors(model, {c.module for c in candidates} | set(inside), skipped)]
 
 
 def _is_made(model: Any, candidate: Candidate) -> bool:
@@ -196,12 +198,12 @@ def _vectors(model: torch.nn.Module, counted: set[Any], skipped: list[SkippedLay
     """The modules that have vectors and numbers only, and are counted with no other."""
     named = {s.name for s in skipped}
     why = "it has no matrix"
-    found = []
+    vectors = []
     for name, module in model.named_modules():
-        told = not name or name in named or module in counted or isinstance(module, CompressedLayer)
-        if not told and _bytes(module):
-            found.append(SkippedLayer(name, why, _bytes(module), vectors=True))
-    return found
+        is_reported = not name or name in named or module in counted or isinstance(module, CompressedLayer)
+        if not is_reported and _bytes(module):
+            vectors.append(SkippedLayer(name, why, _bytes(module), vectors=True))
+    return vectors
 
 
 def _of_model(model: torch.nn.Module) -> list[SkippedLayer]:
@@ -217,25 +219,25 @@ def _of_model(model: torch.nn.Module) -> list[SkippedLayer]:
 def _read_by_others(model: torch.nn.Module) -> dict[torch.nn.Module, torch.nn.Module]:
     """Layers whose weights a module around them reads by itself, with code that knows nothing of compressed ones; and
     that module."""
-    found: dict[torch.nn.Module, torch.nn.Module] = {}
+    readers: dict[torch.nn.Module, torch.nn.Module] = {}
     for module in model.modules():
         if isinstance(module, torch.nn.MultiheadAttention):
-            found.update((child, module) for child in module.children())
+            readers.update((child, module) for child in module.children())
         elif hasattr(module, "parametrizations"):
-            found.update((part, module) for part in module.parametrizations.modules())
-    return found
+            readers.update((part, module) for part in module.parametrizations.modules())
+    return readers
 
 
-def _beside(chosen: list[Candidate]) -> list[SkippedLayer]:
+def _beside(candidates: list[Candidate]) -> list[SkippedLayer]:
     """Other matrices of layers that are compressed, which stay."""
-    found = []
-    for candidate in chosen:
+    beside = []
+    for candidate in candidates:
         keys = set(candidate.keys)
         for key, parameter in candidate.module._parameters.items():
             if parameter is not None and key not in keys and is_matrix(parameter) and not _is_bias(key):
                 why = "beside others of its module that are compressed"
-                found.append(SkippedLayer(joined(candidate.name, key), why, _size(parameter)))
-    return found
+                beside.append(SkippedLayer(joined(candidate.name, key), why, _size(parameter)))
+    return beside
 
 
 def _is_bias(key: str) -> bool:
@@ -267,15 +269,15 @@ def _size(parameter: torch.Tensor) -> int:
 
 
 def _tied_together(
-    model: torch.nn.Module, chosen: list[Candidate], skipped: list[SkippedLayer]
+    model: torch.nn.Module, candidates: list[Candidate], skipped: list[SkippedLayer]
 ) -> tuple[list[Candidate], list[SkippedLayer]]:
     """Leaves out layers whose weight something else shares that stays uncompressed: they must stay tied."""
     sharing: dict[Any, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         sharing.setdefault(key_of(parameter), []).append(name)
     while True:
-        compressed = {name for c in chosen for name in c.parameters}
-        for candidate in chosen:
+        compressed = {name for c in candidates for name in c.parameters}
+        for candidate in candidates:
             others = [
                 other
                 for parameter in candidate.parameters.values()
@@ -286,10 +288,10 @@ def _tied_together(
             if others:
                 why = f"tied to {others[0].removesuffix('.weight')}, which is not compressed"
                 skipped.append(SkippedLayer(candidate.name, why, candidate.bytes))
-                chosen = [c for c in chosen if c is not candidate]
+                candidates = [c for c in candidates if c is not candidate]
                 break
         else:
-            return chosen, skipped
+            return candidates, skipped
 
 
 def _same_module(model: torch.nn.Module, candidate: Candidate, parameter: str) -> bool:

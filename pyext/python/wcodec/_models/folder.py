@@ -26,16 +26,16 @@ def container_of(folder: Path) -> Path | None:
                 file=path,
             )
         return path
-    found = sorted(folder.glob("*.wcodec"))
-    if len(found) > 1:
-        raise InputError(f"{folder}: there are {len(found)} .wcodec files (give the path of one)", file=folder)
-    return found[0] if found else None
+    files = sorted(folder.glob("*.wcodec"))
+    if len(files) > 1:
+        raise InputError(f"{folder}: there are {len(files)} .wcodec files (give the path of one)", file=folder)
+    return files[0] if files else None
 
 
 def quantization_of(folder: Path) -> dict[str, Any]:
     """The config's record of compressed weights; empty if they are not of this package."""
-    found = read_json(folder / "config.json").get("quantization_config")
-    return found if isinstance(found, dict) and found.get("quant_method") == "wcodec" else {}
+    record = read_json(folder / "config.json").get("quantization_config")
+    return record if isinstance(record, dict) and record.get("quant_method") == "wcodec" else {}
 
 
 def is_part(folder: Path) -> bool:
@@ -46,8 +46,8 @@ def is_part(folder: Path) -> bool:
 
 def has_all(config: Mapping[str, Any]) -> bool:
     """Whether a config with compressed weights says that its container has all of them."""
-    found = config.get("quantization_config")
-    file = found.get("file") if isinstance(found, dict) else None
+    record = config.get("quantization_config")
+    file = record.get("file") if isinstance(record, dict) else None
     return config.get(WEIGHTS) == Path(str(file or "model.wcodec")).name
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from .._core.errors import FormatError, InputError, UnsupportedError
-from .._core.foreign import MOST_LAYERS, by_transformers, said
+from .._core.foreign import MOST_LAYERS, by_transformers, cause
 from .._core.options import shown
 from .._file import quantized
 from .._file.gguf import GgufFile
@@ -71,8 +71,8 @@ class GgufModel:
 
     def metadata(self) -> dict[str, str]:
         """The file's statements of its origin."""
-        found = self.file.metadata.items()
-        return {key: value for key, value in found if key.startswith("general.") and not value.startswith("list of ")}
+        items = self.file.metadata.items()
+        return {key: value for key, value in items if key.startswith("general.") and not value.startswith("list of ")}
 
 
 class GgufCheckpoint(Checkpoint):
@@ -143,9 +143,9 @@ class GgufCheckpoint(Checkpoint):
         with by_transformers(self.path, f"cannot make '{key}' of it"):
             made = self._rules.value(key)
         if made is None or tuple(made.shape) != self.shape(key):
-            there = None if made is None else list(made.shape)
+            made_shape = None if made is None else list(made.shape)
             raise FormatError(
-                f"{self.path}: '{key}' would be {there}, not {list(self.shape(key))} (upgrade transformers)",
+                f"{self.path}: '{key}' would be {made_shape}, not {list(self.shape(key))} (upgrade transformers)",
                 file=self.path,
                 tensor=key,
             )
@@ -175,7 +175,7 @@ def _describe(file: GgufFile, folder: Path, dtype: torch.dtype) -> None:
         config = transformers.AutoConfig.from_pretrained(where, gguf_file=name)
         what = ""
     except Exception as error:
-        what = said(error)
+        what = cause(error)
     if what:
         raise UnsupportedError(
             f"{file.path}: transformers {transformers.__version__} makes no config of a GGUF file of architecture "

@@ -15,7 +15,7 @@ from typing import Any
 
 from .._core import paths
 from .._core.errors import FileMissingError, FormatError, InputError
-from .._core.foreign import read_json, said
+from .._core.foreign import cause, read_json
 from .._file import folder_kinds
 from . import beside
 from . import folder as _folder
@@ -79,14 +79,14 @@ def downloaded(
     :raises InputError: if the repository is no model that is read.
     """
     options = options or Options()
-    found = described(name, options, trust_remote_code, with_page)
-    if found is None:
+    repository = described(name, options, trust_remote_code, with_page)
+    if repository is None:
         return _from_cache(name, options)
-    return _fetch(name, options, found.prefix, [*found.weights, *found.small])
+    return _fetch(name, options, repository.prefix, [*repository.weights, *repository.small])
 
 
 @dataclass(frozen=True)
-class Found:
+class RepositoryFiles:
     """The contents of a repository, and a folder with those of its files that say what it is."""
 
     name: str
@@ -101,7 +101,9 @@ class Found:
     sizes: Mapping[str, int | None]
 
 
-def described(name: str, options: Options, trust_remote_code: bool = False, with_page: bool = False) -> Found | None:
+def described(
+    name: str, options: Options, trust_remote_code: bool = False, with_page: bool = False
+) -> RepositoryFiles | None:
     """The contents of a repository; ``None`` where the Hub is not asked or does not answer.
 
     :param trust_remote_code: whether Python files count.
@@ -144,7 +146,7 @@ def described(name: str, options: Options, trust_remote_code: bool = False, with
         if file not in here:
             raise _not_there(name, prefix + file, "the repository does not have it", "tell those who made it")
     pinned = changed(options, revision=commit) if commit else options
-    return Found(name, pinned, prefix, folder, wanted, small, here)
+    return RepositoryFiles(name, pinned, prefix, folder, wanted, small, here)
 
 
 def _is_read(name: str, size: int | None, code: bool, with_page: bool = False) -> bool:
@@ -179,14 +181,14 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
     indexes = sorted(n for n in names if n.endswith(".safetensors.index.json"))
     files = sorted(n for n in names if n.endswith(".safetensors") and n != "adapter_model.safetensors")
     if isinstance(named, str):
-        chosen = named
+        main_file = named
     elif _WHOLE in names or _INDEX in names:
-        chosen = _WHOLE if _WHOLE in names else _INDEX
+        main_file = _WHOLE if _WHOLE in names else _INDEX
     elif len(indexes) == 1:
-        whole = indexes[0].removesuffix(".index.json")
-        chosen = whole if whole in files else indexes[0]
+        single_file = indexes[0].removesuffix(".index.json")
+        main_file = single_file if single_file in files else indexes[0]
     elif len(files) == 1 and not indexes:
-        chosen = files[0]
+        main_file = files[0]
     elif indexes or files:
         raise InputError(
             f"{place}: it is open which of {', '.join((indexes or files)[:3])} has the weights "
@@ -196,7 +198,11 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
     else:
         # The name that transformers reports where there are no weights at all.
         return [_WHOLE]
-    return [chosen, *_shards(read(chosen), f"{place}/{chosen}")] if chosen.endswith(".index.json") else [chosen]
+    return (
+        [main_file, *_shards(read(main_file), f"{place}/{main_file}")]
+        if main_file.endswith(".index.json")
+        else [main_file]
+    )
 
 
 def _shards(index: dict[str, Any], place: str) -> list[str]:
@@ -214,15 +220,15 @@ def _listed(name: str, options: Options) -> tuple[dict[str, int | None], str | N
 
     try:
         # Names that are nowhere are told soon where there is no network, and a slow one has time.
-        found = HfApi(token=options.token).model_info(
+        info = HfApi(token=options.token).model_info(
             name, revision=options.revision, files_metadata=True, timeout=_SECONDS
         )
     except (GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise _unreachable(name, error) from None
     except Exception:
         return None
-    sizes = {file.rfilename: getattr(file, "size", None) for file in found.siblings or ()}
-    return sizes, getattr(found, "sha", None)
+    sizes = {file.rfilename: getattr(file, "size", None) for file in info.siblings or ()}
+    return sizes, getattr(info, "sha", None)
 
 
 def _fetch(name: str, options: Options, prefix: str, files: Iterable[str]) -> Path:
@@ -238,10 +244,10 @@ def _fetch(name: str, options: Options, prefix: str, files: Iterable[str]) -> Pa
     if options.proxies and "proxies" in inspect.signature(snapshot_download).parameters:
         given["proxies"] = dict(options.proxies)
     try:
-        found = snapshot_download(name, **given)
+        path = snapshot_download(name, **given)
     except Exception as error:
         raise _unreachable(name, error) from None
-    return Path(str(found)) / prefix
+    return Path(str(path)) / prefix
 
 
 def _from_cache(name: str, options: Options) -> Path:
@@ -269,10 +275,10 @@ def _cached(name: str, file: str, options: Options) -> str | None:
     except ImportError:
         return None
     try:
-        found = cached_file(name, file, **options.given(), _raise_exceptions_for_missing_entries=False)
+        path = cached_file(name, file, **options.given(), _raise_exceptions_for_missing_entries=False)
     except Exception:
         return None
-    return None if found is None else str(found)
+    return None if path is None else str(path)
 
 
 def _snapshot(name: str, options: Options) -> Path | None:
@@ -280,7 +286,7 @@ def _snapshot(name: str, options: Options) -> Path | None:
     from huggingface_hub import snapshot_download
 
     try:
-        found = Path(
+        snapshot = Path(
             snapshot_download(
                 name,
                 revision=options.revision,
@@ -291,7 +297,7 @@ def _snapshot(name: str, options: Options) -> Path | None:
         )
     except Exception:
         return None
-    folder = found / (options.subfolder or "")
+    folder = snapshot / (options.subfolder or "")
     return folder if folder.is_dir() and any(folder.iterdir()) else None
 
 
@@ -309,7 +315,7 @@ def _not_there(name: str, file: str, why: str, advice: str) -> FileMissingError:
 
 def _unreachable(name: str, error: BaseException) -> FileMissingError:
     return FileMissingError(
-        f"{name}: no such folder or file, and no repository that can be reached ({said(error)})", file=name
+        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})", file=name
     )
 
 
@@ -333,10 +339,10 @@ def container_in(folder: Path, named: str | None) -> Path:
     :raises FileMissingError: if it cannot be had.
     """
     path = folder / Path(named or "model.wcodec").name
-    found = _of_cache(folder)
-    if found is None:
+    origin = _of_cache(folder)
+    if origin is None:
         return path
-    name, options = found
+    name, options = origin
     options = _as_called(options)
     return path if path.is_file() and not options.force_download else fetched(name, path.name, options)
 
@@ -349,39 +355,46 @@ def fetched(name: str, file: str, options: Options) -> Path:
     from transformers.utils.hub import cached_file
 
     try:
-        found = cached_file(name, file, **options.given(), _raise_exceptions_for_missing_entries=False)
+        path = cached_file(name, file, **options.given(), _raise_exceptions_for_missing_entries=False)
     except Exception as error:
         if options.offline:
             raise _not_there(name, file, *_why(options)) from None
         raise _unreachable(name, error) from None
-    if found is None:
+    if path is None:
         if options.offline:
             raise _not_there(name, file, *_why(options))
         raise _not_there(name, file, "the repository does not have it", "tell those who made it")
-    return Path(str(found))
+    return Path(str(path))
 
 
-def with_files(found: Found) -> Path:
+def with_files(repository: RepositoryFiles) -> Path:
     """The folder of a repository with the files beside its weights, fetched if they are not there."""
-    return _fetch(found.name, found.options, found.prefix, [*found.small, *(n for n in _TELLING if n in found.sizes)])
+    return _fetch(
+        repository.name,
+        repository.options,
+        repository.prefix,
+        [*repository.small, *(n for n in _TELLING if n in repository.sizes)],
+    )
 
 
-def has_weights(found: Found) -> bool:
+def has_weights(repository: RepositoryFiles) -> bool:
     """Whether all files of weights were fetched before, of this commit."""
     from huggingface_hub import try_to_load_from_cache
 
-    options = found.options
+    options = repository.options
     places = (
-        try_to_load_from_cache(found.name, found.prefix + file, cache_dir=options.cache_dir, revision=options.revision)
-        for file in found.weights
+        try_to_load_from_cache(
+            repository.name, repository.prefix + file, cache_dir=options.cache_dir, revision=options.revision
+        )
+        for file in repository.weights
     )
     return not options.force_download and all(isinstance(place, str) for place in places)
 
 
 def cached_repository(folder: Path) -> str | None:
     """The repository that a folder of the Hub's cache is of; ``None`` for any other folder."""
-    found = _of_cache(folder)
-    return None if found is None else found[0]
+    origin = _of_cache(folder)
+    return None if origin is None else origin[0]
 
 
 def _of_cache(folder: Path) -> tuple[str, Options] | None:
@@ -421,5 +434,5 @@ def _as_called(options: Options) -> Options:
     return options
 
 
-__all__ = ["Options", "Found", "cached_repository", "container_beside", "container_in", "described",
+__all__ = ["Options", "RepositoryFiles", "cached_repository", "container_beside", "container_in", "described",
            "downloaded", "fetched", "has_weights", "weights_of", "with_files"]  # fmt: skip

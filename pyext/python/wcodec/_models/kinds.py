@@ -101,8 +101,8 @@ def _of_one_dtype(module: torch.nn.Module, keys: tuple[str, ...]) -> tuple[str, 
 
 def _is_factor(of: Any, key: str, parameter: torch.Tensor) -> bool:
     """Whether a parameter is multiplied with. One of a single row, as positions are, must be known to be."""
-    found = multiplied(of, key)
-    return bool(found) if 1 in parameter.shape else found is not False
+    is_multiplied = multiplied(of, key)
+    return bool(is_multiplied) if 1 in parameter.shape else is_multiplied is not False
 
 
 def _is_large(parameter: torch.Tensor, least: int) -> bool:
@@ -202,8 +202,8 @@ def _not_own(module: torch.nn.Module, keys: tuple[str, ...]) -> str | None:
 
 def is_unmade(parameter: torch.Tensor) -> bool:
     """Whether a parameter of a lazy module has no shape yet."""
-    found: bool = torch.nn.parameter.is_lazy(parameter)
-    return found
+    is_lazy: bool = torch.nn.parameter.is_lazy(parameter)
+    return is_lazy
 
 
 def is_matrix(parameter: torch.Tensor) -> bool:

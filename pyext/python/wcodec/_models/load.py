@@ -40,9 +40,9 @@ def load(
         model = skeleton(source.config, source.dtype, source.place, request.trust_remote_code, source.count)
         tensors = source.tensors(model)
         if isinstance(tensors, Stored):
-            found = matched(model, tensors)
+            matching = matched(model, tensors)
             container = tensors.container
-            selection = of_container(model, found, container)
+            selection = of_container(model, matching, container)
         else:
             choice = request.choice()
             encoding = dict(request.encoding)
@@ -51,11 +51,11 @@ def load(
                 options = source.device, request.trust_remote_code, request.progress is True
                 encoding = calibrated(encoding, tensors.path, *options)
             encoding = {**given(encoding), "progress": request.progress}
-            found = matched(model, tensors)
-            selection = of_checkpoint(model, found, tensors, choice)
+            matching = matched(model, tensors)
+            selection = of_checkpoint(model, matching, tensors, choice)
             container = selection.encoded(encoding, encode)
         store, _ = wrap(model, selection, container, source.settings, request.fused, device=source.device)
-        set_parameters(model, found, tensors.__getitem__, source.device)
+        set_parameters(model, matching, tensors.__getitem__, source.device)
         store.prepare()
         finish(model, source.place, source.folder, source.device, request.fused)
     return model

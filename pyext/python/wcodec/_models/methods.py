@@ -144,20 +144,20 @@ def _tied_keys(model: Any, *args: Any, **kwargs: Any) -> dict[str, str]:
     try:
         for layer, key in places:
             layer._parameters[key] = torch.nn.Parameter(torch.empty(0, device="meta"), requires_grad=False)
-        found = model._plain_class.get_expanded_tied_weights_keys(model, *args, **kwargs)
+        keys = model._plain_class.get_expanded_tied_weights_keys(model, *args, **kwargs)
     finally:
         for layer, key in places:
             layer._parameters.pop(key, None)
-    return _left(model, found)
+    return _left(model, keys)
 
 
 def _left(model: Any, tied: Any) -> dict[str, str]:
     """Tied names of which neither is a compressed weight."""
     layers = {f"{name}." for name, m in model.named_modules() if isinstance(m, CompressedLayer)}
-    there = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
     def is_left(name: str) -> bool:
-        return name in there or f"{name.rpartition('.')[0]}." not in layers
+        return name in names or f"{name.rpartition('.')[0]}." not in layers
 
     return {target: source for target, source in tied.items() if is_left(target) and is_left(source)}
 
@@ -167,8 +167,8 @@ def _resize(model: Any, new_num_tokens: int | None = None, pad_to_multiple_of: i
 
     :raises InputError: otherwise.
     """
-    found = {"the embedding": model.get_input_embeddings(), "the head": model.get_output_embeddings()}
-    layers = {what: layer for what, layer in found.items() if isinstance(layer, CompressedLayer)}
+    embeddings = {"the embedding": model.get_input_embeddings(), "the head": model.get_output_embeddings()}
+    layers = {what: layer for what, layer in embeddings.items() if isinstance(layer, CompressedLayer)}
     resize = model._plain_class.resize_token_embeddings
     if not layers:
         return resize(model, new_num_tokens, pad_to_multiple_of, **others)
@@ -189,13 +189,13 @@ def _resize(model: Any, new_num_tokens: int | None = None, pad_to_multiple_of: i
 def _parameters(model: Any, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
     """``parameters``: those that there are. If all are compressed, one without elements stands for them, since callers
     ask the first one for its device and dtype."""
-    found = iter(model._plain_class.parameters(model, recurse))
-    first = next(found, None)
+    parameters = iter(model._plain_class.parameters(model, recurse))
+    first = next(parameters, None)
     if first is None and recurse:
         first = torch.nn.Parameter(torch.empty(0, dtype=_dtype(model), device=_device(model)), requires_grad=False)
     if first is not None:
         yield first
-    yield from found
+    yield from parameters
 
 
 def _device(model: Any) -> torch.device:
@@ -247,20 +247,20 @@ def mark(model: torch.nn.Module) -> None:
 def _with_methods(kind: Any) -> Any:
     """A class of the same name with our methods."""
     methods: dict[str, Any] = {}
-    for name, ours in _METHODS.items():
+    for name, function in _METHODS.items():
         if hasattr(kind, name):
-            methods[name] = _method(name, ours)
-    for name, ours in _PROPERTIES.items():
+            methods[name] = _method(name, function)
+    for name, function in _PROPERTIES.items():
         if isinstance(getattr(kind, name, None), property):
-            methods[name] = property(ours)
+            methods[name] = property(function)
     return derived(kind, {**methods, "_plain_class": kind}, _with_methods, kind)
 
 
-def _method(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
+def _method(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return ours(self, *args, **kwargs)
+        return function(self, *args, **kwargs)
 
-    method.__name__, method.__doc__ = name, ours.__doc__
+    method.__name__, method.__doc__ = name, function.__doc__
     return method
 
 

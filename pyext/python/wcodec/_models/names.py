@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .._core.errors import InputError
-from .._core.foreign import by_transformers, said
+from .._core.foreign import by_transformers, cause
 from .checkpoint import Checkpoint, Stored
 from .find import may_be_missing
 from .rules import Conversion, Read, Rules
@@ -52,8 +52,8 @@ class Match:
 
     def stack(self, parameter: str) -> list[tuple[str, ...]]:
         """Names for each expert of a stack, in order."""
-        found = self.experts[parameter]
-        return [found[i] for i in sorted(found)]
+        experts = self.experts[parameter]
+        return [experts[i] for i in sorted(experts)]
 
     def keys(self, parameter: str) -> tuple[str, ...]:
         """All tensors that a parameter is read from."""
@@ -95,13 +95,13 @@ def matched(model: torch.nn.Module, tensors: Checkpoint | Stored, whole: bool = 
     :param whole: whether they are to be the tensors of this very model.
     :raises InputError: for what is missing, extra or of another shape then.
     """
-    found = match(model, tensors, tensors.shape)
-    alone = set(found.whole.values())
-    _settle(model, found, tensors.same)
-    found.twice = alone.difference(found.whole.values())
+    matching = match(model, tensors, tensors.shape)
+    alone = set(matching.whole.values())
+    _settle(model, matching, tensors.same)
+    matching.twice = alone.difference(matching.whole.values())
     if whole:
-        check(model, found, tensors.shape, str(tensors.path))
-    return found
+        check(model, matching, tensors.shape, str(tensors.path))
+    return matching
 
 
 def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None = None) -> Match:
@@ -111,7 +111,7 @@ def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None 
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     known: dict[str, Any] = {**parameters, **_persistent(model)}
-    found = Match({}, {})
+    matching = Match({}, {})
     names = list(keys)
     with by_transformers(type(model).__name__, "cannot name its weights"):
         rules = Rules(model, known)
@@ -123,7 +123,7 @@ def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None 
     for key in names:
         if key in stacks:
             of, expert = stacks[key]
-            found.experts.setdefault(of, {})[expert] = (key,)
+            matching.experts.setdefault(of, {})[expert] = (key,)
             continue
         name, rule = (key, None)
         if not plain:
@@ -131,30 +131,30 @@ def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None 
                 name, rule = rules.place_of(key)
         if name not in known:
             ignored = _is_ignored(model, name) or _is_ignored(model, key)
-            (found.ignored if ignored else found.extra).append(key)
+            (matching.ignored if ignored else matching.extra).append(key)
         elif rule is None:
-            found.whole[name] = key
+            matching.whole[name] = key
         else:
             converter, pattern = rule
             conversion = conversions.setdefault(name, Conversion(converter, name, model))
             conversion.add(key, pattern)
     for name, conversion in conversions.items():
-        _convert(name, conversion, known, found, shape_of)
+        _convert(name, conversion, known, matching, shape_of)
     for name, source in _one_object(parameters).items():
         for one, other in ((name, source), (source, name)):
-            if not found.has(one) and found.has(other):
-                found.alias(one, other)
-    return found
+            if not matching.has(one) and matching.has(other):
+                matching.alias(one, other)
+    return matching
 
 
 def _persistent(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Buffers that files have."""
-    found = {}
+    persistent = {}
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
-                found[f"{path}.{name}" if path else name] = buffer
-    return found
+                persistent[f"{path}.{name}" if path else name] = buffer
+    return persistent
 
 
 def _expert_of(key: str, known: dict[str, Any], parameters: dict[str, Any]) -> tuple[str, int] | None:
@@ -174,10 +174,12 @@ def _one_object(parameters: dict[str, Any]) -> dict[str, str]:
     return {name: source for name, source in names.items() if name != source}
 
 
-def _convert(name: str, conversion: Conversion, known: dict[str, Any], found: Match, shape_of: ShapeOf | None) -> None:
+def _convert(
+    name: str, conversion: Conversion, known: dict[str, Any], matching: Match, shape_of: ShapeOf | None
+) -> None:
     """Notes what a conversion makes."""
     if known[name].dim() == 3 and (experts := _merged(conversion)) is not None:
-        found.experts[name] = experts
+        matching.experts[name] = experts
         return
     shapes: dict[str, tuple[int, ...]] = {}
     if shape_of is not None:
@@ -185,16 +187,16 @@ def _convert(name: str, conversion: Conversion, known: dict[str, Any], found: Ma
             shapes = conversion.shapes(shape_of)
         except Exception as error:
             raise InputError(
-                f"transformers cannot make '{name}' of {_some(list(conversion.keys))}: {said(error)} "
+                f"transformers cannot make '{name}' of {_some(list(conversion.keys))}: {cause(error)} "
                 "(use the config that belongs to the weights)",
                 tensor=conversion.keys[0],
             ) from None
     if not shapes or any(target not in known for target in shapes):
-        found.extra.extend(conversion.keys)
+        matching.extra.extend(conversion.keys)
         return
     for target, shape in shapes.items():
-        found.made[target] = (conversion, target)
-        found.made_shapes[target] = shape
+        matching.made[target] = (conversion, target)
+        matching.made_shapes[target] = shape
 
 
 def _merged(conversion: Conversion) -> dict[int, tuple[str, ...]] | None:
@@ -250,12 +252,12 @@ def tie(model: torch.nn.Module) -> None:
             put(model, name, model.get_parameter(source))
 
 
-def _settle(model: torch.nn.Module, found: Match, same: Same) -> None:
+def _settle(model: torch.nn.Module, matching: Match, same: Same) -> None:
     """Decides which parameters of a model without weights are tied, and gives those one object.
 
     transformers' rule: of a pair that the model ties, and of which the checkpoint has one, both are that; if it has
     both, they are tied if they are equal, whatever the config says; if it has none, another one of the same source
-    stands in. Parameters that are found by a tie get the names of its tensors in ``found``.
+    stands in. Parameters that are found by a tie get the names of its tensors in ``matching``.
 
     :param same: whether two tensors of the checkpoint, by their names, have the same values.
     """
@@ -267,21 +269,21 @@ def _settle(model: torch.nn.Module, found: Match, same: Same) -> None:
         if parameter is model.get_parameter(source):
             put(model, target, torch.nn.Parameter(parameter.detach().clone(), requires_grad=False))
     for place, (target, source) in enumerate(pairs):
-        has_target, has_source = found.has(target), found.has(source)
+        has_target, has_source = matching.has(target), matching.has(source)
         if has_target and has_source:
-            if not found.equal(target, source, same):
+            if not matching.equal(target, source, same):
                 model.all_tied_weights_keys = {k: v for k, v in tied_pairs(model) if k != target}
                 continue
         elif has_target:
             target, source = source, target
         elif not has_source:
-            others = (t for t, s in pairs[place + 1 :] if s == source and found.has(t))
+            others = (t for t, s in pairs[place + 1 :] if s == source and matching.has(t))
             if (other := next(others, None)) is None:
                 # A parameter that no file has stays tied, and is missing.
                 put(model, target, model.get_parameter(source))
                 continue
             source = other
-        found.alias(target, source)
+        matching.alias(target, source)
         put(model, target, model.get_parameter(source))
 
 
@@ -292,7 +294,7 @@ def put(model: torch.nn.Module, name: str, parameter: Any) -> None:
 
 
 def check(
-    model: torch.nn.Module, found: Match, shape_of: ShapeOf, file: str | None, only: Collection[str] | None = None
+    model: torch.nn.Module, matching: Match, shape_of: ShapeOf, file: str | None, only: Collection[str] | None = None
 ) -> None:
     """Raises what is missing, extra, or of another shape.
 
@@ -304,12 +306,12 @@ def check(
         if only is not None and name not in only:
             continue
         shape = tuple(parameter.shape)
-        if name in found.whole or name in found.made:
-            there = found.made_shapes[name] if name in found.made else shape_of(found.whole[name])
-            if there != shape:
-                other.append(f"{name} is {list(there)}, not {list(shape)}")
-        elif name in found.experts:
-            experts = found.experts[name]
+        if name in matching.whole or name in matching.made:
+            file_shape = matching.made_shapes[name] if name in matching.made else shape_of(matching.whole[name])
+            if file_shape != shape:
+                other.append(f"{name} is {list(file_shape)}, not {list(shape)}")
+        elif name in matching.experts:
+            experts = matching.experts[name]
             missing += [f"{name} (expert {i})" for i in range(shape[0]) if i not in experts]
             for i, names in sorted(experts.items()):
                 shapes = [shape_of(n) for n in names]
@@ -320,18 +322,18 @@ def check(
             missing.append(name)
     for name, buffer in model.named_buffers() if only is None else ():
         shape = tuple(buffer.shape)
-        if name in found.whole and shape_of(found.whole[name]) != shape:
-            other.append(f"{name} is {list(shape_of(found.whole[name]))}, not {list(shape)}")
-    extra = found.extra if only is None else []
-    told = [
+        if name in matching.whole and shape_of(matching.whole[name]) != shape:
+            other.append(f"{name} is {list(shape_of(matching.whole[name]))}, not {list(shape)}")
+    extra = matching.extra if only is None else []
+    problems = [
         f"{what} {_some(names)}"
         for what, names in (("missing:", missing), ("extra:", extra), ("of another shape:", other))
         if names
     ]
-    if told:
+    if problems:
         raise InputError(
             f"{'' if file is None else f'{file}: '}the weights are not those of this {type(model).__name__} (open the "
-            f"right file, or use the config that belongs to it): {'; '.join(told)}",
+            f"right file, or use the config that belongs to it): {'; '.join(problems)}",
             file=file,
         )
 

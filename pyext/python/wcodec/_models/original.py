@@ -85,13 +85,15 @@ def _of_gguf(path: Path, device: str | torch.device, dtype: Any) -> tuple[Any, P
 
     # Without a dtype, weights are what a folder of them has.
     stored = None if dtype is None or dtype == "auto" else computing_dtype(dtype)
-    where, found = devices.place(device), GgufModel(path, stored)
-    found.keep()
-    config = config_of(found.folder)
+    where, gguf_model = devices.place(device), GgufModel(path, stored)
+    gguf_model.keep()
+    config = config_of(gguf_model.folder)
     if dtype is None:
         dtype = _torch.require().float32 if where.type == "cpu" else config.dtype
     with by_transformers(path, "does not load it"):
-        return dequantized_model(config, found.folder, dtype, weights=found.checkpoint).to(where), found.folder
+        return dequantized_model(config, gguf_model.folder, dtype, weights=gguf_model.checkpoint).to(
+            where
+        ), gguf_model.folder
 
 
 @contextmanager

@@ -30,8 +30,8 @@ def sizes_of(config: Any) -> dict[str, int]:
     def size(name: str) -> Any:
         return distributed.get(name) if isinstance(distributed, dict) else getattr(distributed, name, None)
 
-    found = {name: size(name) for name in names}
-    return {name: value for name, value in found.items() if isinstance(value, int) and value > 1}
+    sizes = {name: size(name) for name in names}
+    return {name: value for name, value in sizes.items() if isinstance(value, int) and value > 1}
 
 
 def ranks_of(model: Any) -> Rank | None:
@@ -54,11 +54,11 @@ def together(rank: Rank | None) -> Iterator[None]:
         yield
     except BaseException as error:  # also a panic of the extension, and Ctrl-C
         failed = error
-    said: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(said, None if failed is None else str(failed))
+    failures: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(failures, None if failed is None else str(failed))
     if failed is not None:
         raise failed
-    for number, text in enumerate(said):
+    for number, text in enumerate(failures):
         if text is not None:
             raise UnsupportedError(f"rank {number} cannot load the model: {text} (see that rank's error)")
 
@@ -91,9 +91,9 @@ def check(model: Any, pre_quantized: bool) -> None:
     check_heads(config, plan, sizes["tp_size"])
     if not hasattr(styles, "EmbeddingParallel"):
         # Its styles know torch's own embeddings only: compressed ones stay whole on each rank.
-        kept = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
-        whole = {key for key in plan if key in kept or any(_generic(name) == key for name in kept)}
-        model._tp_plan = {key: style for key, style in plan.items() if key not in whole}
+        embeddings = {name for name, module in model.named_modules() if isinstance(module, torch.nn.Embedding)}
+        undivided = {key for key in plan if key in embeddings or any(_generic(name) == key for name in embeddings)}
+        model._tp_plan = {key: style for key, style in plan.items() if key not in undivided}
 
 
 def check_heads(config: Any, plan: Mapping[str, str], ranks: int) -> None:
@@ -130,10 +130,12 @@ def divide(model: Any, rank: Rank) -> None:
     layers = [(name, m) for name, m in model.named_modules() if isinstance(m, CompressedLayer)]
     stores = {id(layer._store): layer._store for _, layer in layers}
     for store in stores.values():
-        mine = [(name, layer, styles_of(plan, name)) for name, layer in layers if layer._store is store]
-        for name, layer, styles in mine:
+        layers_of_store = [(name, layer, styles_of(plan, name)) for name, layer in layers if layer._store is store]
+        for name, layer, styles in layers_of_store:
             _check_style(layer, name, styles.get(""), rank)
-        _divide(model, store, [(layer, shards(layer, name, styles, rank)) for name, layer, styles in mine], rank)
+        _divide(
+            model, store, [(layer, shards(layer, name, styles, rank)) for name, layer, styles in layers_of_store], rank
+        )
 
 
 def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
@@ -173,19 +175,19 @@ def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[S
 def _key(store: Store, shard: Shard) -> Shard:
     """Equal for parts that are the same bytes."""
     stored = store.tensor_groups.entry(shard.tensor)
-    whole = shard.shape(stored.shape) == stored.shape
-    return Shard.whole(store.container, stored.name) if whole else Shard(stored.name, shard.axis, shard.ranges)
+    is_whole = shard.shape(stored.shape) == stored.shape
+    return Shard.whole(store.container, stored.name) if is_whole else Shard(stored.name, shard.axis, shard.ranges)
 
 
 def styles_of(plan: Mapping[str, str], name: str) -> dict[str, str]:
     """The styles that a plan gives a layer, under an empty name, and its stacks."""
-    found = {}
+    styles = {}
     for place in ("", "gate_up_proj", "down_proj"):
         full = f"{name}.{place}" if place else name
         style = plan.get(full, plan.get(_generic(full)))
         if style is not None:
-            found[place] = style
-    return found
+            styles[place] = style
+    return styles
 
 
 def _generic(name: str) -> str:

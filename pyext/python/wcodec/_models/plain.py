@@ -16,7 +16,7 @@ from .skeleton import as_ever, initialize
 _SHOWN = 5
 
 
-def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -> None:
+def set_parameters(model: Any, matching: Match, read: Read, device: torch.device) -> None:
     """Reads what has no values yet, one tensor at a time, in the dtype that each parameter has; tied parameters stay
     tied. Tensors that a class makes by itself, and no file has, are made as transformers makes them."""
     made: dict[int, torch.nn.Parameter] = {}
@@ -25,17 +25,17 @@ def set_parameters(model: Any, found: Match, read: Read, device: torch.device) -
         if parameter.device.type != "meta":
             continue
         if id(parameter) not in made:
-            if found.has(name):
-                value = found.value(name, read).to(device=device, dtype=parameter.dtype)
+            if matching.has(name):
+                value = matching.value(name, read).to(device=device, dtype=parameter.dtype)
             else:
                 value = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
                 left.append(name)
             made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
         put(model, name, made[id(parameter)])
     for name, buffer in list(model.named_buffers()):
-        if name in found.whole:
+        if name in matching.whole:
             # A copy: some buffers are written to while a model runs.
-            value = read(found.whole[name]).to(device=device, dtype=buffer.dtype, copy=True)
+            value = read(matching.whole[name]).to(device=device, dtype=buffer.dtype, copy=True)
         elif buffer.device.type == "meta" and not name.endswith("_marker"):
             # One that follows from parameters, which had no values when it was made.
             value = torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
@@ -67,13 +67,13 @@ class Filling:
     """Gives a model that transformers loads what transformers does not find by itself: it is called where transformers
     ties weights, when all files were read and nothing was made of them yet.
 
-    :param found: the tensors of each parameter.
+    :param matching: the tensors of each parameter.
     :param read: reads one.
     :param complete: whether a parameter may not be left without values.
     """
 
-    def __init__(self, model: Any, found: Match, read: Read, complete: bool, file: str | None) -> None:
-        self._model, self._found, self._read = model, found, read
+    def __init__(self, model: Any, matching: Match, read: Read, complete: bool, file: str | None) -> None:
+        self._model, self._matching, self._read = model, matching, read
         self._complete, self._file = complete, file
         # Only this model's method is replaced; the first call removes the replacement.
         model.tie_weights = self._tie_weights
@@ -95,25 +95,25 @@ class Filling:
         return None
 
     def _fill(self, missing: set[str]) -> None:
-        model, found = self._model, self._found
+        model, matching = self._model, self._matching
         parameters = dict(model.named_parameters(remove_duplicate=False))
         buffers = dict(model.named_buffers(remove_duplicate=False))
         made: dict[Any, torch.nn.Parameter] = {}
         tied = dict(tied_pairs(model))
         for name in sorted(missing):
             # A parameter that is the same tensor as another one is for transformers to tie, once that has its values.
-            if not found.has(name):
+            if not matching.has(name):
                 continue
-            if name in tied and found.has(tied[name]) and _origin(found, name) == _origin(found, tied[name]):
+            if name in tied and matching.has(tied[name]) and _origin(matching, name) == _origin(matching, tied[name]):
                 continue
             if name in parameters:
                 parameter = parameters[name]
-                key = _origin(found, name)
+                key = _origin(matching, name)
                 if (key, parameter.dtype) not in made:
-                    made[key, parameter.dtype] = _as(parameter, found.value(name, self._read))
+                    made[key, parameter.dtype] = _as(parameter, matching.value(name, self._read))
                 put(model, name, made[key, parameter.dtype])
             elif name in buffers:
-                buffers[name].copy_(self._read(found.whole[name]))
+                buffers[name].copy_(self._read(matching.whole[name]))
             else:
                 continue
             missing.discard(name)
@@ -122,19 +122,19 @@ class Filling:
     def _tied_and_there(self, missing: set[str]) -> list[str]:
         """Parameters that are tied to others though both were read: the first versions of transformers 5 untie them,
         but for those that are told as missing."""
-        model, found = self._model, self._found
+        model, matching = self._model, self._matching
         parameters = dict(model.named_parameters(remove_duplicate=False))
         is_there = {
             name
             for name, parameter in parameters.items()
-            if name not in missing and found.has(name) and parameter.device.type != "meta"
+            if name not in missing and matching.has(name) and parameter.device.type != "meta"
         }
         return [target for target, source in tied_pairs(model) if target in is_there and source in is_there]
 
 
-def _origin(found: Match, name: str) -> tuple[tuple[str, ...], str]:
+def _origin(matching: Match, name: str) -> tuple[tuple[str, ...], str]:
     """The tensors that a parameter is read from, and its name among those that transformers makes of them."""
-    return found.keys(name), found.made[name][1] if name in found.made else ""
+    return matching.keys(name), matching.made[name][1] if name in matching.made else ""
 
 
 def _as(parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.nn.Parameter:

@@ -103,8 +103,8 @@ class RanksReport:
 
     def __repr__(self) -> str:
         of = "compressed bytes" if self.measured else "weights taken to be normally distributed"
-        told = "".join(f"\n{count} ranks: {why}" for count, why in self.refused)
-        return f"RanksReport({self.model}, {self.parameters:,} parameters, {of})\n{self.table()}{told}"
+        refusals = "".join(f"\n{count} ranks: {why}" for count, why in self.refused)
+        return f"RanksReport({self.model}, {self.parameters:,} parameters, {of})\n{self.table()}{refusals}"
 
 
 @keywords(CodingOptions)
@@ -155,14 +155,14 @@ def plan_ranks(
     if file is not None:
         container = Container.open(file)
         refuse_encoding(container, file, {**encoding, "include": include, "exclude": exclude}, embeddings)
-        found = matched(made, Stored(container), whole=False)
-        candidates = of_container(made, found, container).layers
+        matching = matched(made, Stored(container), whole=False)
+        candidates = of_container(made, matching, container).layers
         weigh = _by_file(container)
     else:
         tie(made)
         candidates, _ = find(made, patterns("include", include), patterns("exclude", exclude), embeddings)
         weights = sum({id(p): p.numel() for c in candidates for p in c.parameters.values()}.values())
-        found, weigh = Match({}, {}), _by_samples(given(encoding), weights)
+        matching, weigh = Match({}, {}), _by_samples(given(encoding), weights)
     rows: list[RankBytes] = []
     refused: list[tuple[int, str]] = []
     for count in counts:
@@ -264,7 +264,7 @@ def _stored(container: Container, name: str) -> TensorEntry:
 
 def _by_samples(options: Mapping[str, Any], weights: int) -> Weigh:
     made: dict[tuple[int, int | None], Container] = {}
-    found: dict[Any, float] = {}
+    bytes_per_weight: dict[Any, float] = {}
 
     def weigh(names: tuple[str, ...], shape: tuple[int, int], shard: Shard) -> float:
         rows, cols = shape
@@ -275,11 +275,11 @@ def _by_samples(options: Mapping[str, Any], weights: int) -> Weigh:
         # A cut through rows leaves columns as they are.
         ranges = shard.ranges if shard.axis == 1 else ((0, cols),)
         key = (cols, tile, ranges)
-        if key not in found:
+        if key not in bytes_per_weight:
             entry = (container if ranges == ((0, cols),) else narrow(container, [Shard("w", 1, ranges)]))["w"]
             tables = sum(segment.length for segment in entry.segments if segment.role == "table")
-            found[key] = (entry.stored_bytes - tables) / math.prod(entry.shape)
-        return found[key] * math.prod(shard.shape(shape))
+            bytes_per_weight[key] = (entry.stored_bytes - tables) / math.prod(entry.shape)
+        return bytes_per_weight[key] * math.prod(shard.shape(shape))
 
     return weigh
 

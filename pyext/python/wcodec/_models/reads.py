@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from .names import Match
 
 
-def layer_reads(candidate: Candidate, found: Match, checkpoint: Checkpoint) -> dict[str, Part]:
+def layer_reads(candidate: Candidate, matching: Match, checkpoint: Checkpoint) -> dict[str, Part]:
     """The tensors that a layer is compressed from, by their names in the model: a weight, or each expert's matrices."""
     out: dict[str, Part] = {}
     for name, parameter in candidate.parameters.items():
         if candidate.kind != "experts":
-            out[name] = whole(name, found, checkpoint)
+            out[name] = read_whole(name, matching, checkpoint)
         else:
-            out.update((f"{name}.{i}", part) for i, part in enumerate(_matrices(name, parameter, found, checkpoint)))
+            out.update((f"{name}.{i}", part) for i, part in enumerate(_matrices(name, parameter, matching, checkpoint)))
     return out
 
 
-def whole(name: str, found: Match, checkpoint: Checkpoint) -> Part:
+def read_whole(name: str, matching: Match, checkpoint: Checkpoint) -> Part:
     """A whole parameter of a model."""
-    joined = name in found.whole
-    return Part(partial(found.value, name, checkpoint.__getitem__), found.keys(name), joined=joined)
+    joined = name in matching.whole
+    return Part(partial(matching.value, name, checkpoint.__getitem__), matching.keys(name), joined=joined)
 
 
 def tensor(key: str, checkpoint: Checkpoint) -> Part:
@@ -37,17 +37,17 @@ def tensor(key: str, checkpoint: Checkpoint) -> Part:
     return Part(partial(checkpoint.__getitem__, key), (key,))
 
 
-def _matrices(name: str, parameter: torch.Tensor, found: Match, checkpoint: Checkpoint) -> list[Part]:
+def _matrices(name: str, parameter: torch.Tensor, matching: Match, checkpoint: Checkpoint) -> list[Part]:
     """The matrices of a stack."""
     count = int(parameter.shape[0])
-    if name in found.whole:
-        key = found.whole[name]
+    if name in matching.whole:
+        key = matching.whole[name]
         return [Part(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
-    if name in found.experts:
-        stack = found.experts[name]
+    if name in matching.experts:
+        stack = matching.experts[name]
         return [Part(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
-    held = _Held(partial(found.value, name, checkpoint.__getitem__), count)
-    return [Part(partial(held.matrix, i), found.keys(name), joined=False) for i in range(count)]
+    held = _Held(partial(matching.value, name, checkpoint.__getitem__), count)
+    return [Part(partial(held.matrix, i), matching.keys(name), joined=False) for i in range(count)]
 
 
 class _Held:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from .._core.errors import FileMissingError, FormatError, WcodecError
-from .._core.foreign import said
+from .._core.foreign import cause
 from .._gpu import torch as _torch
 from ..nn._weights.budget import host_memory
 from . import hub
@@ -40,31 +40,31 @@ _KEPT = 0.25
 class RemoteCheckpoint(Checkpoint):
     """The tensors of a repository, each read from the Hub when it is asked for, the next one meanwhile.
 
-    :param found: the repository.
+    :param repository: the repository.
     :raises FormatError: if a file is no .safetensors file, which its header tells.
     :raises FileMissingError: if the Hub does not answer.
     """
 
     is_local = False
 
-    def __init__(self, found: hub.Found) -> None:
-        self._source = _Source(found)
+    def __init__(self, repository: hub.RepositoryFiles) -> None:
+        self._source = _Source(repository)
         with tempfile.TemporaryDirectory(prefix="wcodec-headers-") as place:
             # Files with headers, and nothing behind them: what checks a checkpoint checks these.
-            headers = {name: self._source.stand_in(name, Path(place)) for name in found.weights if _is_file(name)}
-            for name in ("config.json", *(n for n in found.weights if not _is_file(n))):
-                if (found.folder / name).is_file():
-                    shutil.copyfile(found.folder / name, Path(place, name))
+            headers = {name: self._source.stand_in(name, Path(place)) for name in repository.weights if _is_file(name)}
+            for name in ("config.json", *(n for n in repository.weights if not _is_file(n))):
+                if (repository.folder / name).is_file():
+                    shutil.copyfile(repository.folder / name, Path(place, name))
             try:
                 super().__init__(Path(place))
             except WcodecError as error:
                 # It names what stands in for the repository.
-                error.args = (str(error).replace(place, found.name),)
-                error.file = found.name if error.file is not None else None
+                error.args = (str(error).replace(place, repository.name),)
+                error.file = repository.name if error.file is not None else None
                 raise
             files = {Path(file).name: _File(self._source, Path(file).name, headers) for file in self._opened}
             self._files = {name: files[Path(file).name] for name, file in self._places.items()}
-        self.path = Path(found.name)
+        self.path = Path(repository.name)
 
     def expect(self, keys: Iterable[str]) -> None:
         """Says in which order tensors will be read."""
@@ -118,20 +118,21 @@ class _Slice:
 class _Source:
     """Bytes of a repository's files."""
 
-    def __init__(self, found: hub.Found) -> None:
+    def __init__(self, repository: hub.RepositoryFiles) -> None:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.utils import build_hf_headers
 
-        self._found = found
-        self._headers = build_hf_headers(token=found.options.token)
+        self._repository = repository
+        self._headers = build_hf_headers(token=repository.options.token)
         self._url = {
-            name: hf_hub_url(found.name, found.prefix + name, revision=found.options.revision) for name in found.weights
+            name: hf_hub_url(repository.name, repository.prefix + name, revision=repository.options.revision)
+            for name in repository.weights
         }
         # The first and the last byte of each tensor in its file.
         self._at: dict[tuple[str, str], tuple[int, int]] = {}
         self._next: dict[tuple[str, str], tuple[str, str]] = {}
         self._ahead: dict[tuple[str, str], Future[npt.NDArray[np.uint8]]] = {}
-        self._kept: dict[tuple[str, str], npt.NDArray[np.uint8]] = {}
+        self._cache: dict[tuple[str, str], npt.NDArray[np.uint8]] = {}
         free = host_memory()[0]
         self._room = int(_KEPT * free) if free is not None else 0
         self._lock = Lock()
@@ -141,12 +142,12 @@ class _Source:
     def close(self) -> None:
         for pool in (self._tensors, self._pieces):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._kept.clear()
+        self._cache.clear()
         self._ahead.clear()
 
     def stand_in(self, name: str, place: Path) -> dict[str, Any]:
         """Writes a file with the header alone, and gives what it says."""
-        total = self._found.sizes.get(name)
+        total = self._repository.sizes.get(name)
         head = self._get(name, 0, min(_HEAD, total or _HEAD)).tobytes()
         length = struct.unpack("<Q", head[:8])[0] if len(head) >= 8 else _LONGEST_HEADER + 1
         if length > _LONGEST_HEADER:
@@ -171,7 +172,7 @@ class _Source:
         return int(start + end)
 
     def _not_safetensors(self, name: str, why: str) -> FormatError:
-        place = f"{self._found.name}/{self._found.prefix}{name}"
+        place = f"{self._repository.name}/{self._repository.prefix}{name}"
         return FormatError(f"{place}: not a .safetensors file: {why} (tell those who made it)", file=place)
 
     def expect(self, order: list[tuple[str, str]]) -> None:
@@ -181,25 +182,25 @@ class _Source:
         """A tensor's bytes; those of the next one are fetched meanwhile."""
         wanted = (file, key)
         with self._lock:
-            found, ahead = self._kept.get(wanted), self._ahead.pop(wanted, None)
-        if found is None:
-            found = self._get(file, *self._at[wanted]) if ahead is None else ahead.result()
+            data, ahead = self._cache.get(wanted), self._ahead.pop(wanted, None)
+        if data is None:
+            data = self._get(file, *self._at[wanted]) if ahead is None else ahead.result()
         following = self._next.get(wanted)
         with self._lock:
-            if wanted not in self._kept and found.nbytes <= self._room:
-                self._room -= found.nbytes
-                self._kept[wanted] = found
-            known = following is None or following in self._kept or following in self._ahead
+            if wanted not in self._cache and data.nbytes <= self._room:
+                self._room -= data.nbytes
+                self._cache[wanted] = data
+            known = following is None or following in self._cache or following in self._ahead
             if following is not None and not known and len(self._ahead) < _AHEAD:
                 place = (following[0], *self._at[following])
                 self._ahead[following] = self._tensors.submit(self._get, *place)
-        return found
+        return data
 
     def part(self, file: str, key: str, begin: int, end: int) -> npt.NDArray[np.uint8]:
         """Some of a tensor's bytes."""
-        kept = self._kept.get((file, key))
-        if kept is not None:
-            return kept[begin:end]
+        cached = self._cache.get((file, key))
+        if cached is not None:
+            return cached[begin:end]
         start = self._at[file, key][0]
         return self._get(file, start + begin, start + end)
 
@@ -216,13 +217,13 @@ class _Source:
         from huggingface_hub.utils import hf_raise_for_status, http_backoff
 
         wanted = {**self._headers, "Range": f"bytes={begin}-{end - 1}"}
-        place = f"{self._found.name}/{self._found.prefix}{file}"
+        place = f"{self._repository.name}/{self._repository.prefix}{file}"
         try:
             answer = http_backoff("GET", self._url[file], headers=wanted, timeout=_SECONDS)
             hf_raise_for_status(answer)
         except Exception as error:
             raise FileMissingError(
-                f"{place}: the Hub does not give bytes {begin:,} to {end:,}: {said(error)} (try again; or fetch the "
+                f"{place}: the Hub does not give bytes {begin:,} to {end:,}: {cause(error)} (try again; or fetch the "
                 "repository first, with hf download)",
                 file=place,
             ) from None

@@ -89,12 +89,12 @@ def _check_model(function: str, model: Any) -> None:
     if isinstance(model, torch.nn.Module):
         return
     if isinstance(model, str | os.PathLike):
-        found, advice = shown(str(model)), "wcodec.load_model loads folders and models of the Hub, compressed"
+        description, advice = shown(str(model)), "wcodec.load_model loads folders and models of the Hub, compressed"
     else:
-        found = f"a {type(model).__name__}"
+        description = f"a {type(model).__name__}"
         stored = "wcodec.compress stores tensors in a file"
         advice = stored if isinstance(model, Mapping) else "pass the model itself"
-    raise InputError(f"{function} takes a torch.nn.Module, not {found} ({advice})")
+    raise InputError(f"{function} takes a torch.nn.Module, not {description} ({advice})")
 
 
 @keywords()
@@ -117,15 +117,15 @@ def decompress_(
 
     _check_model("decompress_", model)
     wanted, unwanted = patterns("include", include), patterns("exclude", exclude)
-    found: dict[str, CompressedLayer] = {}
+    compressed: dict[str, CompressedLayer] = {}
     for name, module in model.named_modules():
         if not isinstance(module, CompressedLayer) or not name:
             continue
         if wanted and not any(fnmatch.fnmatchcase(name, p) for p in wanted):
             continue
         if not any(fnmatch.fnmatchcase(name, p) for p in unwanted):
-            found[name] = module
-    if not found:
+            compressed[name] = module
+    if not compressed:
         raise InputError(
             f"there is no compressed layer to replace in {type(model).__name__} "
             "(compress_ it first, or change include and exclude)"
@@ -136,7 +136,7 @@ def decompress_(
     # Layers with the same stored tensors get the same parameters.
     shared: dict[Any, torch.nn.Parameter] = {}
     plain: dict[torch.nn.Module, torch.nn.Module] = {}
-    for module in found.values():
+    for module in compressed.values():
         new = _plain(module)
         keep_hooks(module, new)
         if isinstance(module, CompressedLinear | CompressedEmbedding):
@@ -151,7 +151,7 @@ def decompress_(
     methods.mark(model)
     if was_fused:
         arrange(model)
-    return list(found)
+    return list(compressed)
 
 
 def _plain(layer: CompressedLayer) -> torch.nn.Module:

@@ -60,8 +60,8 @@ class Rules:
     def _renamed(self, key: str, renamings: list[Any], converters: list[Any]) -> tuple[str, Any]:
         if self._core is None:
             return self._known_plainly(key) or key, None
-        found: tuple[str, Any] = self._core.rename_source_key(key, renamings, converters, self._prefix, self._known)
-        return found
+        renamed: tuple[str, Any] = self._core.rename_source_key(key, renamings, converters, self._prefix, self._known)
+        return renamed
 
     def _known_plainly(self, key: str) -> str:
         """A name that the model has, with or without the prefix of its base; nothing if it has none."""

@@ -51,9 +51,9 @@ def device_of(model: Any) -> torch.device:
 def dtype_of(model: Any) -> torch.dtype:
     """The dtype that a model computes in: its own ``dtype``, otherwise that of its first float parameter."""
     torch = _torch.require()
-    said = getattr(model, "dtype", None)
-    if isinstance(said, torch.dtype) and said.is_floating_point:
-        return said
+    declared = getattr(model, "dtype", None)
+    if isinstance(declared, torch.dtype) and declared.is_floating_point:
+        return declared
     for tensor in model.parameters():
         if tensor.is_floating_point():
             return tensor.dtype
@@ -79,8 +79,8 @@ def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
     logits = output if _torch.is_tensor(output) else getattr(output, "logits", None)
     if logits is None:
         raise InputError(f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)")
-    found: torch.Tensor = logits
-    return found
+    tensor: torch.Tensor = logits
+    return tensor
 
 
 def cache_name(model: Any) -> str:
@@ -110,9 +110,9 @@ def tokenizer_for(model: Any, tokenizer: Any = None, trust_remote_code: bool = F
     """The tokenizer given, or the one that belongs to the model; one that is code is refused unless it is trusted."""
     if tokenizer is not None and not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
-    own = getattr(model, "tokenizer", None)
-    if tokenizer is None and own is not None:
-        return own
+    model_tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None and model_tokenizer is not None:
+        return model_tokenizer
     config = getattr(model, "config", None)
     place = tokenizer or getattr(model, "name_or_path", None) or getattr(config, "_name_or_path", None)
     if not place:
@@ -151,11 +151,11 @@ def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
             raise InputError(f"{path}: not UTF-8 text (convert it, or pass token ids)") from None
     if isinstance(text, str):
         # One call over the whole text, with the special tokens that the tokenizer itself would add.
-        found = tokenizer_for(model, tokenizer)(text, verbose=False)["input_ids"]
+        raw_ids = tokenizer_for(model, tokenizer)(text, verbose=False)["input_ids"]
     else:
-        found = text
+        raw_ids = text
     try:
-        ids = torch.as_tensor(found)
+        ids = torch.as_tensor(raw_ids)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"text must be a str, a path or token ids, not {type(text).__name__} (pass one text at a time)"
@@ -185,10 +185,10 @@ def check_ids(ids: torch.Tensor, model: Any, what: str = "model") -> None:
 
 def whole(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
     """One or several whole numbers above 0."""
-    found = (values,) if isinstance(values, int) else tuple(values)
-    if not found or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in found):
+    numbers = (values,) if isinstance(values, int) else tuple(values)
+    if not numbers or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in numbers):
         raise InputError(f"{what} must be whole numbers of at least 1, not {values!r}")
-    return found
+    return numbers
 
 
 @contextmanager

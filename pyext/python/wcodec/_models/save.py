@@ -118,12 +118,12 @@ def save_pretrained(
 
 def _write_card(model: Any, target: Path) -> None:
     """Writes the card of a folder that was saved, unless it has one that somebody wrote."""
-    there = card.read(target)
-    if os.path.lexists(target / card.FILE) and (there is None or not card.is_own(there)):
+    existing = card.read(target)
+    if os.path.lexists(target / card.FILE) and (existing is None or not card.is_own(existing)):
         return
     source = beside.source_of(model)
     if source is None or source.resolve() == target.resolve():
-        original = card.original_of(there)
+        original = card.original_of(existing)
     else:
         # A compressed one says what it is of.
         name = None if quantization_of(source) else card.repository_of(source)
@@ -156,10 +156,10 @@ def _check_names(model: Any) -> None:
 
 def _keep_original(target: Path) -> None:
     """Refuses a folder with weights that would be there beside the compressed ones, with the config of these."""
-    found = sorted(path.name for pattern in _ORIGINALS for path in target.glob(pattern))
-    if found and not quantization_of(target):
+    originals = sorted(path.name for pattern in _ORIGINALS for path in target.glob(pattern))
+    if originals and not quantization_of(target):
         raise InputError(
-            f"{target}: there is a model that is not compressed ({found[0]}), and saving would destroy it "
+            f"{target}: there is a model that is not compressed ({originals[0]}), and saving would destroy it "
             "(save to another folder)",
             file=target,
         )
@@ -189,8 +189,8 @@ def _main_dtype(model: Any) -> torch.dtype:
     for module in model.modules():
         if isinstance(module, CompressedLayer):
             counts[module.dtype] += module.elements
-    found: torch.dtype = counts.most_common(1)[0][0]
-    return found
+    dtype: torch.dtype = counts.most_common(1)[0][0]
+    return dtype
 
 
 def _save_config(model: Any, target: Path, layer: CompressedLayer) -> None:

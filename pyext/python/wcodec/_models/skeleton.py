@@ -83,17 +83,17 @@ def keep_float32(model: Any, dtype: torch.dtype) -> None:
     for name, buffer in list(model.named_buffers(remove_duplicate=False)):
         path, _, leaf = name.rpartition(".")
         module = model.get_submodule(path)
-        kept = leaf not in module._non_persistent_buffers_set and wanted.search(name)
+        is_kept = leaf not in module._non_persistent_buffers_set and wanted.search(name)
         # Counts, too: transformers makes float32 of all that the class names.
-        if kept and buffer.dtype != torch.float32:
+        if is_kept and buffer.dtype != torch.float32:
             module._buffers[leaf] = buffer.to(torch.float32)
 
 
 def _patterns(model: Any, dtype: torch.dtype) -> list[str]:
     plan = getattr(model, "_get_dtype_plan", None)
     # Up to 5.0 a plan is for all dtypes.
-    found = plan(dtype) if callable(plan) else getattr(model, "dtype_plan", None) or {}
-    return [pattern for pattern, kept in found.items() if kept is torch.float32]
+    dtype_plan = plan(dtype) if callable(plan) else getattr(model, "dtype_plan", None) or {}
+    return [pattern for pattern, dtype_of_pattern in dtype_plan.items() if dtype_of_pattern is torch.float32]
 
 
 def make_buffers(model: Any) -> None:

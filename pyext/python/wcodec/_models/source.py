@@ -56,9 +56,9 @@ class Source:
         """
         if self.container is not None:
             return Stored(self.container, self.rest)
-        found = self.rest if self.gguf is None else self.gguf.checkpoint(model)
-        assert found is not None
-        return found
+        checkpoint = self.rest if self.gguf is None else self.gguf.checkpoint(model)
+        assert checkpoint is not None
+        return checkpoint
 
 
 def opened(request: Request) -> Source:
@@ -126,13 +126,13 @@ def config_at(folder: Path | None, file: Path | None, trusted: bool, trust_remot
 
 def computing_dtype_of(config: Any, place: Path | str, dtype: Any = None) -> torch.dtype:
     """The dtype that was asked for, or that of the config."""
-    found = dtype or getattr(config, "dtype", None) or torch.float32
+    wanted = dtype or getattr(config, "dtype", None) or torch.float32
     try:
-        return computing_dtype(found)
+        return computing_dtype(wanted)
     except InputError:
         if dtype:
             raise
         raise InputError(
-            f"{place}: its config says dtype {shown(found)}, in which layers do not compute (pass dtype='bfloat16')",
+            f"{place}: its config says dtype {shown(wanted)}, in which layers do not compute (pass dtype='bfloat16')",
             file=place,
         ) from None

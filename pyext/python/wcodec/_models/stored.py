@@ -25,36 +25,36 @@ def is_exact(encoding: Mapping[str, Any]) -> bool:
     return encoding.get("scheme") in ("lossless", "raw") and encoding.get("calibrate") in (None, False)
 
 
-def as_stored(weights: Lazy, kept: list[Candidate]) -> Lazy | AsStored:
+def as_stored(weights: Lazy, selected: list[Candidate]) -> Lazy | AsStored:
     """The weights of layers as codes and scales, of those layers that can run from them.
 
-    :param kept: the layers; those whose rows are looked up have values.
+    :param selected: the layers; those whose rows are looked up have values.
     """
-    looked_up = {name for c in kept if c.kind == "embedding" for names in c.tensors for name in names}
-    found: dict[str, list[tuple[QuantizedTensor, int | None]]] = {}
+    looked_up = {name for c in selected if c.kind == "embedding" for names in c.tensors for name in names}
+    quantized_pairs: dict[str, list[tuple[QuantizedTensor, int | None]]] = {}
     for name, part in weights.parts.items():
         if name in looked_up or not part.joined:
             continue
         codes = [weights.checkpoint.quantized.tensors.get(key) for key in part.keys]
         if (pairs := _pairs(codes, part.index)) is not None:
-            found[name] = pairs
-    return AsStored(weights, found) if found else weights
+            quantized_pairs[name] = pairs
+    return AsStored(weights, quantized_pairs) if quantized_pairs else weights
 
 
 def _pairs(parts: list[QuantizedTensor | None], index: int | None) -> list[tuple[QuantizedTensor, int | None]] | None:
     """The codes that make up one matrix, if their scales do so, too."""
-    found: list[tuple[QuantizedTensor, int | None]] = []
+    pairs: list[tuple[QuantizedTensor, int | None]] = []
     for part in parts:
         if part is None or part.grid is None or len(part.shape) != (2 if index is None else 3):
             return None
-        found.append((part, index))
-    if len(found) == 1:
-        return found
-    grids = [part.grid for part, _ in found if part.grid is not None]
+        pairs.append((part, index))
+    if len(pairs) == 1:
+        return pairs
+    grids = [part.grid for part, _ in pairs if part.grid is not None]
     forms = {(grid.cols, grid.block_rows, grid.block_cols) for grid in grids}
     # One below the other, blocks must begin where matrices do.
     aligned = all(grid.scales > 1 and grid.rows % grid.block_rows == 0 for grid in grids)
-    return found if aligned and len(forms) == 1 else None
+    return pairs if aligned and len(forms) == 1 else None
 
 
 class AsStored(Described, Declared):

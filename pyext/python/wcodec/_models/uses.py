@@ -33,7 +33,7 @@ def multiplied(kind: type[Any], key: str) -> bool | None:
     >>> multiplied(torch.nn.Bilinear, "weight"), multiplied(torch.nn.Linear, "other")
     (True, None)
     """
-    found: bool | None = None
+    is_factor: bool | None = None
     for function in functions_of(kind, ()):
         tree = _tree(function)
         if tree is None or not tree.args.args:
@@ -43,8 +43,8 @@ def multiplied(kind: type[Any], key: str) -> bool | None:
         parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for use in uses:
             if isinstance(use.ctx, ast.Load):
-                found = _is_factor(use, tree, parents, set()) or bool(found)
-    return found
+                is_factor = _is_factor(use, tree, parents, set()) or bool(is_factor)
+    return is_factor
 
 
 # Functions that run before a model does.
@@ -58,7 +58,7 @@ def written(kind: type[Any]) -> frozenset[str]:
 
     RWKV divides weights when it is first called for inference: ``block.attention.output.weight.div_(...)``.
     """
-    found = set()
+    owners = set()
     for function in functions_of(kind, ()):
         tree = None if _BEFORE.search(function.__name__) else _tree(function)
         for node in ast.walk(tree) if tree is not None else ():
@@ -68,8 +68,8 @@ def written(kind: type[Any]) -> frozenset[str]:
             elif isinstance(node, ast.AugAssign):
                 target = node.target
             if target is not None and (owner := _owner_of_weight(target)):
-                found.add(owner)
-    return frozenset(found)
+                owners.add(owner)
+    return frozenset(owners)
 
 
 def _owner_of_weight(node: ast.AST) -> str:
@@ -96,10 +96,10 @@ def functions_of(kind: type[Any], left_out: tuple[str, ...]) -> Iterator[types.F
 
 def _tree(function: types.FunctionType) -> ast.FunctionDef | None:
     try:
-        found = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
-    return found if isinstance(found, ast.FunctionDef) else None
+    return definition if isinstance(definition, ast.FunctionDef) else None
 
 
 def _is_name(node: ast.AST, name: str) -> bool:

@@ -108,9 +108,9 @@ def swap(model: torch.nn.Module, new: Mapping[Any, torch.nn.Module]) -> None:
                 parent.__dict__[key] = other
     left = {id(p): p for p in model.parameters()}
     for before, module in new.items():
-        bias, own = before._parameters.get("bias"), module._parameters.get("bias")
-        if bias is not None and own is not None:
-            module._parameters["bias"] = left.setdefault(id(bias), own)
+        bias, own_bias = before._parameters.get("bias"), module._parameters.get("bias")
+        if bias is not None and own_bias is not None:
+            module._parameters["bias"] = left.setdefault(id(bias), own_bias)
 
 
 def _held(value: Any, new: Mapping[int, torch.nn.Module], seen: set[int]) -> Any:

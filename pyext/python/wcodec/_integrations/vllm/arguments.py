@@ -64,23 +64,23 @@ def adapt(config: Any) -> None:
 def engine_settings(config: Any) -> dict[str, Any]:
     """The settings in ``additional_config={"wcodec": {...}}``."""
     additional = config.additional_config
-    found = additional.get("wcodec", {}) if isinstance(additional, dict) else {}
-    if not isinstance(found, dict) or set(found) - set(_SETTINGS):
+    settings = additional.get("wcodec", {}) if isinstance(additional, dict) else {}
+    if not isinstance(settings, dict) or set(settings) - set(_SETTINGS):
         raise InputError(
-            f"additional_config: 'wcodec' takes {', '.join(_SETTINGS)}, not {found} (change --additional-config)"
+            f"additional_config: 'wcodec' takes {', '.join(_SETTINGS)}, not {settings} (change --additional-config)"
         )
-    if found.get("vram_budget") is not None and found.get("residency") is None:
+    if settings.get("vram_budget") is not None and settings.get("residency") is None:
         # A budget says which residency is meant, whatever the folder has.
-        return {**found, "residency": "auto"}
-    return found
+        return {**settings, "residency": "auto"}
+    return settings
 
 
 def record_of(model_config: Any) -> dict[str, Any]:
     """The folder's record of compressed weights; some models have it in the language model's config alone."""
     for config in (model_config.hf_config, model_config.hf_text_config):
-        found = getattr(config, "quantization_config", None)
-        if isinstance(found, dict):
-            return found
+        record = getattr(config, "quantization_config", None)
+        if isinstance(record, dict):
+            return record
     return {}
 
 

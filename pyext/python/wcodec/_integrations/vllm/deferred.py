@@ -54,22 +54,22 @@ class Virtual:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the tensor."""
-        found: torch.dtype = self.tensor.dtype
-        return found
+        dtype: torch.dtype = self.tensor.dtype
+        return dtype
 
     def region(self, view: torch.Tensor) -> Region:
         """Which rectangle a view of the tensor is; matrices of a stack lie below each other.
 
         :raises InputError: if it is none.
         """
-        found = self._rectangle(view)
-        if found is None:
+        region = self._rectangle(view)
+        if region is None:
             raise InputError(
                 f"'{self.name}': the engine cuts it into a part of shape {list(view.shape)} and strides "
                 f"{list(view.stride())}, which is no rectangle of it (run this model without compression)",
                 tensor=self.name,
             )
-        return found
+        return region
 
     def _rectangle(self, view: torch.Tensor) -> Region | None:
         width = self.shape[-1]
@@ -101,13 +101,13 @@ class Source(Virtual):
 
     def data(self, view: torch.Tensor) -> torch.Tensor:
         """The data of a view."""
-        found = self._rectangle(view)
+        region = self._rectangle(view)
         with torch._C.DisableTorchFunctionSubclass():
             shape, stride, offset = tuple(view.shape), tuple(view.stride()), view.storage_offset()
-        if found is not None:
-            return self.read(found).reshape(shape)
-        whole = self.read(Region((0, math.prod(self.shape[:-1])), (0, self.shape[-1])))
-        return torch.as_strided(whole.contiguous(), shape, stride, offset).clone()
+        if region is not None:
+            return self.read(region).reshape(shape)
+        full = self.read(Region((0, math.prod(self.shape[:-1])), (0, self.shape[-1])))
+        return torch.as_strided(full.contiguous(), shape, stride, offset).clone()
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Placeholder(Virtual):
             self._empty = True
             return
         if view.dim() == 3:
-            for mine, its in zip(view, other, strict=True):
-                self.copy(mine, its)
+            for own_part, its in zip(view, other, strict=True):
+                self.copy(own_part, its)
             return
         where = self.region(view)
         source = virtual(other)
@@ -192,27 +192,27 @@ class Deferred(torch.Tensor):  # type: ignore[misc]
         name = getattr(func, "__name__", "")
         if name == "copy_":
             return _copied(*args, **kwargs)
-        mine = virtual(args[0]) if args else None
-        if mine is not None and name == "__setitem__" and isinstance(args[2], torch.Tensor):
+        target = virtual(args[0]) if args else None
+        if target is not None and name == "__setitem__" and isinstance(args[2], torch.Tensor):
             _copied(args[0][args[1]], args[2])
             return None
-        changed = mine if mine is not None and _changes(name, args) else virtual(kwargs.get("out"))
+        changed = target if target is not None and _changes(name, args) else virtual(kwargs.get("out"))
         if changed is not None:
             raise InputError(
                 f"'{changed.name}': the model's loader changes it in place, by {name} (run this model without "
                 "compression)",
                 tensor=changed.name,
             )
-        if mine is not None and (name in _KEPT or (name in _CLEARED and isinstance(mine, Placeholder))):
+        if target is not None and (name in _KEPT or (name in _CLEARED and isinstance(target, Placeholder))):
             return args[0]
         if not any(isinstance(virtual(value), Source) for value in _flat((args, kwargs))):
             return super().__torch_function__(func, types, args, kwargs)
         try:
-            found = super().__torch_function__(func, types, args, kwargs)
+            result = super().__torch_function__(func, types, args, kwargs)
         except (NotImplementedError, RuntimeError):
             return func(*_with_data(args), **_with_data(kwargs))
-        if all(virtual(out) is not None for out in _flat(found) if isinstance(out, Deferred)):
-            return found
+        if all(virtual(out) is not None for out in _flat(result) if isinstance(out, Deferred)):
+            return result
         return func(*_with_data(args), **_with_data(kwargs))
 
 
@@ -261,8 +261,8 @@ def _with_data(value: Any) -> Any:
         return {key: _with_data(one) for key, one in value.items()}
     if not isinstance(value, Deferred):
         return value
-    found = virtual(value)
-    if isinstance(found, Source):
-        return found.data(value)
-    name = found.name if found is not None else "a weight"
+    source = virtual(value)
+    if isinstance(source, Source):
+        return source.data(value)
+    name = source.name if source is not None else "a weight"
     raise InputError(f"'{name}': its data are asked for before there are any (run this model without compression)")

@@ -64,13 +64,13 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
             return
         assert self._weights is not None
         config = get_current_vllm_config()
-        chosen = engine_settings(config)
-        settings = {**settings_of(record_of(model_config)), **settings_of(chosen, only_given=True)}
+        engine = engine_settings(config)
+        settings = {**settings_of(record_of(model_config)), **settings_of(engine, only_given=True)}
         device = torch.device(self.load_config.device or config.device_config.device)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
-        rank = Rank(self._weights, device, settings, fused=bool(chosen.get("fused", True)))
-        make_layers(model, rank, bool(chosen.get("decode_embeddings", False)))
+        rank = Rank(self._weights, device, settings, fused=bool(engine.get("fused", True)))
+        make_layers(model, rank, bool(engine.get("decode_embeddings", False)))
         self._weights = None
 
     def _folder(self, model_config: Any) -> Path:

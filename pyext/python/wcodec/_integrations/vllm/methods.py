@@ -51,10 +51,10 @@ class _Weight:
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The product of the rank's part of the weight."""
-        found = layer._wcodec
+        rank_layer = layer._wcodec
         if torch.compiler.is_compiling():
-            return ops.linear(x, layer.weight, bias, found.rows)
-        product: torch.Tensor = found.product(x, bias)
+            return ops.linear(x, layer.weight, bias, rank_layer.rows)
+        product: torch.Tensor = rank_layer.product(x, bias)
         return product
 
     def needs(self, layer: torch.nn.Module, rank: Rank) -> bool:
@@ -112,10 +112,10 @@ class Embedding(_Weight, QuantizeMethodBase):  # type: ignore[misc]
 
     def embedding(self, layer: torch.nn.Module, input_: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
-        found = layer._wcodec
+        rank_layer = layer._wcodec
         if torch.compiler.is_compiling():
-            return ops.embedding(input_, layer.weight, found.width)
-        rows: torch.Tensor = found.look_up(input_)
+            return ops.embedding(input_, layer.weight, rank_layer.width)
+        rows: torch.Tensor = rank_layer.look_up(input_)
         return rows
 
     def tie_weights(self, layer: torch.nn.Module, embed_tokens: torch.nn.Module) -> torch.nn.Module:
@@ -222,9 +222,9 @@ def check_loaded(layer: torch.nn.Module, name: str) -> None:
 
 def placeholder(parameter: torch.nn.Parameter) -> Placeholder:
     """The placeholder that a parameter stands for."""
-    found = virtual(parameter)
-    assert isinstance(found, Placeholder)
-    return found
+    virtual_parameter = virtual(parameter)
+    assert isinstance(virtual_parameter, Placeholder)
+    return virtual_parameter
 
 
 def _give(layer: torch.nn.Module, made: object) -> None:

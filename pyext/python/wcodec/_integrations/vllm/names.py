@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..._core.errors import WcodecError
-from ..._core.foreign import class_of, said
+from ..._core.foreign import cause, class_of
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def as_saved(config: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, torc
     except WcodecError:
         raise
     except Exception as error:
-        _log.warning("names are taken as they are in the file, since transformers cannot say others (%s)", said(error))
+        _log.warning("names are taken as they are in the file, since transformers cannot say others (%s)", cause(error))
         return dict(tensors)
 
 
@@ -42,5 +42,5 @@ def _reverted(config: Any, tensors: dict[str, torch.Tensor]) -> dict[str, torch.
     known.update(name for name, _ in model.named_buffers())
     # Tensors of a folder that was encoded have a checkpoint's names already.
     others = {name: tensor for name, tensor in tensors.items() if name not in known}
-    found = revert_weight_conversion(model, {name: t for name, t in tensors.items() if name in known})
-    return {**others, **found}
+    reverted = revert_weight_conversion(model, {name: t for name, t in tensors.items() if name in known})
+    return {**others, **reverted}

@@ -26,18 +26,18 @@ def marker(layer: Any, dtype: torch.dtype, device: torch.device) -> torch.nn.Par
 
 def layer_of(marked: torch.Tensor) -> Any:
     """The layer of a marker."""
-    found = _layers.get(marked.data_ptr())
-    if found is None:
+    layer = _layers.get(marked.data_ptr())
+    if layer is None:
         raise InputError(
             "a compressed layer's weight was moved by the engine (do without its offloading; residency='host' in the "
             "folder's config.json keeps compressed weights in the host's memory)"
         )
-    return found
+    return layer
 
 
 def _linear(x: torch.Tensor, marked: torch.Tensor, bias: torch.Tensor | None, out_features: int) -> torch.Tensor:
-    found: torch.Tensor = layer_of(marked).product(x, bias)
-    return found
+    product: torch.Tensor = layer_of(marked).product(x, bias)
+    return product
 
 
 def _linear_fake(x: torch.Tensor, marked: torch.Tensor, bias: torch.Tensor | None, out_features: int) -> torch.Tensor:
@@ -45,8 +45,8 @@ def _linear_fake(x: torch.Tensor, marked: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _embedding(ids: torch.Tensor, marked: torch.Tensor, width: int) -> torch.Tensor:
-    found: torch.Tensor = layer_of(marked).look_up(ids)
-    return found
+    rows: torch.Tensor = layer_of(marked).look_up(ids)
+    return rows
 
 
 def _embedding_fake(ids: torch.Tensor, marked: torch.Tensor, width: int) -> torch.Tensor:
@@ -54,8 +54,8 @@ def _embedding_fake(ids: torch.Tensor, marked: torch.Tensor, width: int) -> torc
 
 
 def _experts(x: torch.Tensor, marked: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = layer_of(marked).mix(x, shares, ids)
-    return found
+    mixed: torch.Tensor = layer_of(marked).mix(x, shares, ids)
+    return mixed
 
 
 def _experts_fake(x: torch.Tensor, marked: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -145,10 +145,10 @@ class Rank:
                 if copy.where.rows[1] > begin and copy.where.rows[0] < end:
                     return None
                 continue
-            found = self._parts(copy, weight, begin)
-            if found is None:
+            matched = self._parts(copy, weight, begin)
+            if matched is None:
                 return None
-            parts += found
+            parts += matched
         if not parts or any(one.end > other.begin for one, other in zip(parts, parts[1:], strict=False)):
             return None
         return tuple(_joined(parts))
@@ -225,14 +225,14 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
     for part in parts:
         last = out[-1] if out else None
         if last is not None and last.end == part.begin and last.tensor == part.tensor:
-            mine, its = last.region, part.region
-            if mine.transposed == its.transposed:
-                if not mine.transposed and mine.cols == its.cols and mine.rows[1] == its.rows[0]:
-                    region = replace(mine, rows=(mine.rows[0], its.rows[1]))
+            left, right = last.region, part.region
+            if left.transposed == right.transposed:
+                if not left.transposed and left.cols == right.cols and left.rows[1] == right.rows[0]:
+                    region = replace(left, rows=(left.rows[0], right.rows[1]))
                     out[-1] = replace(last, end=part.end, region=region)
                     continue
-                if mine.transposed and mine.rows == its.rows and mine.cols[1] == its.cols[0]:
-                    region = replace(mine, cols=(mine.cols[0], its.cols[1]))
+                if left.transposed and left.rows == right.rows and left.cols[1] == right.cols[0]:
+                    region = replace(left, cols=(left.cols[0], right.cols[1]))
                     out[-1] = replace(last, end=part.end, region=region)
                     continue
         out.append(part)
@@ -249,7 +249,7 @@ def _once(groups: list[list[str]]) -> list[list[str]]:
     seen: set[str] = set()
     out = []
     for group in groups:
-        if mine := [name for name in group if name not in seen]:
-            out.append(mine)
+        if unseen := [name for name in group if name not in seen]:
+            out.append(unseen)
         seen.update(group)
     return out

@@ -17,8 +17,8 @@ def refused(version: str) -> UnsupportedError | None:
     >>> refused("0.32.0"), refused("0.33.1+cu130")
     (None, None)
     """
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found and FIRST <= (int(found[1]), int(found[2])) < BEYOND:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match and FIRST <= (int(match[1]), int(match[2])) < BEYOND:
         return None
     last = f"{BEYOND[0]}.{BEYOND[1] - 1}"
     return UnsupportedError(

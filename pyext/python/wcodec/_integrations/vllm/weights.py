@@ -49,8 +49,8 @@ class Weights:
                 file=file,
             )
         # Earlier versions have what is not compressed in another file.
-        whole = has_all(read_json(folder / "config.json")) or not any(folder.glob("*.safetensors"))
-        self._rest = None if whole else Checkpoint(folder, rest=True)
+        is_complete = has_all(read_json(folder / "config.json")) or not any(folder.glob("*.safetensors"))
+        self._rest = None if is_complete else Checkpoint(folder, rest=True)
         self._sources: dict[str, Source] = {}
         # For each source, the tensors that are its matrices.
         self._names: dict[Source, tuple[str, ...]] = {}
@@ -70,8 +70,8 @@ class Weights:
     def _add(self, name: str, names: tuple[str, ...], shape: tuple[int, ...]) -> None:
         def read(region: Region) -> torch.Tensor:
             parts = [self._data(*part) for part in _within(names, shape[-2], Region(region.rows, region.cols))]
-            found = parts[0] if len(parts) == 1 else torch.cat(parts)
-            return found.t() if region.transposed else found
+            tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
+            return tensor.t() if region.transposed else tensor
 
         made = self._sources[name] = Source(name, shape, _torch.dtype_of(self.container[names[0]].dtype), read)
         self._names[made] = names
@@ -90,8 +90,8 @@ class Weights:
 
     def entry(self, name: str) -> TensorEntry:
         """The stored tensor of that name, a tied one resolved."""
-        found = self.container[name]
-        return found if found.alias_of is None else self.container[found.alias_of]
+        entry = self.container[name]
+        return entry if entry.alias_of is None else self.container[entry.alias_of]
 
     def matrices(self, source: Source, region: Region) -> list[tuple[str, Region]]:
         """The stored matrices that a part of a source lies in, with what it is of each."""
@@ -101,8 +101,8 @@ class Weights:
         """A part of a stored matrix, decoded by the CPU: no more of it than has to be."""
         entry = self.entry(name)
         rows = region.rows
-        whole = rows == (0, entry.shape[0]) or not entry.cut
-        decoded = entry.torch()[slice(*rows)] if whole else entry.torch_rows(*rows)
+        is_whole = rows == (0, entry.shape[0]) or not entry.cut
+        decoded = entry.torch()[slice(*rows)] if is_whole else entry.torch_rows(*rows)
         return decoded[:, slice(*region.cols)]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -116,9 +116,9 @@ class Weights:
         :func:`wcodec.save_pretrained` wrote has those of the model's parameters."""
         from .names import as_saved
 
-        found = as_saved(config, {name: tensor for name, tensor in self if isinstance(tensor, torch.Tensor)})
-        for name in sorted(found, key=_in_order):
-            yield name, found[name]
+        renamed = as_saved(config, {name: tensor for name, tensor in self if isinstance(tensor, torch.Tensor)})
+        for name in sorted(renamed, key=_in_order):
+            yield name, renamed[name]
 
     def _plain(self) -> Iterator[str]:
         """Tensors of the container that are not compressed, or no matrices."""
@@ -135,12 +135,12 @@ class Weights:
 def _within(names: tuple[str, ...], rows: int, region: Region) -> list[tuple[str, Region]]:
     """The matrices that a region lies in, with its part of each; all have ``rows`` rows and lie one below the other."""
     begin, end = region.rows
-    found = []
+    regions = []
     for place in range(begin // rows, -(-end // rows)):
         at = place * rows
         part = max(begin - at, 0), min(end - at, rows)
-        found.append((names[place], Region(part, region.cols, region.transposed)))
-    return found
+        regions.append((names[place], Region(part, region.cols, region.transposed)))
+    return regions
 
 
 def is_compressed(entry: TensorEntry) -> bool:
