@@ -96,13 +96,13 @@ def choices(known: tuple[str, ...]) -> Callable[[str], list[str]]:
     """Some of these, with commas between, or all."""
 
     def parse(text: str) -> list[str]:
-        chosen = list(known) if text == "all" else [part.strip() for part in text.split(",")]
-        for part in chosen:
+        selected = list(known) if text == "all" else [part.strip() for part in text.split(",")]
+        for part in selected:
             if part not in known:
                 near = difflib.get_close_matches(part, known, 1)
                 asked = f" (did you mean {near[0]}?)" if near else ""
                 raise argparse.ArgumentTypeError(f"{part!r} is not one of all, {', '.join(known)}{asked}")
-        return list(dict.fromkeys(chosen))
+        return list(dict.fromkeys(selected))
 
     return parse
 

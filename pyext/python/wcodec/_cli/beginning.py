@@ -42,8 +42,8 @@ def duration() -> str:
 def announce(source: str, quiet: bool) -> None:
     """Tells people at once what is read: importing torch alone may take seconds."""
     if show_progress(quiet):
-        found = tensors_of(Path(source))
-        what = "" if found is None else f"{fmt.plural(found, 'tensor')} from "
+        count = tensors_of(Path(source))
+        what = "" if count is None else f"{fmt.plural(count, 'tensor')} from "
         tell(f"reading {what}{source}")
 
 
@@ -88,8 +88,8 @@ def output_of(a: argparse.Namespace) -> str:
     """
     if a.out is not None and a.output is not None:
         a.parser.error(f"two outputs were named, '{a.out}' and '{a.output}' (leave one of them out)")
-    found = a.out if a.output is None else a.output
-    if found is None:
+    output = a.out if a.output is None else a.output
+    if output is None:
         given = Path(a.src)
         file = given.suffix == ".safetensors" or given.is_file()
         kind = _kind(a)
@@ -97,7 +97,7 @@ def output_of(a: argparse.Namespace) -> str:
         bits = f" --bits {a.bits:g}" if a.bits is not None else ""
         line = f"wcodec encode {shlex.quote(a.src)} {shlex.quote(proposed)}{bits}"
         a.parser.error(f"no output was named (for instance: {line})")
-    return str(found)
+    return str(output)
 
 
 def _kind(a: argparse.Namespace) -> str:
@@ -111,7 +111,7 @@ def _kind(a: argparse.Namespace) -> str:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}

@@ -55,10 +55,10 @@ def check(a: argparse.Namespace) -> None:
         if a.calibrate not in (None, "none"):
             raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
         check_statistics(a.statistics)
-    found = value_of(a)
-    if isinstance(found, Path):
-        paths.check(str(found), "file")
-        regular(found)
+    value = value_of(a)
+    if isinstance(value, Path):
+        paths.check(str(value), "file")
+        regular(value)
     if a.tokens is not None and not collects(a):
         raise InputError(
             "--tokens has no effect without --calibrate, or with statistics that are there (leave it out, or calibrate "
@@ -88,16 +88,16 @@ def value_of(a: argparse.Namespace) -> Any:
 
 def collects(a: argparse.Namespace) -> bool:
     """Whether the model is to run over text."""
-    found = value_of(a)
-    return found is not None and not is_statistics_file(found)
+    value = value_of(a)
+    return value is not None and not is_statistics_file(value)
 
 
 def announce(a: argparse.Namespace, model: str) -> None:
     """Says on standard error, before minutes of work, what they are for."""
     if a.quiet or a.json or not collects(a):
         return
-    found = value_of(a)
-    text = "text that it writes" if found == "self" else str(found)
+    value = value_of(a)
+    text = "text that it writes" if value == "self" else str(value)
     _note(f"calibrating {model} on {text}: this takes minutes")
 
 
@@ -131,10 +131,10 @@ def _is_causal(source: Path) -> bool:
     try:
         if not place.is_file() or place.stat().st_size > _LONGEST_CONFIG:
             return False
-        said = json.loads(place.read_text("utf-8"))
+        config = json.loads(place.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    names = said.get("architectures") if isinstance(said, dict) else None
+    names = config.get("architectures") if isinstance(config, dict) else None
     return isinstance(names, list) and any(str(name).endswith(_CAUSAL) for name in names)
 
 

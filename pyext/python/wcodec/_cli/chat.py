@@ -114,7 +114,7 @@ class _Session:
         stream = Stream(self._tokenizer, "", live=self.watched)
         try:
             with _stopping() as stop, _running(self._a.model):
-                found = talk.ask(text, stream, [stop], self._a.max_new_tokens)
+                generation = talk.ask(text, stream, [stop], self._a.max_new_tokens)
         except KeyboardInterrupt:
             # Asked for twice: at once, in the middle of a token.
             stream.finish()
@@ -124,14 +124,14 @@ class _Session:
             if stream.text:
                 talk.keep(text, stream.text)
             return
-        stream.finish(found.text)
+        stream.finish(generation.text)
         if stop.asked and not self.watched:
             raise KeyboardInterrupt
         if self.watched:
             if stop.asked:
                 _note("(stopped)")
-            elif len(found.tokens) >= self._a.max_new_tokens:
-                _note(f"(after {fmt.plural(len(found.tokens), 'token')}: --max-new-tokens allows more)")
+            elif len(generation.tokens) >= self._a.max_new_tokens:
+                _note(f"(after {fmt.plural(len(generation.tokens), 'token')}: --max-new-tokens allows more)")
         if not self._advised and (advice := advice_on_speed(self._model)) is not None:
             self._advised = True
             _note(advice)

@@ -45,32 +45,34 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compared(
-    found: list[tuple[str, str, str, int | None, int | None]], facts: _Facts, whole: _native.Comparison | None
+    differences: list[tuple[str, str, str, int | None, int | None]],
+    facts: _Facts,
+    comparison: _native.Comparison | None,
 ) -> None:
     """Sums by role, then a line for each tensor.
 
-    :param whole: the native comparison if it is of all of them; it makes the table for pipes.
+    :param comparison: the native comparison if it is of all of them; it makes the table for pipes.
     """
     sums: dict[str, _Side] = {}
-    for name, status, _, *places in found:
+    for name, status, _, *places in differences:
         side = sums.setdefault(role_of(name), _Side())
         side.statuses[status] += 1
         for i, place in enumerate(places):
             if place is not None:
                 side.places[i].append(place)
-    by_role = len(sums) < len(found)
+    by_role = len(sums) < len(differences)
     if by_role:
         tabulate(_ROLE_HEADINGS, [(role, *side.cells(facts)) for role, side in sums.items()], 2, _ROLE_DISPENSABLE)
         say()
     most, colors = columns(), has_colors()
-    if whole is not None and most is None and not colors:
-        show(whole.table().rstrip("\n"))
+    if comparison is not None and most is None and not colors:
+        show(comparison.table().rstrip("\n"))
         return
     rows = []
-    for name, status, detail, *places in found:
+    for name, status, detail, *places in differences:
         a, b = (None if p is None else TensorInfo._at(f, p) for f, p in zip(facts, places, strict=True))
         rows.append(ComparedTensor(name, status, a, b, detail))
-    if whole is not None or not by_role or len(rows) <= _FEW:
+    if comparison is not None or not by_role or len(rows) <= _FEW:
         tabulate(COMPARISON_HEADINGS, map(comparison_row, rows), 2, ("bits/weight a", "bits/weight b", "stored a"))
     # Mostly all layers have the same, or all tensors.
     alike: dict[str, list[str]] = {}

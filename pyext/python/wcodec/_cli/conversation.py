@@ -60,13 +60,13 @@ class Conversation:
         # Until it is complete, what the cache has is not known.
         self._cached = []
         new = max_new_tokens if room is None else min(max_new_tokens, room)
-        found = _measure.generate(self._model, ids, self._tokenizer, max_new_tokens=new, **options)
+        generation = _measure.generate(self._model, ids, self._tokenizer, max_new_tokens=new, **options)
         self._cache = cache
         if cache is not None:
-            self._cached = [*ids, *found.tokens][: int(cache.get_seq_length())]
-        self.last, self.tokens = found, len(ids) + len(found.tokens)
-        self.keep(text, found.text or "")
-        return found
+            self._cached = [*ids, *generation.tokens][: int(cache.get_seq_length())]
+        self.last, self.tokens = generation, len(ids) + len(generation.tokens)
+        self.keep(text, generation.text or "")
+        return generation
 
     def keep(self, text: str, answer: str) -> None:
         """Adds a message and its answer to the conversation."""
@@ -102,10 +102,10 @@ class Conversation:
 
     def _ends(self) -> dict[str, Any]:
         """Tokens that end an answer: the tokenizer's own among them, which some models' settings leave out."""
-        own = getattr(self._tokenizer, "eos_token_id", None)
+        end_of_text = getattr(self._tokenizer, "eos_token_id", None)
         known = getattr(getattr(self._model, "generation_config", None), "eos_token_id", None)
         ends = list(known) if isinstance(known, list | tuple) else [] if known is None else [known]
-        return {} if own is None or own in ends else {"eos_token_id": [*ends, own]}
+        return {} if end_of_text is None or end_of_text in ends else {"eos_token_id": [*ends, end_of_text]}
 
     def _reused(self, ids: list[int]) -> Any:
         """A cache with what it has of these tokens, all but the last at most; nothing for models whose cache cannot be
@@ -121,8 +121,8 @@ class Conversation:
             # Sliding windows and states forget what came before.
             return cache if cache.layers and all(type(layer) is DynamicLayer for layer in cache.layers) else None
         common = 0
-        for mine, theirs in zip(self._cached, ids[:-1], strict=False):
-            if mine != theirs:
+        for cached_id, new_id in zip(self._cached, ids[:-1], strict=False):
+            if cached_id != new_id:
                 break
             common += 1
         if common < len(self._cached):

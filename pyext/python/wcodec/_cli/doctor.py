@@ -55,8 +55,8 @@ def _gpus(report: DoctorReport) -> list[_Line]:
         library = re.search(r"\S*libcuda\S*?(?=:|\s|$)", problem or "")
         # No driver is no fault of a machine without a GPU.
         missing = f" ({library[0]} is missing)" if library else ""
-        said = problem if problem and not library else f"optional: needs an NVIDIA driver{missing}"
-        return [("GPU", f"none found; {said}" if problem else "none found; optional: needs an NVIDIA GPU", None)]
+        remark = problem if problem and not library else f"optional: needs an NVIDIA driver{missing}"
+        return [("GPU", f"none found; {remark}" if problem else "none found; optional: needs an NVIDIA GPU", None)]
     lines: list[_Line] = []
     for device in report.devices:
         n = device["ordinal"]
@@ -71,12 +71,12 @@ def _gpus(report: DoctorReport) -> list[_Line]:
 
 
 def _torch(report: DoctorReport) -> _Line:
-    found = report.torch
-    if not found["version"]:
+    facts = report.torch
+    if not facts["version"]:
         return "torch", "not installed; models need it (pip install 'wcodec[torch,transformers]')", None
-    if found["problem"]:
-        return "torch", f"{found['version']}: NO: {found['problem']}", "bad"
-    return "torch", f"{found['version']}: ready", "good"
+    if facts["problem"]:
+        return "torch", f"{facts['version']}: NO: {facts['problem']}", "bad"
+    return "torch", f"{facts['version']}: ready", "good"
 
 
 def _package(name: str, advice: str) -> _Line:
@@ -118,7 +118,7 @@ def _complete(report: DoctorReport) -> str:
     lines = [*pairs(facts, most, least=least).split("\n"), "", *pairs(checks, most, least=least).split("\n")]
     styled = []
     for line in lines:
-        name, gap, said = line.partition("  ")
-        style = "bad" if "  NO: " in line else "good" if said.strip() == "works" else None
-        styled.append(line if style is None else name + gap + paint(said, style, colors))
+        name, gap, answer = line.partition("  ")
+        style = "bad" if "  NO: " in line else "good" if answer.strip() == "works" else None
+        styled.append(line if style is None else name + gap + paint(answer, style, colors))
     return "\n".join(styled)

@@ -39,13 +39,13 @@ def run(arguments: argparse.Namespace) -> int:
     for number, text in enumerate(texts):
         if number and not a.json:
             say()
-        found = _write(a, model, tokenizer, text, f"compressed: {a.model}" if a.baseline else None, a.model)
+        generation = _write(a, model, tokenizer, text, f"compressed: {a.model}" if a.baseline else None, a.model)
         other = None
         if baseline is not None:
             other = _write(a, baseline, tokenizer, text, f"original: {a.baseline}", a.baseline)
             if not a.json:
-                say(f"--- {_difference(found, other)}")
-        pairs.append((found, other))
+                say(f"--- {_difference(generation, other)}")
+        pairs.append((generation, other))
     if a.json:
         put(document("generate", _record(a, model, pairs)))
         return 0
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"\n{_alike(pairs)} of {fmt.plural(len(pairs), 'prompt')} the same")
     if not a.quiet:
         # Beside the text, not in it: the text may go into a file.
-        tell(wrapped(f"{_speed([found for found, _ in pairs])}; {_memory(model)}", columns(sys.stderr)))
+        tell(wrapped(f"{_speed([generation for generation, _ in pairs])}; {_memory(model)}", columns(sys.stderr)))
         if (advice := advice_on_speed(model)) is not None:
             tell(wrapped(advice, columns(sys.stderr)))
     return 0
@@ -82,14 +82,14 @@ def _write(
     stream = Stream(tokenizer, head if title is None else f"--- {safe(title)}\n{head}", live=is_terminal(sys.stdout))
     try:
         with _running(name):
-            found = _measure.generate(model, given, tokenizer, streamer=stream, **options)
+            generation = _measure.generate(model, given, tokenizer, streamer=stream, **options)
     except (KeyboardInterrupt, Terminated):
         stream.finish()
         if not a.quiet:
             tell(f"{fmt.plural(stream.tokens, 'token')} until it was interrupted")
         raise
-    stream.finish(found.text)
-    return found
+    stream.finish(generation.text)
+    return generation
 
 
 def options_of(a: argparse.Namespace) -> dict[str, Any]:
@@ -104,31 +104,31 @@ def prompt_of(a: argparse.Namespace, tokenizer: Any, prompt: str, name: str) -> 
     return prompts.ids_of(tokenizer, [{"role": "user", "content": prompt}], name) if a.chat else prompt
 
 
-def same_tokens(found: _measure.Generation, other: _measure.Generation) -> int:
+def same_tokens(generation: _measure.Generation, other: _measure.Generation) -> int:
     """The number of tokens that are the same, from the first on."""
-    pairs = zip(found.tokens, other.tokens, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(found.tokens), len(other.tokens)))
+    pairs = zip(generation.tokens, other.tokens, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(generation.tokens), len(other.tokens)))
 
 
-def _difference(found: _measure.Generation, other: _measure.Generation) -> str:
-    if found.tokens == other.tokens:
-        return f"same: {fmt.plural(len(found.tokens), 'token')}"
-    same = same_tokens(found, other)
-    new = fmt.plural(len(found.tokens), "new token")
+def _difference(generation: _measure.Generation, other: _measure.Generation) -> str:
+    if generation.tokens == other.tokens:
+        return f"same: {fmt.plural(len(generation.tokens), 'token')}"
+    same = same_tokens(generation, other)
+    new = fmt.plural(len(generation.tokens), "new token")
     return f"different from token {same + 1:,} on: the first {same:,} of {new} are the same"
 
 
 def _alike(pairs: list[_Pair]) -> int:
-    return sum(other is not None and found.tokens == other.tokens for found, other in pairs)
+    return sum(other is not None and generation.tokens == other.tokens for generation, other in pairs)
 
 
-def _speed(found: list[_measure.Generation]) -> str:
+def _speed(generations: list[_measure.Generation]) -> str:
     """The speed of the one text, or of all."""
-    if len(found) == 1:
-        return str(found[0].speed)
-    tokens, seconds = sum(len(f.tokens) for f in found), sum(f.seconds for f in found)
+    if len(generations) == 1:
+        return str(generations[0].speed)
+    tokens, seconds = sum(len(f.tokens) for f in generations), sum(f.seconds for f in generations)
     each = f" ({tokens / seconds:.1f} tokens/s)" if seconds else ""
-    return f"{fmt.plural(len(found), 'prompt')}, {fmt.plural(tokens, 'token')} in {seconds:.2f} s{each}"
+    return f"{fmt.plural(len(generations), 'prompt')}, {fmt.plural(tokens, 'token')} in {seconds:.2f} s{each}"
 
 
 def _record(a: argparse.Namespace, model: Any, pairs: list[_Pair]) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def _record(a: argparse.Namespace, model: Any, pairs: list[_Pair]) -> dict[str, 
     return body
 
 
-def _pair(found: _measure.Generation, other: _measure.Generation | None) -> dict[str, Any]:
-    body = dict(found.to_dict())
+def _pair(generation: _measure.Generation, other: _measure.Generation | None) -> dict[str, Any]:
+    body = dict(generation.to_dict())
     if other is not None:
-        same = same_tokens(found, other)
+        same = same_tokens(generation, other)
         body["baseline_generation"] = other.to_dict()
         body["same_tokens"] = same
-        body["first_difference"] = None if found.tokens == other.tokens else same
+        body["first_difference"] = None if generation.tokens == other.tokens else same
     return body

@@ -90,10 +90,10 @@ def command_help(parser: argparse.ArgumentParser, name: str, everything: bool) -
     options = [a for a in actions if a.option_strings]
     short = [a for a in options if everything or wanted is None or a.dest in (*wanted, *_ALWAYS)]
     formatter = parser._get_formatter()
-    for title, some in (("Arguments", positionals), ("Options", short)):
-        if some:
+    for title, group in (("Arguments", positionals), ("Options", short)):
+        if group:
             formatter.start_section(title)
-            formatter.add_arguments(some)
+            formatter.add_arguments(group)
             formatter.end_section()
     parts = [_filled(str(parser.description)), "", usage(parser), "", formatter.format_help().strip("\n")]
     if len(short) < len(options):
@@ -119,8 +119,8 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 def _row(name: str, summary: str, size: int) -> str:
     gap = " " * _GAP
-    said = summary[:1].upper() + summary[1:]
-    lines = wrapped(f"{name.ljust(size)}{gap}{said}", room() - _GAP, " " * (size + _GAP))
+    sentence = summary[:1].upper() + summary[1:]
+    lines = wrapped(f"{name.ljust(size)}{gap}{sentence}", room() - _GAP, " " * (size + _GAP))
     return "\n".join(gap + line for line in lines.split("\n"))
 
 

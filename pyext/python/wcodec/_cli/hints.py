@@ -111,8 +111,8 @@ def like(word: str, known: Iterable[str]) -> str | None:
     ('inspect', None)
     """
     bare = {name.lstrip("-"): name for name in known}
-    found = difflib.get_close_matches(word.lstrip("-"), list(bare), 1, _LIKE)
-    return bare[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lstrip("-"), list(bare), 1, _LIKE)
+    return bare[matches[0]] if matches else None
 
 
 def for_option(command: str, word: str, value: str | None, known: Sequence[str], takes: str | None) -> str | None:

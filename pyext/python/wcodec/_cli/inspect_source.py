@@ -51,51 +51,51 @@ def run(arguments: argparse.Namespace) -> int:
     if a.plot is not None:
         raise InputError(f"{a.file}: it has no layers that are compressed, of which --plot could draw the bits "
                          "(encode it first; wcodec-tui shows its weights)", file=a.file)  # fmt: skip
-    found = hub_headers.of_repository(a.file) if hub_headers.is_name(a.file) else of_path(a.file)
-    shown = found.tensors
+    headers = hub_headers.of_repository(a.file) if hub_headers.is_name(a.file) else of_path(a.file)
+    shown = headers.tensors
     if a.filter is not None:
         names = [tensor.name for tensor in shown]
         shown = [shown[i] for i in matching(a.filter, names)] if is_unicode(a.filter) else []
-    chosen = a.filter is not None or a.sort is not None or a.top is not None
+    is_filtered = a.filter is not None or a.sort is not None or a.top is not None
     if a.sort not in (None, "file"):
         if a.sort not in _ORDERS:
             raise InputError(f"--sort {a.sort} is for .wcodec files (take one of file, {', '.join(_ORDERS)})")
         shown = sorted(shown, key=_ORDERS[a.sort])
     if a.json:
-        put(document("inspect", _record(found, shown[: a.top])))
+        put(document("inspect", _record(headers, shown[: a.top])))
         return 0
     if not shown and a.filter is not None:
         raise InputError(f"no tensor's name has {a.filter!r} (without --filter all are shown)", file=a.file)
-    if not chosen:
-        _show_roles(found)
+    if not is_filtered:
+        _show_roles(headers)
         shown = sorted(shown, key=lambda t: -t.bytes)[:_LARGEST]
     if not a.summary and shown:
-        if not chosen:
+        if not is_filtered:
             say()
-        _show_tensors(found, shown[: a.top])
+        _show_tensors(headers, shown[: a.top])
     say()
-    _facts(found, len(shown[: a.top]) if chosen else None)
+    _facts(headers, len(shown[: a.top]) if is_filtered else None)
     return 0
 
 
-def _show_roles(found: Headers) -> None:
+def _show_roles(headers: Headers) -> None:
     groups: dict[str, list[SourceTensor]] = {}
-    for tensor in found.tensors:
+    for tensor in headers.tensors:
         groups.setdefault(role_of(tensor.name), []).append(tensor)
     order = sorted(groups.items(), key=lambda group: -sum(t.bytes for t in group[1]))
-    rows = [(safe(role), f"{len(group):,}", _dtypes(group), *_figures(found, group)) for role, group in order]
+    rows = [(safe(role), f"{len(group):,}", _dtypes(group), *_figures(headers, group)) for role, group in order]
     tabulate(_ROLES, rows, 1, _DISPENSABLE)
 
 
-def _show_tensors(found: Headers, tensors: list[SourceTensor]) -> None:
-    rows = [(safe(t.name), fmt.shape(t.shape), safe(t.dtype), *_figures(found, [t])) for t in tensors]
+def _show_tensors(headers: Headers, tensors: list[SourceTensor]) -> None:
+    rows = [(safe(t.name), fmt.shape(t.shape), safe(t.dtype), *_figures(headers, [t])) for t in tensors]
     tabulate(_TENSORS, rows, 3, _DISPENSABLE)
 
 
-def _figures(found: Headers, tensors: Iterable[SourceTensor]) -> tuple[str, str, str, str]:
+def _figures(headers: Headers, tensors: Iterable[SourceTensor]) -> tuple[str, str, str, str]:
     tensors = list(tensors)
     elements, size = sum(t.elements for t in tensors), sum(t.bytes for t in tensors)
-    share = f"{100 * size / found.length:.1f} %" if found.length else "-"
+    share = f"{100 * size / headers.length:.1f} %" if headers.length else "-"
     return f"{elements:,}", fmt.size(size), share, fmt.number(fmt.bits(size, elements))
 
 
@@ -103,41 +103,41 @@ def _dtypes(tensors: Iterable[SourceTensor]) -> str:
     return ", ".join(dict.fromkeys(safe(t.dtype) for t in tensors))
 
 
-def _facts(found: Headers, shown: int | None) -> None:
+def _facts(headers: Headers, shown: int | None) -> None:
     for key in _FACTS:
-        if value := found.metadata.get(key):
+        if value := headers.metadata.get(key):
             prose(f"{key.partition('.')[2]}: {safe(value)}")
-    if shown is not None and shown < len(found.tensors):
-        prose(f"{fmt.plural(shown, 'tensor')} of {len(found.tensors):,} shown; totals are of the whole")
+    if shown is not None and shown < len(headers.tensors):
+        prose(f"{fmt.plural(shown, 'tensor')} of {len(headers.tensors):,} shown; totals are of the whole")
     prose(
-        f"{found.kind}, {fmt.plural(len(found.tensors), 'tensor')}, {found.elements:,} weights: "
-        f"{fmt.size(found.length)}, {fmt.number(fmt.bits(found.length, found.elements))} bits/weight"
+        f"{headers.kind}, {fmt.plural(len(headers.tensors), 'tensor')}, {headers.elements:,} weights: "
+        f"{fmt.size(headers.length)}, {fmt.number(fmt.bits(headers.length, headers.elements))} bits/weight"
     )
-    for remark in found.remarks:
+    for remark in headers.remarks:
         prose(remark)
-    would = " · ".join(f"{way} about {fmt.size(size)}" for way, size in _would(found).items())
+    would = " · ".join(f"{scheme} about {fmt.size(size)}" for scheme, size in _would(headers).items())
     prose(f"encoded it would be: {would}")
 
 
-def _would(found: Headers) -> dict[str, int]:
+def _would(headers: Headers) -> dict[str, int]:
     """Bytes that the tensors would take, encoded, by what is known of trained models."""
-    return {"int8": found.bytes_with(INT8_BITS), f"{_BITS} bits": found.bytes_with(_BITS)}
+    return {"int8": headers.bytes_with(INT8_BITS), f"{_BITS} bits": headers.bytes_with(_BITS)}
 
 
-def _record(found: Headers, shown: list[SourceTensor]) -> dict[str, Any]:
-    int8, few = _would(found).values()
+def _record(headers: Headers, shown: list[SourceTensor]) -> dict[str, Any]:
+    int8_bytes, rate_bytes = _would(headers).values()
     return {
-        "path": found.place,
-        "kind": found.kind,
-        "metadata": dict(found.metadata),
-        "remarks": list(found.remarks),
+        "path": headers.place,
+        "kind": headers.kind,
+        "metadata": dict(headers.metadata),
+        "remarks": list(headers.remarks),
         "totals": {
-            "tensors": len(found.tensors),
-            "elements": found.elements,
-            "stored_bytes": found.length,
-            "overhead_bytes": found.length - sum(t.bytes for t in found.tensors),
-            "bits_per_weight": fmt.bits(found.length, found.elements),
+            "tensors": len(headers.tensors),
+            "elements": headers.elements,
+            "stored_bytes": headers.length,
+            "overhead_bytes": headers.length - sum(t.bytes for t in headers.tensors),
+            "bits_per_weight": fmt.bits(headers.length, headers.elements),
         },
-        "estimates": {"int8_bytes": int8, "rate_4_bits_bytes": few},
+        "estimates": {"int8_bytes": int8_bytes, "rate_4_bits_bytes": rate_bytes},
         "tensors": [{**t.to_dict(), "role": role_of(t.name)} for t in shown],
     }

@@ -54,12 +54,12 @@ def run_help(arguments: argparse.Namespace) -> int:
     """``wcodec help``"""
     a, top = arguments, root()
     known = commands(top)
-    found = top if a.command is None else known.get(a.command)
-    if found is None:
+    parser = top if a.command is None else known.get(a.command)
+    if parser is None:
         tip = hints.for_command(a.command, list(known), ()) or "wcodec help lists them"
         raise InputError(f"there is no command {a.command!r} ({tip})")
-    if isinstance(found, Parser):
-        say(found.help_text(a.all).rstrip("\n"))
+    if isinstance(parser, Parser):
+        say(parser.help_text(a.all).rstrip("\n"))
     return 0
 
 

@@ -139,15 +139,15 @@ def tell(text: str) -> None:
 
 def complain(kind: str, text: str) -> None:
     """Tells what went wrong: programs in one line, people with the advice in a line of its own."""
-    said = safe(" ".join(text.split()))
+    message = safe(" ".join(text.split()))
     if sys.stderr is None:
         return
     try:
         if is_terminal(sys.stderr):
-            _told(kind, *advice_of(said))
+            _write_message(kind, *advice_of(message))
             return
         head = f"wcodec: {kind}:"
-        _write(f"{paint(head, 'bad', has_colors(sys.stderr))} {said}", sys.stderr)
+        _write(f"{paint(head, 'bad', has_colors(sys.stderr))} {message}", sys.stderr)
     except OSError:
         _drop(sys.stderr)
 
@@ -157,19 +157,19 @@ def reject(text: str, tip: str | None, more: str) -> None:
     if sys.stderr is None:
         return
     try:
-        _told("error", *(said and safe(" ".join(said.split())) for said in (text, tip)))
+        _write_message("error", *(part and safe(" ".join(part.split())) for part in (text, tip)))
         _write(f"\nFor more information, try '{more}'.", sys.stderr)
     except OSError:
         _drop(sys.stderr)
 
 
-def _told(kind: str, text: str | None, tip: str | None) -> None:
+def _write_message(kind: str, text: str | None, tip: str | None) -> None:
     """Both, in lines that fit a terminal."""
     out = sys.stderr
     most = columns(out) if is_terminal(out) else None
-    for indent, head, said, style in (("", f"{kind}:", text, "bad"), ("  ", "tip:", tip, "good")):
-        if said:
-            line = wrapped(f"{head} {said}", most and most - len(indent), f"  {indent}")
+    for indent, head, message, style in (("", f"{kind}:", text, "bad"), ("  ", "tip:", tip, "good")):
+        if message:
+            line = wrapped(f"{head} {message}", most and most - len(indent), f"  {indent}")
             body = line[len(head) :].replace("\n", f"\n{indent}")
             _write(indent + paint(head, style, has_colors(out)) + body, out)
 

@@ -46,10 +46,10 @@ class Parser(argparse.ArgumentParser):
             unknown = [w for w in self.words if w.startswith("--") and w != PASS_ON and not _is_known(w, known)]
             if unknown:
                 self._unrecognized(unknown, self.words)
-        found, advice = hints.advice_of(message) if "(choose from" not in message else (message, None)
+        problem, advice = hints.advice_of(message) if "(choose from" not in message else (message, None)
         tip = self._tip or advice
-        reject(found, tip, f"{self.prog} --help")
-        raise Refused(2, found, tip)
+        reject(problem, tip, f"{self.prog} --help")
+        raise Refused(2, problem, tip)
 
     def unrecognized(self, extra: Sequence[str]) -> NoReturn:
         """Refuses arguments that nobody knows."""
@@ -116,17 +116,17 @@ class Parser(argparse.ArgumentParser):
             at = words.index(PASS_ON)
             words, passed = words[:at], words[at + 1 :]
             Parser.words = words
-        found, extra = self.parse_known_args(words)
-        found.passed = passed
+        namespace, extra = self.parse_known_args(words)
+        namespace.passed = passed
         # The arguments were those of the subcommand, if there is one.
-        parser = getattr(found, "parser", self)
-        extra = _placed(parser, found, extra)
+        parser = getattr(namespace, "parser", self)
+        extra = _placed(parser, namespace, extra)
         if extra:
             parser.unrecognized(extra)
-        return found
+        return namespace
 
 
-def _placed(parser: argparse.ArgumentParser, found: argparse.Namespace, extra: list[str]) -> list[str]:
+def _placed(parser: argparse.ArgumentParser, namespace: argparse.Namespace, extra: list[str]) -> list[str]:
     """Gives words to arguments that may be left out: argparse, before Python 3.13, sees those only that follow the
     others without an option between them.
 
@@ -135,9 +135,9 @@ def _placed(parser: argparse.ArgumentParser, found: argparse.Namespace, extra: l
     if any(word.startswith("-") and word != "-" for word in extra):
         return extra
     optional = [a.dest for a in parser._actions if not a.option_strings and a.nargs == "?"]
-    free = [name for name in optional if getattr(found, name) is None]
+    free = [name for name in optional if getattr(namespace, name) is None]
     for name, word in zip(free, extra, strict=False):
-        setattr(found, name, word)
+        setattr(namespace, name, word)
     return extra[len(free) :]
 
 
@@ -161,5 +161,5 @@ def options(parser: argparse.ArgumentParser) -> list[str]:
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The subcommands of a parser."""
-    found = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    return dict(found[0].choices) if found else {}
+    subparsers = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(subparsers[0].choices) if subparsers else {}

@@ -75,26 +75,26 @@ def plan(arguments: argparse.Namespace) -> int:
 
 def _planned_again(a: argparse.Namespace) -> list[str]:
     """Options of ``wcodec encode`` that make the same plan."""
-    found = ["--budget", a.budget] if a.budget is not None else ["--quality", a.quality]
+    arguments = ["--budget", a.budget] if a.budget is not None else ["--quality", a.quality]
     for name in ("text", "statistics", "device"):
         value = getattr(a, name)
         if value is not None and (name, value) != ("device", "cpu"):
-            found += [f"--{name}", value]
+            arguments += [f"--{name}", value]
     if a.calibrate not in (None, "none"):
-        found += ["--calibrate", a.calibrate]
+        arguments += ["--calibrate", a.calibrate]
     if a.tokens is not None:
-        found += ["--tokens", str(a.tokens)]
+        arguments += ["--tokens", str(a.tokens)]
     if a.trellis is not None:
-        found.append("--trellis" if a.trellis else "--no-trellis")
+        arguments.append("--trellis" if a.trellis else "--no-trellis")
     if a.optimize != PURPOSES[0]:
-        found += ["--optimize", a.optimize]
+        arguments += ["--optimize", a.optimize]
     if a.coder is not None:
-        found += ["--coder", a.coder]
+        arguments += ["--coder", a.coder]
     for name in ("include", "exclude", "skip"):
-        found += [part for pattern in getattr(a, name) for part in (f"--{name}", pattern)]
+        arguments += [part for pattern in getattr(a, name) for part in (f"--{name}", pattern)]
     if a.trust_remote_code:
-        found.append("--trust-remote-code")
-    return found
+        arguments.append("--trust-remote-code")
+    return arguments
 
 
 def _measuring(a: argparse.Namespace) -> dict[str, Any]:

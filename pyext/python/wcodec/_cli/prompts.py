@@ -39,14 +39,14 @@ def of_file(path: Path) -> list[str]:
 
 def _of_object(path: Path, number: int, line: str) -> str:
     try:
-        found = json.loads(line)["prompt"]
+        prompt = json.loads(line)["prompt"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        found = None
-    if not isinstance(found, str):
+        prompt = None
+    if not isinstance(prompt, str):
         raise FormatError(
             f'{path}: line {number} is no object with a text "prompt" (such as {{"prompt": "Once"}})', file=path
         )
-    return found
+    return prompt
 
 
 def has_template(tokenizer: Any) -> bool:

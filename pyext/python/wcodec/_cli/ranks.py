@@ -37,10 +37,10 @@ def run(arguments: argparse.Namespace) -> int:
     from .._models.ranks import plan_ranks
 
     a = arguments
-    chosen: dict[str, Any] = {"scheme": a.scheme, "bits": a.bits}
+    encoding: dict[str, Any] = {"scheme": a.scheme, "bits": a.bits}
     report = plan_ranks(
         a.model, a.ranks, exclude=a.exclude, trust_remote_code=a.trust_remote_code, coder=a.coder,
-        **{name: value for name, value in chosen.items() if value is not None},
+        **{name: value for name, value in encoding.items() if value is not None},
     )  # fmt: skip
     if a.json:
         put(document("ranks", {"path": a.model, **report.to_dict()}))

@@ -76,10 +76,10 @@ class Judge:
         """Whether the weights of a file that was checked take the bits that were asked for."""
         if summary is None or summary.weights < _FEW:
             return
-        found = summary.bits_per_weight
-        too_few = found < bits * (1 - _OFF_TARGET) and self._outermost < _OUTERMOST
-        if too_few or found > bits * (1 + _OFF_TARGET):
-            yield "bits", f"{found:.4f} bits per weight, not {bits:g}"
+        measured = summary.bits_per_weight
+        too_few = measured < bits * (1 - _OFF_TARGET) and self._outermost < _OUTERMOST
+        if too_few or measured > bits * (1 + _OFF_TARGET):
+            yield "bits", f"{measured:.4f} bits per weight, not {bits:g}"
 
 
 def _rows_of(entry: TensorEntry) -> Array:
@@ -126,18 +126,18 @@ def _of_error(entry: TensorEntry, view: reference.View, before: Array, after: Ar
 
 def _of_ways(entry: TensorEntry, restored: reference.Checkpoint, threads: int | None) -> Iterator[Difference]:
     """Decodes with every instruction set, and by rows that begin and end anywhere."""
-    want, opened = restored.data(entry.name), entry._container._open
+    expected, opened = restored.data(entry.name), entry._container._open
 
     def differs(words: Array, length: int, begin: int, what: str) -> Iterator[Difference]:
-        got = words.view(np.uint8)[:length]
-        if not np.array_equal(got, want[begin : begin + length]):
+        actual = words.view(np.uint8)[:length]
+        if not np.array_equal(actual, expected[begin : begin + length]):
             yield "bytes", f"{what} gives other bytes than decoding the file"
 
     for isa in _native.instruction_sets()[0]:
         yield from differs(*opened.read(entry._stored_name, None, decode_options(threads, isa)), 0, isa)
     rows = entry.shape[0]
-    size, step = want.size // rows, max(math.ceil(rows / 3), 1)
+    size, step = expected.size // rows, max(math.ceil(rows / 3), 1)
     for begin in range(0, rows, step):
         end = min(begin + step, rows)
-        got = opened.read_rows(entry._stored_name, begin, end, None, decode_options(threads))
-        yield from differs(*got, begin * size, f"decoding rows {begin} to {end}")
+        actual = opened.read_rows(entry._stored_name, begin, end, None, decode_options(threads))
+        yield from differs(*actual, begin * size, f"decoding rows {begin} to {end}")

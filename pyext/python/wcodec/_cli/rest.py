@@ -35,26 +35,26 @@ def line(container: Container) -> str | None:
     name = safe(path.name)
     try:
         tensors = reference.Checkpoint(path).tensors
-        found = {key: (shape, size) for key, (_, _, shape, _, size) in tensors.items()}
-        said = _said(found)
+        shapes = {key: (shape, size) for key, (_, _, shape, _, size) in tensors.items()}
+        text = _text_of(shapes)
     except (WcodecError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"the rest of the model should be in {name} beside it, which is missing or cannot be read"
-    return f"beside it, in {name}: {said}"
+    return f"beside it, in {name}: {text}"
 
 
 def _in_itself(container: Container) -> str | None:
     path = None if container.path is None else Path(container.path)
     try:
-        whole = path is not None and has_all(read_json(path.parent / "config.json"))
+        is_complete = path is not None and has_all(read_json(path.parent / "config.json"))
     except WcodecError:
-        whole = False
-    if not whole:
+        is_complete = False
+    if not is_complete:
         return None
-    found = {e.name: (e.shape, e.original_bytes) for e in container.stored if e.scheme in ("raw", "opaque")}
-    return _said(found) if found else None
+    shapes = {e.name: (e.shape, e.original_bytes) for e in container.stored if e.scheme in ("raw", "opaque")}
+    return _text_of(shapes) if shapes else None
 
 
-def _said(tensors: Mapping[str, tuple[Sequence[int], int]]) -> str:
+def _text_of(tensors: Mapping[str, tuple[Sequence[int], int]]) -> str:
     sizes: Counter[str] = Counter()
     for key, (shape, size) in tensors.items():
         if sum(extent > 1 for extent in shape) > 1:

@@ -40,7 +40,7 @@ _EQUAL = {
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Case:
     """A combination to try."""
 
     scheme: str
@@ -64,12 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _run(arguments, report)
 
 
-def _refuse_values(path: str, ways: list[_Way]) -> None:
+def _refuse_values(path: str, cases: list[_Case]) -> None:
     """Refuses a checkpoint of which other values are encoded than its file has: there is no reference of these."""
-    if all(way.scheme in ("lossless", "raw") for way in ways) or not quantized.of_checkpoint(path).tensors:
+    if all(case.scheme in ("lossless", "raw") for case in cases) or not quantized.of_checkpoint(path).tensors:
         return
     raise UnsupportedError(
-        f"{path}: its weights are quantized, and scheme {ways[0].scheme} encodes the values that they stand for, with "
+        f"{path}: its weights are quantized, and scheme {cases[0].scheme} encodes the values that they stand for, with "
         "which roundtrip has nothing to compare (use --scheme lossless, or encode it and run wcodec verify --against)",
         file=path,
     )
@@ -80,9 +80,9 @@ def _run(arguments: argparse.Namespace, report: _native.Output | None) -> int:
     try:
         # References that one granularity has for all coders are computed once, and remembered as digests.
         known: dict[str, dict[str, dict[str, bytes]]] = {}
-        ways = _ways(arguments)
-        _refuse_values(arguments.src, ways)
-        results = [_combination(arguments, way, folder, known.setdefault(way.scale, {})) for way in ways]
+        cases = _ways(arguments)
+        _refuse_values(arguments.src, cases)
+        results = [_combination(arguments, case, folder, known.setdefault(case.scale, {})) for case in cases]
     finally:
         if arguments.keep:
             tell(f"wcodec: kept {safe(str(folder))}")
@@ -141,28 +141,30 @@ def _asked(result: dict[str, Any]) -> str | None:
     return None if bits is None else f"{bits:g} bits{', trellis' if result['trellis'] else ''}"
 
 
-def _ways(a: argparse.Namespace) -> list[_Way]:
+def _ways(a: argparse.Namespace) -> list[_Case]:
     """The combinations to try, in order."""
     scheme = a.scheme or ("int8" if a.bits is None and a.trellis is None else "rate")
     if scheme == "rate":
         coders = rates.coders(a.coder, a.trellis)
-        return [_Way(scheme, coder, bits=bits) for bits in a.bits or (DEFAULT_BITS,) for coder in coders]
+        return [_Case(scheme, coder, bits=bits) for bits in a.bits or (DEFAULT_BITS,) for coder in coders]
     if a.bits is not None or a.trellis is not None:
         option = "--bits" if a.bits is not None else "--trellis"
         raise InputError(f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)")
     # Without scales there is one way.
     scales = (a.scale or SCALES) if scheme == "int8" else ["row"]
-    return [_Way(scheme, coder, scale) for scale in scales for coder in a.coder]
+    return [_Case(scheme, coder, scale) for scale in scales for coder in a.coder]
 
 
-def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str, dict[str, bytes]]) -> dict[str, Any]:
-    scale, block = way.scale, a.block or DEFAULT_BLOCK
-    name = f"{way.coder}-{str(way).replace(' ', '-')}"
+def _combination(
+    a: argparse.Namespace, case: _Case, folder: Path, known: dict[str, dict[str, bytes]]
+) -> dict[str, Any]:
+    scale, block = case.scale, a.block or DEFAULT_BLOCK
+    name = f"{case.coder}-{str(case).replace(' ', '-')}"
     encoded, decoded = folder / f"{name}.wcodec", folder / f"{name}.safetensors"
     progress = show_progress(a.quiet)
     report = files.compress(
-        a.src, encoded, scheme=way.scheme, bits=way.bits, trellis=a.trellis, scale=scale,
-        block=block if scale == "block" else None, coder=way.coder, layout=a.layout,
+        a.src, encoded, scheme=case.scheme, bits=case.bits, trellis=a.trellis, scale=scale,
+        block=block if scale == "block" else None, coder=case.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads, progress=progress,
     )  # fmt: skip
@@ -182,8 +184,8 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
                     entry = container[name]
                     counts[entry.scheme] += 1
                     _check(entry, source, restored, scale, block, known, judge, differences)
-            if way.bits is not None:
-                for what, detail in judge.target(way.bits, report.rate):
+            if case.bits is not None:
+                for what, detail in judge.target(case.bits, report.rate):
                     _note(differences, "", what, detail)
     except (CorruptError, FormatError) as error:
         # A file that was just written cannot be read back: the very failure that this command looks for.
@@ -192,11 +194,11 @@ def _combination(a: argparse.Namespace, way: _Way, folder: Path, known: dict[str
         encoded.unlink()
         decoded.unlink(missing_ok=True)
     return {
-        "coder": way.coder,
-        "scheme": way.scheme,
-        "scale": (f"block {block}" if scale == "block" else scale) if way.scheme == "int8" else None,
-        "bits": way.bits,
-        "trellis": has_trellis(PURPOSES[0], way.coder) if way.bits and a.trellis is None else a.trellis,
+        "coder": case.coder,
+        "scheme": case.scheme,
+        "scale": (f"block {block}" if scale == "block" else scale) if case.scheme == "int8" else None,
+        "bits": case.bits,
+        "trellis": has_trellis(PURPOSES[0], case.coder) if case.bits and a.trellis is None else a.trellis,
         "ok": not differences,
         "tensors": len(report.tensors),
         "quantized": counts["int8"],
@@ -261,11 +263,11 @@ def _check(
     if want is None:
         want = reference.digests(reference.encode(source.data(name), entry.dtype, view, scale, block))
         known[name] = want
-    got = reference.Digests()
+    digests = reference.Digests()
     parts = _parts(entry, restored, view)
     for what, flat in parts.items():
-        got.feed(what, flat) if what == "scales" else _feed(got, what, view, flat)
-    for what, digest in got.result().items():
+        digests.feed(what, flat) if what == "scales" else _feed(digests, what, view, flat)
+    for what, digest in digests.result().items():
         if digest != want[what]:
             slices = reference.encode(source.data(name), entry.dtype, view, scale, block)
             expected = np.concatenate([getattr(part, what).reshape(-1) for part in slices])
@@ -291,13 +293,13 @@ def _feed(digests: reference.Digests, what: str, view: reference.View, flat: npt
         digests.feed(what, part)
 
 
-def _first(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> str:
+def _first(expected: npt.NDArray[Any], actual: npt.NDArray[Any]) -> str:
     """The first place where two arrays differ."""
-    if expected.shape != got.shape:
-        return f"{got.size} elements, not {expected.size}"
+    if expected.shape != actual.shape:
+        return f"{actual.size} elements, not {expected.size}"
     bits = f"u{expected.dtype.itemsize}"
-    places = np.flatnonzero(expected.view(bits) != got.view(bits))
+    places = np.flatnonzero(expected.view(bits) != actual.view(bits))
     if not places.size:
         return "digests differ, arrays do not"
     at = int(places[0])
-    return f"{places.size:,} of {expected.size:,} differ, first at {at}: {got[at]}, not {expected[at]}"
+    return f"{places.size:,} of {expected.size:,} differ, first at {at}: {actual[at]}, not {expected[at]}"

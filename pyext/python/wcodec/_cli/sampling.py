@@ -14,17 +14,17 @@ def options_of(a: argparse.Namespace, *, greedy: bool) -> dict[str, Any]:
     :param greedy: whether the likeliest token is taken where nothing is said; otherwise the model's own settings count.
     """
     given = {name: getattr(a, name) for name in _DRAWING if getattr(a, name) is not None}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if given.pop("temperature", None) == 0 or (greedy and not given and a.temperature is None):
         # Told so, transformers warns of settings of the model that only count when tokens are drawn.
-        found = {"do_sample": False, **dict.fromkeys(_DRAWING)}
+        options = {"do_sample": False, **dict.fromkeys(_DRAWING)}
     elif a.temperature is not None or given:
-        found = {"do_sample": True, **given}
+        options = {"do_sample": True, **given}
         if a.temperature is not None:
-            found["temperature"] = a.temperature
+            options["temperature"] = a.temperature
     if a.repetition_penalty is not None:
-        found["repetition_penalty"] = a.repetition_penalty
-    return found
+        options["repetition_penalty"] = a.repetition_penalty
+    return options
 
 
 def seed(a: argparse.Namespace) -> None:

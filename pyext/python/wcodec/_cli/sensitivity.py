@@ -95,18 +95,18 @@ def _print(a: argparse.Namespace, report: SensitivityReport) -> None:
         prose(f"{a.plot}: written")
     say()
     rate = f"{a.bits:g}"
-    kept = a.save or a.statistics
+    statistics_file = a.save or a.statistics
     trusted = ["--trust-remote-code"] if a.trust_remote_code else []
-    data = [kept] if kept is not None else [] if a.text is None else [a.text]
-    more = "" if kept is not None else "; --save FILE keeps what was collected for it"
+    data = [statistics_file] if statistics_file is not None else [] if a.text is None else [a.text]
+    more = "" if statistics_file is not None else "; --save FILE keeps what was collected for it"
     show_next(
         encode_command(a.model, f"{rate}bit", "--bits", rate, "--calibrate", *data, *trusted),
         f"bits go where they matter, at {rate} bits in all{more}",
     )
     named = [row.name for row in top.rows[:_NAMED]]
     if named and a.bits < MOST_BITS:
-        way = f"{min(a.bits + _MORE_BITS, MOST_BITS):g}"
-        rules = [part for name in named for part in ("--rule", f"{exactly(name)}={way}")]
+        more_bits = f"{min(a.bits + _MORE_BITS, MOST_BITS):g}"
+        rules = [part for name in named for part in ("--rule", f"{exactly(name)}={more_bits}")]
         show_next(
             encode_command(a.model, f"{rate}bit", "--bits", rate, *rules, *trusted),
             "or by hand and not calibrated",

@@ -67,8 +67,8 @@ def run(a: argparse.Namespace, texts: Sequence[str]) -> int:
         if baseline is None:
             baseline = _load_baseline(a, model)
             answers = [_answer(a, baseline, tokenizer, text, a.baseline) for text in texts]
-        found = [_answer(a, model, tokenizer, text, a.model) for text in texts]
-        pairs = zip(found, answers, strict=True)
+        answers_now = [_answer(a, model, tokenizer, text, a.model) for text in texts]
+        pairs = zip(answers_now, answers, strict=True)
         differences = tuple(None if one.tokens == other.tokens else generate.same_tokens(one, other)
                             for one, other in pairs)  # fmt: skip
         trials.append(Trial(size, weights_bytes(_measure.measure_vram(model)), differences))
@@ -82,9 +82,9 @@ def run(a: argparse.Namespace, texts: Sequence[str]) -> int:
 
 def _at(a: argparse.Namespace, size: float | str) -> argparse.Namespace:
     """The arguments of a model of one size."""
-    found = copy.copy(a)
-    found.scheme, found.bits = (size, None) if isinstance(size, str) else ("rate", size)
-    return found
+    copied = copy.copy(a)
+    copied.scheme, copied.bits = (size, None) if isinstance(size, str) else ("rate", size)
+    return copied
 
 
 def _answer(a: argparse.Namespace, model: Any, tokenizer: Any, text: str, name: str) -> _measure.Generation:
@@ -103,20 +103,20 @@ def named(size: float | str) -> str:
 
 
 def _tell(a: argparse.Namespace, texts: Sequence[str], trials: Sequence[Trial]) -> None:
-    chosen = trials[-1] if trials[-1].is_enough else None
+    smallest = trials[-1] if trials[-1].is_enough else None
     if a.json:
         body = {"model": a.model, "baseline": a.baseline, "chat": a.chat, "prompts": len(texts),
                 "trials": [trial.to_dict() for trial in trials],
-                "smallest": None if chosen is None else chosen.size}  # fmt: skip
+                "smallest": None if smallest is None else smallest.size}  # fmt: skip
         put(document("generate", body))
         return
     rows = [_row(trial, len(texts)) for trial in trials]
     tabulate(("size", "weights", "the same", "first difference"), rows)
-    if chosen is None:
+    if smallest is None:
         prose("none of these gives the original's answers (lossless does: --bits ...,lossless)")
         return
-    prose(f"{named(chosen.size)}: {_ENOUGH}, {fmt.size(chosen.weights_bytes)} of weights")
-    show_next(_next(a.model, chosen.size), "to keep it")
+    prose(f"{named(smallest.size)}: {_ENOUGH}, {fmt.size(smallest.weights_bytes)} of weights")
+    show_next(_next(a.model, smallest.size), "to keep it")
 
 
 def _row(trial: Trial, prompts: int) -> tuple[str, ...]:

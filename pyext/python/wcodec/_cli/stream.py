@@ -59,11 +59,11 @@ class Stream(BaseStreamer):  # type: ignore[misc]
 
         :param text: all of it; if left out, as much as has come, of a text that was broken off.
         """
-        whole = self.text + self._unread().rstrip(_UNFINISHED) if text is None else text
+        full_text = self.text + self._unread().rstrip(_UNFINISHED) if text is None else text
         if self._live:
-            output.say(whole[len(self.text) :] if whole.startswith(self.text) else "")
-        elif text is not None or whole:
-            output.say(self._head + whole)
+            output.say(full_text[len(self.text) :] if full_text.startswith(self.text) else "")
+        elif text is not None or full_text:
+            output.say(self._head + full_text)
 
     def _unread(self) -> str:
         """The text that unread tokens add to those before."""

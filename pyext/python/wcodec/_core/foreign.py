@@ -49,17 +49,17 @@ def by_transformers(place: str | os.PathLike[str], what: str) -> Iterator[None]:
     except WcodecError:
         raise
     except Exception as error:
-        found = cause(error)
+        reason = cause(error)
     except BaseException as error:
         # A panic in a native module of Rust, such as that of tokenizers, arrives as this exception.
         if type(error).__name__ != "PanicException":
             raise
-        found = cause(error)
+        reason = cause(error)
     else:
         return
     # Not from the other: a traceback would show its text, which may quote a file, as it is.
     raise FormatError(
-        f"{place}: transformers {what}: {found} (restore the file, or upgrade transformers)", file=place
+        f"{place}: transformers {what}: {reason} (restore the file, or upgrade transformers)", file=place
     ) from None
 
 
@@ -71,12 +71,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
         raise FormatError(f"{path}: no JSON (restore the file)", file=path) from None
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         raise FormatError(f"{path}: not a JSON object (restore the file)", file=path)
-    return found
+    return record
 
 
 def config_of(
@@ -146,11 +146,11 @@ def _class_named(record: dict[str, Any], config: type) -> Any:
 
     names = record.get("architectures")
     for name in names if isinstance(names, list) else ():
-        found: Any = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-        is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+        model_class: Any = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        is_model = isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)
         # It could not be made of another kind of config.
-        if is_model and (getattr(found, "config_class", None) is config or _is_for(name, config)):
-            return found
+        if is_model and (getattr(model_class, "config_class", None) is config or _is_for(name, config)):
+            return model_class
     return None
 
 

@@ -40,8 +40,8 @@ def exact_size(count: int) -> str:
     """
     units = [(base**power, letter + infix + "B") for power, letter in enumerate("KMGT", 1)
              for base, infix in ((1000, ""), (1024, "i"))]  # fmt: skip
-    whole = [(size, name) for size, name in units if count and count % size == 0]
-    unit, name = max(whole, default=(1, "B"))
+    exact_units = [(size, name) for size, name in units if count and count % size == 0]
+    unit, name = max(exact_units, default=(1, "B"))
     return f"{count // unit}{name}"
 
 
@@ -163,8 +163,8 @@ def html_block(
 
 def html_folded(summary: str, inner: str, problem: bool = False) -> str:
     """Something that folds away; of a problem it is open, and its summary red."""
-    said = f'<strong style="color:{BAD}">{_escape(summary)}</strong>' if problem else _escape(summary)
-    return f"<details{' open' if problem else ''}><summary>{said}</summary>{inner}</details>"
+    heading = f'<strong style="color:{BAD}">{_escape(summary)}</strong>' if problem else _escape(summary)
+    return f"<details{' open' if problem else ''}><summary>{heading}</summary>{inner}</details>"
 
 
 def _escape(text: str) -> str:

@@ -61,8 +61,8 @@ def near(word: str, known: Iterable[str]) -> str | None:
     ('cache', 'bits', None)
     """
     names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), names, 1, _LIKE)
-    return names[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower(), names, 1, _LIKE)
+    return names[matches[0]] if matches else None
 
 
 def check(function: str, given: Iterable[str], known: Iterable[str], otherwise: str | None = None) -> None:
@@ -88,8 +88,8 @@ def _hint(word: str, names: list[str]) -> str | None:
     hint = next((text for typed, needed, text in _ELSEWHERE if typed == word and needed in names), None)
     if hint is not None:
         return hint
-    found = near(word, names)
-    return f"did you mean {found}?" if found else None
+    suggestion = near(word, names)
+    return f"did you mean {suggestion}?" if suggestion else None
 
 
 def names_of(function: Callable[..., Any], *groups: Any) -> frozenset[str]:

@@ -14,22 +14,22 @@ QUALITY_KEY = "wcodec.quality"
 
 def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     """The measured quality, if the metadata hold it in the form that this package writes."""
-    found = _object(metadata.get(QUALITY_KEY))
-    numbers = [found.get(key) for key in ("kl", "perplexity", "original_perplexity", "top1_agreement", "tokens")]
-    return found if all(_is_number(value) for value in numbers) else None
+    record = _object(metadata.get(QUALITY_KEY))
+    numbers = [record.get(key) for key in ("kl", "perplexity", "original_perplexity", "top1_agreement", "tokens")]
+    return record if all(_is_number(value) for value in numbers) else None
 
 
 def plan_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     """The plan, if the metadata hold it in that form."""
-    found = _object(metadata.get(PLAN_KEY))
-    return found if isinstance(found.get("recipe"), str) and isinstance(found.get("target"), str) else None
+    record = _object(metadata.get(PLAN_KEY))
+    return record if isinstance(record.get("recipe"), str) and isinstance(record.get("target"), str) else None
 
 
 def calibration_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     """The tokens that the file was calibrated on, and their source, if the metadata hold them in that form."""
-    found = _object(metadata.get(CALIBRATION_KEY))
-    tokens = found.get("tokens")
-    return found if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None
+    record = _object(metadata.get(CALIBRATION_KEY))
+    tokens = record.get("tokens")
+    return record if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None
 
 
 def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -76,10 +76,10 @@ def rounded(value: float) -> float:
 def _object(text: str | None) -> dict[str, Any]:
     # Others may have written it: whatever it is, a file opens.
     try:
-        found = json.loads(text or "{}")
+        record = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def _is_number(value: Any) -> bool:

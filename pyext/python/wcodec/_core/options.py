@@ -105,15 +105,15 @@ def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
         return None
     advice = "use bytes, or text such as '3GB' or '512MiB'"
     if isinstance(value, str):
-        found = _SIZE.fullmatch(value)
+        match = _SIZE.fullmatch(value)
         # "3G" alone could mean either.
-        if found is None or (found[2] and not value.strip().lower().endswith("b")):
+        if match is None or (match[2] and not value.strip().lower().endswith("b")):
             raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
-        power = " KMGT".index(found[2].upper()) if found[2] else 0
-        whole, _, part = found[1].partition(".")
-        unit = (1024 if found[3] else 1000) ** power
+        power = " KMGT".index(match[2].upper()) if match[2] else 0
+        integer, _, fraction = match[1].partition(".")
+        unit = (1024 if match[3] else 1000) ** power
         # In whole numbers: floats would lose bytes of large sizes.
-        bytes_ = int(whole) * unit + int(part or "0") * unit // 10 ** len(part)
+        bytes_ = int(integer) * unit + int(fraction or "0") * unit // 10 ** len(fraction)
     else:
         number = as_whole(value)
         if number is None:
@@ -126,12 +126,12 @@ def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
 
 def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     """Glob patterns; a single string is one pattern, not a sequence of letters."""
-    found = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
-    if not all(isinstance(p, str) and is_unicode(p) for p in found):
+    texts = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
+    if not all(isinstance(p, str) and is_unicode(p) for p in texts):
         raise InputError(
             f"{what} takes glob patterns, not {shown(value)} (pass text such as '*.mlp.*', or a list of texts)"
         )
-    return found
+    return texts
 
 
 # Characters that a pattern does not read as themselves.
@@ -259,39 +259,39 @@ _BITS_AS_SCHEME = re.compile(r"\s*([1-8](?:\.[0-9]{1,9})?)[-_ ]?(?:b|bits?|bpw)?
 
 def _no_number(scheme: Any) -> Any:
     """The scheme, if it is not meant to be the bits, which are another argument."""
-    found = None if isinstance(scheme, bool) else _BITS_AS_SCHEME.fullmatch(str(scheme))
-    if found is not None:
-        raise InputError(f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={found[1]})")
+    match = None if isinstance(scheme, bool) else _BITS_AS_SCHEME.fullmatch(str(scheme))
+    if match is not None:
+        raise InputError(f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={match[1]})")
     return scheme
 
 
 def number(what: str, value: Any) -> float:
     """A finite number, of any type."""
     try:
-        found = float(value) if not isinstance(value, str | bytes | bool) else math.nan
+        parsed = float(value) if not isinstance(value, str | bytes | bool) else math.nan
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         raise InputError(f"{what} must be a number, not {shown(value)} (pass a finite one)")
-    return found
+    return parsed
 
 
 def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
     """The ways to encode weights whose names match patterns; the first pattern that matches counts."""
     if not isinstance(rules, Mapping | None):
         raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
-    found = []
-    for pattern, way in (rules or {}).items():
-        options = {"scheme": way} if isinstance(way, str) else way
+    parsed = []
+    for pattern, rule in (rules or {}).items():
+        options = {"scheme": rule} if isinstance(rule, str) else rule
         if not isinstance(options, Mapping) or not set(options) <= set(RULE_KEYS):
             raise InputError(
-                f"a rule must be a scheme or a dictionary of {', '.join(RULE_KEYS)}, not {shown(way)} "
+                f"a rule must be a scheme or a dictionary of {', '.join(RULE_KEYS)}, not {shown(rule)} "
                 "(such as {'bits': 3.5} or 'lossless')"
             )
         defaults = {**{name: OPTIONS[name].default for name in RULE_KEYS}, "coder": coder}
-        chosen = _way(**{**defaults, **options}, optimize=optimize)
-        found.append((patterns("rules", text_of("a pattern of rules", pattern))[0], chosen))
-    return found
+        resolved = _way(**{**defaults, **options}, optimize=optimize)
+        parsed.append((patterns("rules", text_of("a pattern of rules", pattern))[0], resolved))
+    return parsed
 
 
 def _steps(_: str, steps: Mapping[str, float] | None) -> dict[str, float]:

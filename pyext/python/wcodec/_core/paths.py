@@ -95,11 +95,11 @@ def near(name: str) -> str | None:
     """The path of nearly the same name in the same folder, if there is one."""
     folder, base = os.path.split(name.rstrip("/"))
     try:
-        there = os.listdir(folder or ".")
+        entries = os.listdir(folder or ".")
     except OSError:
         return None
-    found = difflib.get_close_matches(base, there, 1, 0.75)
-    return os.path.join(folder, found[0]) if found else None
+    matches = difflib.get_close_matches(base, entries, 1, 0.75)
+    return os.path.join(folder, matches[0]) if matches else None
 
 
 @contextmanager
@@ -150,9 +150,9 @@ def files_of(model: str | os.PathLike[str]) -> list[str]:
     place = Path(path_of(model))
     folder = place if place.is_dir() else place.parent
     try:
-        found = sorted(folder.iterdir())
+        entries = sorted(folder.iterdir())
         # Such as templates of chats, of which transformers takes a folder.
-        found += [inner for path in found if path.is_dir() for inner in sorted(path.iterdir())]
+        entries += [inner for path in entries if path.is_dir() for inner in sorted(path.iterdir())]
     except OSError:
-        found = [place]
-    return [str(path) for path in found if path.is_file()]
+        entries = [place]
+    return [str(path) for path in entries if path.is_file()]

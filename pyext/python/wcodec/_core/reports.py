@@ -233,12 +233,12 @@ class RateSummary:
 
     @classmethod
     def _of(cls, tensors: Iterable[TensorInfo]) -> RateSummary | None:
-        found = [t for t in tensors if t.scheme == "rate"]
-        if not found:
+        rate_tensors = [t for t in tensors if t.scheme == "rate"]
+        if not rate_tensors:
             return None
-        weights, stored = sum(t.elements for t in found), sum(t.stored_bytes for t in found)
-        error = None if any(t.error is None for t in found) else error_of(found)
-        return cls(len(found), weights, stored, 8 * stored / weights, error)
+        weights, stored = sum(t.elements for t in rate_tensors), sum(t.stored_bytes for t in rate_tensors)
+        error = None if any(t.error is None for t in rate_tensors) else error_of(rate_tensors)
+        return cls(len(rate_tensors), weights, stored, 8 * stored / weights, error)
 
     def __str__(self) -> str:
         bits = fmt.number(self.bits_per_weight, 3)
@@ -400,9 +400,9 @@ class VerifyReport(Report):
         tensors = tuple(VerifiedTensor(**{n: t[n] for n in names}) for t in record["tensors"])
         return cls(path, against, record["ok"], record["damage"], tensors)
 
-    def _with_gpu(self, device: str, found: list[dict[str, str]]) -> VerifyReport:
+    def _with_gpu(self, device: str, results: list[dict[str, str]]) -> VerifyReport:
         """The report, with what a GPU makes of the tensors."""
-        wrong = {t["name"]: t for t in found if t["status"] != "ok"}
+        wrong = {t["name"]: t for t in results if t["status"] != "ok"}
 
         def judged(tensor: VerifiedTensor) -> VerifiedTensor:
             verdict = wrong.get(tensor.name)

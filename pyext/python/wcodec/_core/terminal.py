@@ -23,9 +23,9 @@ _SHORTEST_NAME = 8
 def columns(stream: TextIO | None = None) -> int | None:
     """The width of text for a stream: a terminal's width, or what ``COLUMNS`` says; ``None`` where any will do, as in a
     pipe or a file."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isdigit() and int(said) > 0:
-        return int(said)
+    setting = os.environ.get("COLUMNS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     out = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if is_terminal(out) else None
 
@@ -151,7 +151,7 @@ def table(
             keep.remove(headings.index(name))
             left_out.append(name)
         sizes[0] = max(min(sizes[0], most - others()), min(sizes[0], _SHORTEST_NAME))
-    said = styles or {}
+    style_of = styles or {}
     lines = []
     for number, row in enumerate(cells):
         line, used = "", 0
@@ -161,7 +161,7 @@ def table(
                 break
             text = shortened(row[i], sizes[i])
             space = " " * (sizes[i] - width(text))
-            style = "heading" if number == 0 else said.get(text)
+            style = "heading" if number == 0 else style_of.get(text)
             text = text if style is None else paint(text, style, colors)
             line += gap + (text + space if i < left else space + text)
             used += len(gap) + sizes[i]

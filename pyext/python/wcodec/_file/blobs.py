@@ -161,8 +161,8 @@ class Decoder:
 
 
 def _expect(shape: tuple[int, int], expected: tuple[int | None, int | None]) -> None:
-    if any(want not in (None, got) for got, want in zip(shape, expected, strict=True)):
-        wanted = " x ".join("any" if want is None else str(want) for want in expected)
+    if any(expected_size not in (None, size) for size, expected_size in zip(shape, expected, strict=True)):
+        wanted = " x ".join("any" if expected_size is None else str(expected_size) for expected_size in expected)
         raise InputError(
             f"the layer has {shape[0]} x {shape[1]} symbols, not {wanted} (leave rows and cols out to take it as it is)"
         )

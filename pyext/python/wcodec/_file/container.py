@@ -374,9 +374,9 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def model(self) -> dict[str, Any] | None:
         """The model's ``config`` and the names of its other ``files``, if the checkpoint had them."""
-        found = json.loads(self._open.model() or "null")
+        record = json.loads(self._open.model() or "null")
         # Any other value that a file may have there is of no use.
-        return found if isinstance(found, dict) else None
+        return record if isinstance(record, dict) else None
 
     @property
     def path(self) -> str | None:

@@ -101,15 +101,15 @@ def svg(grid: Grid) -> str:
 
     def rect(x: float, y: float, wide: float, cell: Cell) -> str:
         more = f" and {len(cell.names) - 1:,} more" if len(cell.names) > 1 else ""
-        said = f"{safe(cell.names[0])}{more}: {fmt.number(cell.bits)} bits/weight, {fmt.size(cell.stored)}"
+        caption = f"{safe(cell.names[0])}{more}: {fmt.number(cell.bits)} bits/weight, {fmt.size(cell.stored)}"
         color = between(stops, part_of(cell.bits or 0.0, low, high))
         return (
             f'<rect x="{x:.1f}" y="{y}" width="{wide - 1:.1f}" height="{_HEIGHT - 1}" fill="{color}">'
-            f"<title>{html.escape(said)}</title></rect>"
+            f"<title>{html.escape(caption)}</title></rect>"
         )
 
-    def text(x: float, y: float, said: str, anchor: str = "start") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(safe(said))}</text>'
+    def text(x: float, y: float, caption: str, anchor: str = "start") -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(safe(caption))}</text>'
 
     parts: list[str] = []
     y = 2 * _HEIGHT + 4

@@ -120,11 +120,11 @@ def explain(
             ".safetensors file, and an output that ends with .wcodec",
         )
     config = read(_CONFIG) if _CONFIG in names else {}
-    own = config.get("_class_name") or config.get("_diffusers_version")
-    if own or any(n.startswith("diffusion_pytorch_model") for n in names) or "scheduler_config.json" in names:
+    class_name = config.get("_class_name") or config.get("_diffusers_version")
+    if class_name or any(n.startswith("diffusion_pytorch_model") for n in names) or "scheduler_config.json" in names:
         return _refuse(
             place,
-            f"this is a part of a diffusers pipeline ({own or 'without a config'}), not a model of transformers",
+            f"this is a part of a diffusers pipeline ({class_name or 'without a config'}), not a model of transformers",
             "name its .safetensors file, and an output that ends with .wcodec, to encode its weights",
         )
     if _CONFIG in names and config.get("architecture") and not config.get("model_type"):

@@ -51,8 +51,8 @@ class GgufFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._open = _native.Gguf(self.path)
-        found: list[dict[str, Any]] = json.loads(self._open.tensors())
-        self.tensors = [GgufTensor(**{**one, "shape": tuple(one["shape"])}) for one in found]
+        records: list[dict[str, Any]] = json.loads(self._open.tensors())
+        self.tensors = [GgufTensor(**{**record, "shape": tuple(record["shape"])}) for record in records]
         self.metadata = self._open.metadata()
         """Its metadata, each value as a short text."""
         self._places = {tensor.name: place for place, tensor in enumerate(self.tensors)}
@@ -87,8 +87,8 @@ class GgufFile:
     def dtype(self) -> str:
         """The dtype of its weights as numbers: bfloat16 if they are in blocks, otherwise the shorter one that it has,
         since norms are in float32 beside weights."""
-        found = {tensor.dtype for tensor in self.tensors}
-        return next((dtype for dtype in (None, "BF16", "F16") if dtype in found), "F32") or _VALUES
+        dtypes = {tensor.dtype for tensor in self.tensors}
+        return next((dtype for dtype in (None, "BF16", "F16") if dtype in dtypes), "F32") or _VALUES
 
     @property
     def most(self) -> str:
@@ -107,8 +107,8 @@ class GgufFile:
         """A tensor's bytes: in ``dtype`` (F32, F16 or BF16) where it is stored in blocks, as they are otherwise."""
         place = self._places[name]
         words, length = self._open.read(place, 0, self.tensors[place].elements, dtype)
-        found: npt.NDArray[np.uint8] = words.view("u1")[:length]
-        return found
+        data: npt.NDArray[np.uint8] = words.view("u1")[:length]
+        return data
 
     def check(self) -> None:
         """Whether it is a whole file whose tensors can be read.

@@ -142,19 +142,19 @@ def only(place: str, names: Iterable[str]) -> str:
     :raises FileMissingError: if there is none.
     :raises InputError: if there are several.
     """
-    found = sorted(names)
-    if not found:
+    ordered = sorted(names)
+    if not ordered:
         raise FileMissingError(
             f"{place}: there is no .wcodec, .safetensors or .gguf file in it (check the path)", file=place
         )
-    if len(found) > 1:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        listed = ", ".join(found[:5]) + more
+    if len(ordered) > 1:
+        more = f" and {len(ordered) - 5} more" if len(ordered) > 5 else ""
+        listed = ", ".join(ordered[:5]) + more
         raise InputError(
-            f"{place}: there are {len(found)} GGUF files: {listed} (name one of them: {place.rstrip('/')}/FILE)",
+            f"{place}: there are {len(ordered)} GGUF files: {listed} (name one of them: {place.rstrip('/')}/FILE)",
             file=place,
         )
-    return found[0]
+    return ordered[0]
 
 
 def _safetensors_in(folder: Path) -> bool:
@@ -165,8 +165,8 @@ def _header(file: Path) -> dict[str, Any]:
     """The header of a file that the native module has checked."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        found: dict[str, Any] = json.loads(stream.read(length))
-    return found
+        header: dict[str, Any] = json.loads(stream.read(length))
+    return header
 
 
 __all__ = ["INT8_BITS", "Headers", "SourceTensor", "of_entry", "of_gguf", "of_path", "only"]

@@ -59,18 +59,20 @@ def of_repository(name: str) -> Headers:
     except Exception as error:
         raise _unreachable(name, error) from None
     ggufs = sorted(n for n in sizes if n.endswith(".gguf"))
-    chosen = only(name, ggufs) if file is None else file
-    if chosen not in sizes:
-        raise FileMissingError(f"{name}: the repository has no file {chosen!r} (it has {', '.join(ggufs)})", file=name)
-    return _of_gguf(repository, chosen, sizes[chosen])
+    gguf_file = only(name, ggufs) if file is None else file
+    if gguf_file not in sizes:
+        raise FileMissingError(
+            f"{name}: the repository has no file {gguf_file!r} (it has {', '.join(ggufs)})", file=name
+        )
+    return _of_gguf(repository, gguf_file, sizes[gguf_file])
 
 
 def _of_safetensors(repository: str, sizes: dict[str, Any]) -> Headers:
     from huggingface_hub import get_safetensors_metadata, parse_safetensors_file_metadata
 
-    whole = {"model.safetensors", "model.safetensors.index.json"}
+    main_files = {"model.safetensors", "model.safetensors.index.json"}
     named = sorted(n for n in sizes if n.endswith(".safetensors") and "/" not in n)
-    if whole & set(sizes):
+    if main_files & set(sizes):
         files = dict(get_safetensors_metadata(repository).files_metadata)
     else:
         files = {n: parse_safetensors_file_metadata(repository, n) for n in named}
@@ -102,8 +104,8 @@ def _of_gguf(repository: str, file: str, size: int | None) -> Headers:
             with path.open("ab") as out:
                 out.write(data)
             try:
-                found = GgufFile(path)
-                return of_gguf(found, place, size or found.length)
+                gguf = GgufFile(path)
+                return of_gguf(gguf, place, size or gguf.length)
             except CorruptError:
                 # It ends within the header.
                 if not data or want >= _MOST:

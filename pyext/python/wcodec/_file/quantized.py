@@ -129,15 +129,15 @@ def kept_in(container: Container) -> Quantized:
 def _read(text: str | None) -> Quantized:
     if text is None:
         return NOTHING
-    found: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = json.loads(text)
     tensors = {}
-    hidden = set(found["beside"])
-    for one in found["tensors"]:
-        grid = None if one["grid"] is None else Grid(*one["grid"])
-        made = QuantizedTensor(one["name"], tuple(one["shape"]), one["codes"], one["scales"], grid)
+    hidden = set(document["beside"])
+    for record in document["tensors"]:
+        grid = None if record["grid"] is None else Grid(*record["grid"])
+        made = QuantizedTensor(record["name"], tuple(record["shape"]), record["codes"], record["scales"], grid)
         tensors[made.name] = made
         hidden.update((made.codes, made.scales))
-    return Quantized(found["dtype"], tensors, frozenset(hidden - tensors.keys()), found["record"])
+    return Quantized(document["dtype"], tensors, frozenset(hidden - tensors.keys()), document["record"])
 
 
 def scale_numbers(scales: torch.Tensor) -> torch.Tensor:

@@ -52,8 +52,8 @@ class Shard:
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The part's shape, of a tensor of ``shape``."""
-        kept = sum(stop - start for start, stop in self.ranges)
-        return (*shape[: self.axis], kept, *shape[self.axis + 1 :])
+        length = sum(stop - start for start, stop in self.ranges)
+        return (*shape[: self.axis], length, *shape[self.axis + 1 :])
 
 
 def even(length: int, rank: int, ranks: int, pieces: int = 1) -> Ranges:

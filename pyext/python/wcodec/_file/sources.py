@@ -61,9 +61,9 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
         if not isinstance(name, str) or not name:
             raise InputError(f"names of tensors must be text and not empty, not {shown(name)}")
         text_of("the name of a tensor", name)
-        said = source.declared(name) if isinstance(source, Declared) else None
-        if said is not None:
-            declared.append((name, *said, None))
+        old = source.declared(name) if isinstance(source, Declared) else None
+        if old is not None:
+            declared.append((name, *old, None))
             continue
         value = source[name]
         dtype, shape, identity = _describe(name, value)
@@ -79,11 +79,11 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
     def read(index: int, device: bool) -> npt.NDArray[np.uint8] | _OnDevice:
         name = names[index]
         value = source[name]
-        said, found = declared[index][1:3], _describe(name, value)[:2]
-        if found != said:
+        old, new = declared[index][1:3], _describe(name, value)[:2]
+        if new != old:
             raise InputError(
-                f"tensor '{name}': it changed while it was read, from {said[0]} of shape {said[1]} to {found[0]} of "
-                f"shape {found[1]} (pass arrays that stay as they are until the work is done)",
+                f"tensor '{name}': it changed while it was read, from {old[0]} of shape {old[1]} to {new[0]} of "
+                f"shape {new[1]} (pass arrays that stay as they are until the work is done)",
                 tensor=name,
             )
         return _bytes_of(name, value, device)
@@ -116,8 +116,8 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
 def torch_tensor(name: str, value: Any) -> torch.Tensor:
     """A tensor of a source as torch has it; a copy only where that takes one."""
     if _torch.is_tensor(value):
-        found: torch.Tensor = value.detach()
-        return found
+        tensor: torch.Tensor = value.detach()
+        return tensor
     if isinstance(value, TensorEntry):
         return value.torch()
     dtype, shape, _ = _describe(name, value)

@@ -50,9 +50,9 @@ def _on_cpu(layers: Sequence[Any]) -> str | None:
     for layer in layers:
         for name in layer.tensors:
             entry = layer._store.entry(name)
-            kept = layer._store.is_cached([name], layer.device)
-            sizes[id(layer._store), entry.name] = decoded_bytes(entry, layer.dtype), kept
-    missing = sum(size for size, kept in sizes.values() if not kept)
+            is_cached = layer._store.is_cached([name], layer.device)
+            sizes[id(layer._store), entry.name] = decoded_bytes(entry, layer.dtype), is_cached
+    missing = sum(size for size, is_cached in sizes.values() if not is_cached)
     if missing <= _FEW * sum(size for size, _ in sizes.values()):
         return None
     settings = layers[0]._store.settings

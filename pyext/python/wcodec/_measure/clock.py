@@ -54,8 +54,8 @@ def clocked(model: Any, options: dict[str, Any]) -> Clock | None:
     """Adds a clock to what ``generate`` is called with, where tokens of one text come one after the other: not with
     beams, nor from a ``generate`` that is not transformers' own."""
     transformers = sys.modules.get("transformers")
-    own = getattr(getattr(model, "generate", None), "__func__", None)
-    if transformers is None or own is not transformers.GenerationMixin.generate:
+    generate = getattr(getattr(model, "generate", None), "__func__", None)
+    if transformers is None or generate is not transformers.GenerationMixin.generate:
         return None
     configs = (options.get("generation_config"), getattr(model, "generation_config", None))
     for name in ("num_beams", "num_return_sequences"):

@@ -122,19 +122,19 @@ def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention
 
 def _prompt(model: Any, prompt: Any, tokenizer: Any) -> tuple[torch.Tensor, Any]:
     """Token ids ``int64 [tokens]``, and the tokenizer if there is need of one. A ``str`` is text, never a path."""
-    own = None
+    used_tokenizer = None
     if isinstance(prompt, str):
-        own = running.tokenizer_for(model, tokenizer)
-        prompt = own(prompt)["input_ids"] or _beginning(model, own)
+        used_tokenizer = running.tokenizer_for(model, tokenizer)
+        prompt = used_tokenizer(prompt)["input_ids"] or _beginning(model, used_tokenizer)
         if not prompt:
             raise InputError(
                 "the prompt is empty, and this model has no token that a text begins with (give it some text)"
             )
     elif tokenizer is not None:
-        own = running.tokenizer_for(model, tokenizer)
+        used_tokenizer = running.tokenizer_for(model, tokenizer)
     ids = running.token_ids(prompt, model)
     running.check_ids(ids, model)
-    return ids, own
+    return ids, used_tokenizer
 
 
 def _beginning(model: Any, tokenizer: Any) -> list[int]:
@@ -175,7 +175,7 @@ def generate(
         tokenizer = running.tokenizer_for(model, tokenizer, trust_remote_code)
     device = running.device_of(model)
     (max_new_tokens,) = running.whole("max_new_tokens", max_new_tokens)
-    ids, own = _prompt(model, prompt, tokenizer)
+    ids, used_tokenizer = _prompt(model, prompt, tokenizer)
     inputs = ids[None].to(device)
     arguments = {"do_sample": False, "attention_mask": torch.ones_like(inputs), **options}
     pad = getattr(getattr(model, "generation_config", None), "pad_token_id", None)
@@ -197,7 +197,7 @@ def generate(
     tokens = [int(token) for token in output[0, ids.numel() :]]
     return Generation(
         prompt=prompt if isinstance(prompt, str) else None,
-        text=None if own is None else own.decode(tokens, skip_special_tokens=True),
+        text=None if used_tokenizer is None else used_tokenizer.decode(tokens, skip_special_tokens=True),
         prompt_tokens=ids.numel(),
         tokens=tuple(tokens),
         seconds=seconds,
@@ -286,14 +286,14 @@ def compare_kv_cache(
             token = expected.argmax(-1, keepdim=True)
             wanted.append(int(token))
             for i in range(len(names)):
-                got = forced[i].step(fed)
-                top = int(got.argmax(-1))
-                identical[i] = identical[i] and bool(torch.equal(got, expected))
-                divergences[i].append(float(kl_divergence(logarithms, torch.log_softmax(got, -1))))
+                actual = forced[i].step(fed)
+                top = int(actual.argmax(-1))
+                identical[i] = identical[i] and bool(torch.equal(actual, expected))
+                divergences[i].append(float(kl_divergence(logarithms, torch.log_softmax(actual, -1))))
                 same_top[i] += top == wanted[-1]
-                own = free[i]
-                if own is not None:
-                    top = int(own.step(ids.new_tensor(written[i][-1:])).argmax(-1))
+                free_run = free[i]
+                if free_run is not None:
+                    top = int(free_run.step(ids.new_tensor(written[i][-1:])).argmax(-1))
                 elif top != wanted[-1]:
                     free[i] = copy.deepcopy(forced[i])
                 written[i].append(top)

@@ -44,13 +44,13 @@ def model_of(
         place = {"path": model, "device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         return load(Request(**place, **options))
     running.check_model(model, what)
-    there = {"device": running.device_of(model), "dtype": running.dtype_of(model)}
+    actual = {"device": running.device_of(model), "dtype": running.dtype_of(model)}
     wanted = {"device": None if device is None else devices.place(device), "dtype": dtype}
     for name, value in wanted.items():
-        if value is not None and str(value).removeprefix("torch.") != str(there[name]).removeprefix("torch."):
+        if value is not None and str(value).removeprefix("torch.") != str(actual[name]).removeprefix("torch."):
             raise InputError(
                 f"{name}={str(value)!r} is for a model that is loaded from a path, and this {what} is in memory, in or "
-                f"on {there[name]} (leave it out, or move the {what} first)"
+                f"on {actual[name]} (leave it out, or move the {what} first)"
             )
     return model
 
@@ -86,14 +86,14 @@ def original_of(source: Any, device: Any, dtype: Any, trust_remote_code: bool) -
     return original_model(source, device, dtype, trust_remote_code)[0]
 
 
-def check_generation(function: str, own: Iterable[str], model: Any, options: Mapping[str, Any]) -> None:
+def check_generation(function: str, accepted: Iterable[str], model: Any, options: Mapping[str, Any]) -> None:
     """Refuses options that neither a function nor the model's ``generate`` has, before the model runs.
 
-    :param function: its name, and ``own`` its keywords.
+    :param function: its name, and ``accepted`` its keywords.
     """
     known = _generation_names(model, options)
     if known is not None:
-        keywords.check(function, options, {*own, *known}, "help(model.generate) tells what it hands on")
+        keywords.check(function, options, {*accepted, *known}, "help(model.generate) tells what it hands on")
 
 
 def _generation_names(model: Any, options: Mapping[str, Any]) -> set[str] | None:

@@ -126,8 +126,8 @@ def _parts(model: Any) -> Iterator[MemoryPart]:
             if tensor.device.type != "meta" and once(_torch.identity(tensor)):
                 add(what, tensor.device, tensor.numel() * tensor.element_size())
     # This memory belongs to no single model: all models on a GPU decode into it.
-    there = sys.modules.get("wcodec.nn._weights.workspace")
-    for space in list(getattr(there, "_workspaces", {}).values()):
+    workspace_module = sys.modules.get("wcodec.nn._weights.workspace")
+    for space in list(getattr(workspace_module, "_workspaces", {}).values()):
         add("decoded weights (shared scratch)", space.device, space.bytes)
     for (name, place), size in sizes.most_common():
         yield MemoryPart(name, size, place)
@@ -145,14 +145,14 @@ def _layers(model: Any) -> Iterator[LayerPlace]:
 
 def _stores(model: Any) -> Iterator[tuple[Any, torch.device, list[Any]]]:
     """Containers that compressed layers share, the device that the layers are on, and the layers."""
-    found: dict[tuple[int, str], tuple[Any, torch.device, list[Any]]] = {}
+    by_store: dict[tuple[int, str], tuple[Any, torch.device, list[Any]]] = {}
     nn = sys.modules.get("wcodec.nn")
     for module in model.modules():
         # Without that module there is no compressed layer.
         if nn is not None and isinstance(module, nn.CompressedLayer):
             store = module._store
-            found.setdefault((id(store), str(module.device)), (store, module.device, []))[2].append(module)
-    yield from found.values()
+            by_store.setdefault((id(store), str(module.device)), (store, module.device, []))[2].append(module)
+    yield from by_store.values()
 
 
 def _caches(model: Any) -> Iterator[tuple[torch.device, int]]:

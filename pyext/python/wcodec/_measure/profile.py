@@ -113,15 +113,15 @@ def profiled(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> tu
     cpu = torch.autograd.DeviceType.CPU
     marks = sorted(e.time_range.start for e in events if e.name == _WRITING and e.device_type == cpu)
     # The profiler may stop for its own buffers: the fastest token has the fewest such gaps.
-    chosen = 1 + alone.index(min(alone))
-    found = sorted(_on_device(events) if gpu else _on_cpu(events), key=lambda span: span[2])
+    quietest = 1 + alone.index(min(alone))
+    spans = sorted(_on_device(events) if gpu else _on_cpu(events), key=lambda span: span[2])
     sums: dict[str, float] = defaultdict(float)
-    for kind, _, begin, end in found:
+    for kind, _, begin, end in spans:
         if marks[0] <= begin < marks[1]:
             sums[kind] += (end - begin) / 1e6
     parts = {kind: sums[kind] / tokens for kind in KINDS}
-    last = marks[chosen + 1] if chosen < _ALONE else float("inf")
-    timeline = [span for span in found if marks[chosen] <= span[2] < last]
+    last = marks[quietest + 1] if quietest < _ALONE else float("inf")
+    timeline = [span for span in spans if marks[quietest] <= span[2] < last]
     first = timeline[0][2] if timeline else 0.0
     return TimeSplit(model=what, batch=prompt.shape[0], wall=wall / tokens, **parts), [
         Span(what, kind, name, (begin - first) / 1e6, (end - begin) / 1e6) for kind, name, begin, end in timeline
@@ -180,14 +180,14 @@ def _without_inner(event: Any) -> Iterator[_Found]:
         return
     # wcodec's own operators do nothing but decode, which is marked by itself, and call others. Ranges that somebody
     # marked do nothing themselves.
-    own = not (event.name.startswith("wcodec::") or _is_mark(event))
+    is_operator = not (event.name.startswith("wcodec::") or _is_mark(event))
     kind = kind_of(event.name)
     for inner in sorted(event.cpu_children, key=lambda inner: inner.time_range.start):
-        if own and inner.time_range.start > at:
+        if is_operator and inner.time_range.start > at:
             yield kind, event.name, at, inner.time_range.start
         yield from _without_inner(inner)
         at = max(at, inner.time_range.end)
-    if own and end > at:
+    if is_operator and end > at:
         yield kind, event.name, at, end
 
 
@@ -227,9 +227,9 @@ def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list
         return event
 
     handles = []
-    chosen = _chosen(model)
+    modules = _measured_modules(model)
     # The model itself, for the shares. Its name is empty.
-    for name, module in [("", model), *chosen]:
+    for name, module in [("", model), *modules]:
         handles.append(module.register_forward_pre_hook(lambda *_, n=name: open_marks[n].append(mark()), prepend=True))
         handles.append(module.register_forward_hook(lambda *_, n=name: spans[n].append((open_marks[n].pop(), mark()))))
     try:
@@ -245,7 +245,7 @@ def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list
         return float(begin.elapsed_time(end)) / 1e3 if gpu else end - begin
 
     took = {name: [seconds(pair) for pair in pairs] for name, pairs in spans.items()}
-    whole = sum(took[""])
+    total = sum(took[""])
     return [
         LayerTime(
             model=what,
@@ -254,14 +254,14 @@ def layers(model: Any, what: str, prompt: torch.Tensor, new_tokens: int) -> list
             kind=type(module).__name__,
             calls=len(took[name]),
             seconds=median(took[name]),
-            share=sum(took[name]) / whole,
+            share=sum(took[name]) / total,
         )
-        for name, module in chosen
+        for name, module in modules
         if took.get(name)
     ]
 
 
-def _chosen(model: Any) -> list[tuple[str, Any]]:
+def _measured_modules(model: Any) -> list[tuple[str, Any]]:
     """The modules to measure, each once."""
     torch = _torch.require()
     blocks = {id(m) for stack in model.modules() if isinstance(stack, torch.nn.ModuleList) for m in stack}

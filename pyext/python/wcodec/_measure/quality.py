@@ -128,13 +128,15 @@ def evaluate(
             for low in range(first, end, rows):
                 high = min(low + rows, end)
                 wanted = ids[low + 1 : high + 1].to(place)
-                mine = torch.log_softmax(logits[low - first : high - first].float(), -1)
-                losses[low:high] = _loss(mine, wanted, low, "model")
+                log_probabilities = torch.log_softmax(logits[low - first : high - first].float(), -1)
+                losses[low:high] = _loss(log_probabilities, wanted, low, "model")
                 if reference is not None and others is not None and divergences is not None:
-                    theirs = torch.log_softmax(reference[low - first : high - first].to(place).float(), -1)
-                    others[low:high] = _loss(theirs, wanted, low, "baseline")
-                    divergences[low:high] = kl_divergence(theirs, mine).cpu().numpy()
-                    agreeing += int((theirs.argmax(-1) == mine.argmax(-1)).sum())
+                    reference_log_probabilities = torch.log_softmax(
+                        reference[low - first : high - first].to(place).float(), -1
+                    )
+                    others[low:high] = _loss(reference_log_probabilities, wanted, low, "baseline")
+                    divergences[low:high] = kl_divergence(reference_log_probabilities, log_probabilities).cpu().numpy()
+                    agreeing += int((reference_log_probabilities.argmax(-1) == log_probabilities.argmax(-1)).sum())
             advance(end, targets)
     return EvalReport(
         tokens=targets,

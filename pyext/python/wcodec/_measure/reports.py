@@ -211,10 +211,10 @@ class BenchReport(Report):
     def ratio(self, batch: int, what: str = "decode") -> float | None:
         """The model's median speed over the baseline's, for ``decode`` or ``prefill``; ``None`` without a baseline."""
         try:
-            mine, other = (getattr(self.row(batch, m), what).median for m in ("model", "baseline"))
+            value, other = (getattr(self.row(batch, m), what).median for m in ("model", "baseline"))
         except KeyError:
             return None
-        return float(mine / other)
+        return float(value / other)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON; without the spans."""
@@ -381,13 +381,13 @@ class Generation(Report):
         >>> Generation("Once", " upon a", 1, (5, 7, 9), 1.5, 1.0, 4.0).speed
         '3 tokens, 1.50 s, 2.0 tokens/s (the first after 1.00 s, the others at 4.0 tokens/s)'
         """
-        told = f"{fmt.plural(len(self.tokens), 'token')}, {self.seconds:.2f} s"
+        text = f"{fmt.plural(len(self.tokens), 'token')}, {self.seconds:.2f} s"
         if self.tokens_per_second is not None:
-            told += f", {fmt.number(self.tokens_per_second, 1)} tokens/s"
+            text += f", {fmt.number(self.tokens_per_second, 1)} tokens/s"
         if self.first_token_seconds is not None and self.decode_tokens_per_second is not None:
             others = fmt.number(self.decode_tokens_per_second, 1)
-            told += f" (the first after {self.first_token_seconds:.2f} s, the others at {others} tokens/s)"
-        return told
+            text += f" (the first after {self.first_token_seconds:.2f} s, the others at {others} tokens/s)"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the command's JSON."""

@@ -147,14 +147,14 @@ def bench(
                         times[what].append(measured)
                     done += 1
                     advance(done, total)
-            for what, found in times.items():
-                peaks = [peak for _, _, peak in found if peak is not None]
+            for what, runs in times.items():
+                peaks = [peak for _, _, peak in runs if peak is not None]
                 rows.append(
                     BenchRow(
                         model=what,
                         batch=size,
-                        prefill=Speed(tuple(size * prompt_tokens / first for first, _, _ in found)),
-                        decode=Speed(tuple(size * (new_tokens - 1) / rest for _, rest, _ in found)),
+                        prefill=Speed(tuple(size * prompt_tokens / first for first, _, _ in runs)),
+                        decode=Speed(tuple(size * (new_tokens - 1) / rest for _, rest, _ in runs)),
                         peak_bytes=max(peaks) if peaks else None,
                     )
                 )

@@ -63,8 +63,8 @@ def wide_attention(
         return output
     if attention_mask is not None and attention_mask.is_floating_point():
         attention_mask = attention_mask.to(key.dtype)
-    found, weights = plain(module, query.to(key.dtype), key, value, attention_mask, **options)
-    return found.to(query.dtype), weights
+    attended, weights = plain(module, query.to(key.dtype), key, value, attention_mask, **options)
+    return attended.to(query.dtype), weights
 
 
 ALL_ATTENTION_FUNCTIONS.register(WIDE_ATTENTION, wide_attention)

@@ -34,12 +34,12 @@ class Plots:
         :param kind: which one; the default if left out.
         :param options: options of that picture, such as ``by`` of a heat map.
         """
-        chosen = self._chosen() if kind is None else kind
-        if chosen not in self._kinds():
-            raise InputError(f"a {self._object()} has no plot {chosen!r} ({self._advice(chosen)})")
-        return getattr(self, chosen)(ax=ax, **options)
+        plot = self._default_kind() if kind is None else kind
+        if plot not in self._kinds():
+            raise InputError(f"a {self._object()} has no plot {plot!r} ({self._advice(plot)})")
+        return getattr(self, plot)(ax=ax, **options)
 
-    def _chosen(self) -> str:
+    def _default_kind(self) -> str:
         return self._default
 
     @classmethod
@@ -55,14 +55,14 @@ class Plots:
 
     @classmethod
     def _object(cls) -> str:
-        found = _OBJECT.search(cls.__doc__ or "")
-        return found[1] if found else cls.__name__.removesuffix("Plots")
+        match = _OBJECT.search(cls.__doc__ or "")
+        return match[1] if match else cls.__name__.removesuffix("Plots")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a {self._object()} has no plot {name!r} ({self._advice(name)})")
 
     def __repr__(self) -> str:
-        rows = [("plot()", f"the default: {self._chosen()}")]
+        rows = [("plot()", f"the default: {self._default_kind()}")]
         rows += [(f"plot.{name}()", _summary(getattr(type(self), name))) for name in self._kinds()]
         width = max(len(call) for call, _ in rows)
         return "\n".join([f"Plots of a {self._object()}", *(f"  {call:<{width}}  {text}" for call, text in rows)])

@@ -116,8 +116,8 @@ class ContainerPlots(Plots):
         coders = list(dict.fromkeys(bar.coder for bar in bars))
         for coder in coders:
             color = MEANINGS.get(coder, MEANINGS["compressed"] if coder == "several" else GREY)
-            mine = [i for i, bar in enumerate(bars) if bar.coder == coder]
-            ax.barh(places[mine], [bars[i].ratio for i in mine], color=color, height=0.75, label=caption(coder))
+            rows = [i for i, bar in enumerate(bars) if bar.coder == coder]
+            ax.barh(places[rows], [bars[i].ratio for i in rows], color=color, height=0.75, label=caption(coder))
         spans = [(i, [e.ratio or 0.0 for e in bar.entries]) for i, bar in enumerate(bars) if len(bar.entries) > 1]
         if spans:
             where, ratios = zip(*spans, strict=True)
@@ -126,9 +126,11 @@ class ContainerPlots(Plots):
         if bounds:
             where, values = zip(*bounds, strict=True)
             ax.plot(values, where, "|", color=ink(ax), markersize=9, label="entropy of the symbols alone")
-        whole = self._shown.ratio
-        if whole is not None:
-            ax.axvline(whole, color=COLORS[5], linewidth=1.5, linestyle="--", label=f"whole file: {whole:.3f}")
+        file_ratio = self._shown.ratio
+        if file_ratio is not None:
+            ax.axvline(
+                file_ratio, color=COLORS[5], linewidth=1.5, linestyle="--", label=f"whole file: {file_ratio:.3f}"
+            )
         ax.set_yticks(places, [caption(bar.label) for bar in bars], fontsize="small")
         ax.set_ylim(len(bars) - 0.4, -0.6)
         ax.set_xlim(left=0)

@@ -26,7 +26,7 @@ class EntryPlots(Plots):
 
     _shown: TensorEntry
 
-    def _chosen(self) -> str:
+    def _default_kind(self) -> str:
         return "symbols" if self._shown.makes_symbols else "values"
 
     def symbols(self, ax: Any = None, *, threads: int | None = None) -> Any:

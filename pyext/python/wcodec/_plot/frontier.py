@@ -34,13 +34,13 @@ class FrontierPlots(Plots):
         :param coder: the only coder to draw; if left out, that of the report's first row that has one.
         """
         coders = list(dict.fromkeys(row.coder for row in self._shown.rows if row.coder is not None))
-        chosen = coders[0] if coder is None and coders else coder
-        if chosen not in coders:
-            raise InputError(f"nothing was measured with coder {chosen!r} (pass it to frontier)")
+        shown_coder = coders[0] if coder is None and coders else coder
+        if shown_coder not in coders:
+            raise InputError(f"nothing was measured with coder {shown_coder!r} (pass it to frontier)")
         ax = axes(ax, (6.8, 4.4))
         lines: dict[tuple[str, bool], list[FrontierRow]] = {}
         for row in self._shown.rows:
-            if row.kind == "rate" and row.coder == chosen:
+            if row.kind == "rate" and row.coder == shown_coder:
                 lines.setdefault((row.recipe, row.trellis), []).append(row)
         for (recipe, trellis), rows in lines.items():
             rows.sort(key=lambda row: row.bits_stored)
@@ -52,7 +52,7 @@ class FrontierPlots(Plots):
         points = [row for row in self._shown.rows if row.kind == "reference"]
         farthest = max(row.bits_stored for rows in [points, *lines.values()] for row in rows)
         for row in self._shown.rows:
-            if row.kind == "int8" and row.coder == chosen:
+            if row.kind == "int8" and row.coder == shown_coder:
                 if row.bits_stored < farthest + _FAR:
                     points.append(row)
                 else:
@@ -66,7 +66,7 @@ class FrontierPlots(Plots):
             # The dotted line shows the distance of each curve from the first reference at the same damage.
             ax.axhline(points[0].kl, color=GREY, linewidth=1, linestyle=":", zorder=0)
         ax.set_yscale("log")
-        ax.set_xlabel(f"bits per weight, everything stored for it counted (coder {chosen})")
+        ax.set_xlabel(f"bits per weight, everything stored for it counted (coder {shown_coder})")
         ax.set_ylabel("KL(original || quantized), nats per token")
         ax.legend(frameon=False, fontsize="small", loc="upper right")
         return quiet(ax)

@@ -76,7 +76,7 @@ def draw(
     :param logarithmic: whether equal ratios are equally far from each other on it, down to a thousandth of the largest.
     """
     values = {id(cell): value(cell) for cell in grid.cells()}
-    known = [found for found in values.values() if found is not None]
+    known = [cell_value for cell_value in values.values() if cell_value is not None]
     if not known:
         raise InputError("there is no matrix to draw (take a model that has some, or pass vectors=True)", file=path)
     low, high = min(known), max(known)
@@ -86,12 +86,12 @@ def draw(
     stops = SCALES[by]
 
     def color(cell: Cell) -> str | None:
-        found = values[id(cell)]
-        if found is None:
+        cell_value = values[id(cell)]
+        if cell_value is None:
             return None
         if logarithmic:
-            return between(stops, part_of(math.log(max(found, low)), math.log(low), math.log(high)))
-        return between(stops, part_of(found, low, high))
+            return between(stops, part_of(math.log(max(cell_value, low)), math.log(low), math.log(high)))
+        return between(stops, part_of(cell_value, low, high))
 
     ax = _cells(grid, color, lambda cell: _figure(values[id(cell)] or 0.0), ax)
     _scale(ax, by, low, high, logarithmic)
@@ -107,8 +107,8 @@ def draw_kinds(grid: Grid, kind: Callable[[Cell], str], colors: dict[str, str], 
     from matplotlib.patches import Patch
 
     # The worst, which are named last, stand first.
-    there = [name for name in reversed(colors) if name in kinds.values()]
-    handles = [Patch(color=colors[name], label=name) for name in there]
+    present = [name for name in reversed(colors) if name in kinds.values()]
+    handles = [Patch(color=colors[name], label=name) for name in present]
     ax.legend(handles=handles, frameon=False, ncols=4, fontsize="small", loc="lower left", bbox_to_anchor=(0, 1))
     return ax
 
@@ -118,8 +118,8 @@ def _value(cell: Cell, by: str, file_bytes: int) -> float | None:
         return cell.original / cell.seconds / 1e9 if cell.seconds else None
     if by == "share":
         return 100 * cell.stored / file_bytes
-    found: float | None = getattr(cell, by)
-    return found
+    value: float | None = getattr(cell, by)
+    return value
 
 
 def _cells(grid: Grid, color: Callable[[Cell], str | None], figure: Callable[[Cell], str], ax: Any) -> Any:
@@ -132,13 +132,13 @@ def _cells(grid: Grid, color: Callable[[Cell], str | None], figure: Callable[[Ce
 
     places = np.arange(len(rows)) + np.where(np.arange(len(rows)) < len(grid.rows), 0.0, gap)
 
-    def cell(x: float, wide: float, y: float, found: Cell) -> None:
-        shade = color(found)
+    def cell(x: float, wide: float, y: float, item: Cell) -> None:
+        shade = color(item)
         if shade is None:
             return
         ax.add_patch(Rectangle((x + 0.03, y - 0.47), wide - 0.06, 0.94, facecolor=shade, linewidth=0))
         if count <= _WRITTEN:
-            ax.text(x + wide / 2, y, figure(found), ha="center", va="center", color=ink_on(shade), fontsize="x-small")
+            ax.text(x + wide / 2, y, figure(item), ha="center", va="center", color=ink_on(shade), fontsize="x-small")
 
     for place, cells in zip(places, grid.rows.values(), strict=False):
         for i, layer in enumerate(grid.layers):
@@ -209,7 +209,7 @@ def _measure(container: Container, grid: Grid, device: Any, threads: int | None)
 def _on_cpu(container: Container, names: list[str], threads: int | None) -> dict[str, float]:
     # The first call starts threads.
     container[names[0]]._bytes(None, threads) if names else None
-    found = {}
+    seconds = {}
     for name in names:
         best = float("inf")
         for _ in range(_ROUNDS):
@@ -219,8 +219,8 @@ def _on_cpu(container: Container, names: list[str], threads: int | None) -> dict
             best = min(best, took)
             if took > _SHORT_SECONDS:
                 break
-        found[name] = best
-    return found
+        seconds[name] = best
+    return seconds
 
 
 def _on_gpu(container: Container, names: list[str], device: Any) -> dict[str, float]:
@@ -229,7 +229,7 @@ def _on_gpu(container: Container, names: list[str], device: Any) -> dict[str, fl
 
     torch = _torch.require()
     decoder = GpuDecoder(container, names, device)
-    found = {}
+    seconds = {}
     for name in names:
         out = decoder.decode(name)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -239,6 +239,6 @@ def _on_gpu(container: Container, names: list[str], device: Any) -> dict[str, fl
                 decoder.decode(name, out=out)
             end.record()
             end.synchronize()
-        found[name] = begin.elapsed_time(end) / 1e3 / _LAUNCHES
+        seconds[name] = begin.elapsed_time(end) / 1e3 / _LAUNCHES
     decoder.check()
-    return found
+    return seconds

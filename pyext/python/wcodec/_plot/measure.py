@@ -61,7 +61,7 @@ class EvalPlots(Plots):
     _default = "kl"
     _shown: EvalReport
 
-    def _chosen(self) -> str:
+    def _default_kind(self) -> str:
         return "perplexity" if self._shown.token_kl is None else "kl"
 
     def kl(self, ax: Any = None, *, bins: int = 60, what: str = "compressed") -> Any:
@@ -180,9 +180,9 @@ class BenchPlots(Plots):
         layers = [t for t in self._shown.layers if t.model == "model"]
         if not layers:
             raise InputError("layers were not measured (pass profile=True to bench)")
-        chosen = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
-        ax = axes(ax, (6.4, 1.0 + 0.22 * len(chosen)))
-        ax.barh([caption(t.name) for t in chosen], [1e3 * t.seconds for t in chosen], color=COLORS[0])
+        slowest = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
+        ax = axes(ax, (6.4, 1.0 + 0.22 * len(slowest)))
+        ax.barh([caption(t.name) for t in slowest], [1e3 * t.seconds for t in slowest], color=COLORS[0])
         ax.set_xlabel("ms per call, median")
         ax.tick_params(axis="y", labelsize="small")
         return quiet(ax)
@@ -202,10 +202,10 @@ class BenchPlots(Plots):
         end = 1e3 * max(span.begin + span.seconds for span in spans)
         ax = axes(ax, (7.2, 1.2 + 0.45 * len(kinds)))
         for place, kind in enumerate(kinds):
-            mine = [span for span in spans if span.kind == kind]
-            took = 1e3 * sum(span.seconds for span in mine)
+            spans_of_kind = [span for span in spans if span.kind == kind]
+            took = 1e3 * sum(span.seconds for span in spans_of_kind)
             color = _KINDS[kind][1]
-            bars = [(1e3 * span.begin, max(1e3 * span.seconds, end / _COLUMNS)) for span in mine]
+            bars = [(1e3 * span.begin, max(1e3 * span.seconds, end / _COLUMNS)) for span in spans_of_kind]
             ax.broken_barh(bars, (place - 0.35, 0.7), color=color, linewidth=0)
             ax.annotate(f"{took:.2f} ms", (1, place), (4, 0), xycoords=("axes fraction", "data"),
                         textcoords="offset points", va="center", fontsize="small")  # fmt: skip
@@ -248,7 +248,7 @@ class MemoryPlots(Plots):
         ax = axes(ax, (8.4, 2.2))
         # So many strips are there.
         row = len({patch.get_y() for patch in ax.patches})
-        whole = sum(layer.bytes for layer in self._shown.layers)
+        total = sum(layer.bytes for layer in self._shown.layers)
         blocks: dict[tuple[str, str], float] = {}
         for layer in self._shown.layers:
             number = place_of(layer.name)[1]
@@ -257,7 +257,7 @@ class MemoryPlots(Plots):
         begin = 0.0
         for (name, kind), size in blocks.items():
             ax.barh(row, size / MIB, 0.8, begin / MIB, color=MEANINGS[kind], edgecolor="white", label=_WHERE[kind])
-            if size > _NARROW * len(name) * whole:
+            if size > _NARROW * len(name) * total:
                 middle = (begin + size / 2) / MIB
                 ink_there = ink_on(MEANINGS[kind])
                 ax.text(middle, row, caption(name), ha="center", va="center", fontsize="x-small", color=ink_there)
@@ -266,9 +266,9 @@ class MemoryPlots(Plots):
         ax.set_ylim(row + 0.6, -0.6)
         ax.set_xlabel("compressed bytes, MiB, in the model's order")
         handles, names = ax.get_legend_handles_labels()
-        found = dict(zip(reversed(names), reversed(handles), strict=True))
+        handle_of = dict(zip(reversed(names), reversed(handles), strict=True))
         beside = {"loc": "lower left", "bbox_to_anchor": (0, 1)}
-        ax.legend(found.values(), found, ncols=4, frameon=False, fontsize="small", **beside)
+        ax.legend(handle_of.values(), handle_of, ncols=4, frameon=False, fontsize="small", **beside)
         return quiet(ax, "x")
 
 

@@ -59,16 +59,18 @@ class VerifyPlots(Plots):
 
     def status(self, ax: Any = None) -> Any:
         """The verdict on each tensor, by layer and role: the worst one where several share a cell."""
-        found = {t.name: t.status for t in self._shown.tensors}
-        return draw_kinds(_grid(found), lambda cell: _worst((found[n] for n in cell.names), _VERDICTS), _VERDICTS, ax)
+        statuses = {t.name: t.status for t in self._shown.tensors}
+        return draw_kinds(
+            _grid(statuses), lambda cell: _worst((statuses[n] for n in cell.names), _VERDICTS), _VERDICTS, ax
+        )
 
     def error(self, ax: Any = None) -> Any:
         """Root mean square of the differences from the original, by layer and role; the largest where several share a
         cell."""
-        found = {t.name: t.rms_error for t in self._shown.tensors if t.rms_error is not None}
-        if not found:
+        errors = {t.name: t.rms_error for t in self._shown.tensors if t.rms_error is not None}
+        if not errors:
             raise InputError("nothing was compared with an original (pass against=... to verify)")
-        return draw(_grid(found), lambda cell: max(found[name] for name in cell.names), "rms", ax)
+        return draw(_grid(errors), lambda cell: max(errors[name] for name in cell.names), "rms", ax)
 
 
 class ComparisonPlots(Plots):
@@ -79,8 +81,10 @@ class ComparisonPlots(Plots):
 
     def status(self, ax: Any = None) -> Any:
         """Equal and different tensors, by layer and role."""
-        found = {t.name: t.status for t in self._shown.tensors}
-        return draw_kinds(_grid(found), lambda cell: _worst((found[n] for n in cell.names), _COMPARED), _COMPARED, ax)
+        statuses = {t.name: t.status for t in self._shown.tensors}
+        return draw_kinds(
+            _grid(statuses), lambda cell: _worst((statuses[n] for n in cell.names), _COMPARED), _COMPARED, ax
+        )
 
     def sizes(self, ax: Any = None) -> Any:
         """Stored bytes of each role in both files, the largest first."""
@@ -120,11 +124,14 @@ class PlanPlots(Plots):
             raise InputError("damage was not measured (pass a text to plan)")
         ax = axes(ax, (6.4, 4.0))
         for taken, color, marker in ((False, NEUTRAL, "o"), (True, GOOD, "D")):
-            mine = [c for c in tried if c.taken == taken]
-            if mine:
-                sizes, damages = [c.file_bytes / MIB for c in mine], [max(c.kl or 0.0, _SMALLEST_KL) for c in mine]
-                ax.plot(sizes, damages, marker, color=color, markersize=8, label="taken" if taken else "tried")
-            for c in mine:
+            some_tried = [c for c in tried if c.taken == taken]
+            if some_tried:
+                sizes, losses = (
+                    [c.file_bytes / MIB for c in some_tried],
+                    [max(c.kl or 0.0, _SMALLEST_KL) for c in some_tried],
+                )
+                ax.plot(sizes, losses, marker, color=color, markersize=8, label="taken" if taken else "tried")
+            for c in some_tried:
                 ax.annotate(c.recipe, (c.file_bytes / MIB, max(c.kl or 0.0, _SMALLEST_KL)), (6, 4),
                             textcoords="offset points", fontsize="small")  # fmt: skip
         ax.set_yscale("log")
@@ -144,14 +151,14 @@ class StatisticsPlots(Plots):
     def factors(self, ax: Any = None) -> Any:
         """The step that each tensor would have, as a multiple of what all would have, by layer and role: finer where an
         error matters more. The geometric mean where several share a cell."""
-        found = self._shown.factors()
-        if not found:
+        factors = self._shown.factors()
+        if not factors:
             raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
 
         def mean(names: list[str]) -> float:
-            return float(np.exp(np.mean([np.log(found[name]) for name in names])))
+            return float(np.exp(np.mean([np.log(factors[name]) for name in names])))
 
-        return draw(_grid(found), lambda cell: mean(cell.names), "step", ax)
+        return draw(_grid(factors), lambda cell: mean(cell.names), "step", ax)
 
     def tokens(self, ax: Any = None) -> Any:
         """The picture of :meth:`StatisticsReportPlots.tokens`."""
@@ -167,10 +174,10 @@ class StatisticsReportPlots(Plots):
     def tokens(self, ax: Any = None) -> Any:
         """Tokens that each tensor was multiplied with, by layer and role; the fewest where several share a cell, as
         experts do, of which some see few."""
-        found = self._shown.tokens
-        if not found:
+        tokens = self._shown.tokens
+        if not tokens:
             raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
-        return draw(_grid(found), lambda cell: float(min(found[name] for name in cell.names)), "tokens", ax)
+        return draw(_grid(tokens), lambda cell: float(min(tokens[name] for name in cell.names)), "tokens", ax)
 
 
 class RanksPlots(Plots):
@@ -209,8 +216,8 @@ class DoctorPlots(Plots):
         ax = axes(ax, (6.4, 0.6 + 0.35 * len(checks)))
         for place, check in enumerate(checks):
             ax.plot([0], [place], "o" if check.ok else "X", color=GOOD if check.ok else BAD, markersize=11)
-            said = "works" if check.ok else "does not work"
-            ax.text(0.25, place, f"{caption(check.name)}: {said}", va="center", color=ink(ax))
+            verdict = "works" if check.ok else "does not work"
+            ax.text(0.25, place, f"{caption(check.name)}: {verdict}", va="center", color=ink(ax))
         ax.set_xlim(-0.3, 6)
         ax.set_ylim(len(checks) - 0.4, -0.6)
         ax.axis("off")
@@ -222,9 +229,9 @@ def _grid(names: Iterable[str]) -> Any:
     return grid_of_figures([(name, 2, 1, 1, 1, None) for name in names])
 
 
-def _worst(found: Iterable[str], order: dict[str, str]) -> str:
+def _worst(statuses: Iterable[str], order: dict[str, str]) -> str:
     known = list(order)
-    return max(found, key=lambda status: known.index(status) if status in known else -1)
+    return max(statuses, key=lambda status: known.index(status) if status in known else -1)
 
 
 def _pairs(ax: Any, sides: Sequence[tuple[Sequence[TensorInfo], Sequence[int], str]]) -> Any:

@@ -42,9 +42,9 @@ class SensitivityPlots(Plots):
         ax = axes(ax, (7.2, 1.3 + 0.26 * len(rows)))
         names = [caption(row.name.removesuffix(".weight")) for row in rows]
         ax.barh(names, [row.estimated_kl or 0.0 for row in rows], color=COLORS["rate"], label="estimated (Fisher)")
-        there = [(name, row.kl) for name, row in zip(names, rows, strict=True) if row.kl is not None]
-        if there:
-            ax.plot([kl for _, kl in there], [name for name, _ in there], "D", color=ink(ax), markersize=5,
+        measured = [(name, row.kl) for name, row in zip(names, rows, strict=True) if row.kl is not None]
+        if measured:
+            ax.plot([kl for _, kl in measured], [name for name, _ in measured], "D", color=ink(ax), markersize=5,
                     label="measured")  # fmt: skip
         ax.invert_yaxis()
         ax.tick_params(axis="y", labelsize="small")
