@@ -55,8 +55,8 @@ def windows_and_length(
     most = text.length_for(model, length)
     if length is None:
         most = max(2, min(most, wanted, max(_SHORTEST, wanted // _WINDOWS)))
-    found = max(1, round(wanted / most))
-    return (found if tokens is not None else min(found, _MOST_WINDOWS)), most
+    count = max(1, round(wanted / most))
+    return (count if tokens is not None else min(count, _MOST_WINDOWS)), most
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:
@@ -68,11 +68,11 @@ def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.de
     if device is not None and str(device) != "auto":
         return devices.place(device)
     try:
-        found = devices.place("cuda")
+        gpu = devices.place("cuda")
     except (DeviceError, InputError):
         return torch.device("cpu")
-    free = torch.cuda.mem_get_info(found)[0]
-    return found if free >= _TIMES * needed + _BESIDES else torch.device("cpu")
+    free = torch.cuda.mem_get_info(gpu)[0]
+    return gpu if free >= _TIMES * needed + _BESIDES else torch.device("cpu")
 
 
 def bytes_of(folder: Path) -> int:

@@ -100,8 +100,8 @@ def collect_statistics(
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)
-    found = layout(model)
-    if not found.products:
+    model_layout = layout(model)
+    if not model_layout.products:
         raise nothing_to_compress(type(model).__name__, model, skipped)
     with (
         # Whatever mode the caller is in: gradients are taken here.
@@ -113,7 +113,7 @@ def collect_statistics(
         text = None
         if not (isinstance(data, str) and data == "self"):
             text = _text.windows_of(data, model, tokenizer, windows, length)
-        work = _Collector(model, found, place, full, _limited(budget, place), tell)
+        work = _Collector(model, model_layout, place, full, _limited(budget, place), tell)
         drawn = windows * (length - 1) if text is None else 0
         work.total = drawn + (windows * length if text is None else sum(map(len, text)))
         if text is None:
@@ -164,17 +164,17 @@ class _Collector:
     def __init__(
         self,
         model: Any,
-        found: Layout,
+        model_layout: Layout,
         place: torch.device,
         full: bool,
         memory: int,
         tell: Callable[[int, int], object],
     ) -> None:
-        self._model, self._found, self._place, self._full, self._memory = model, found, place, full, memory
+        self._model, self._layout, self._place, self._full, self._memory = model, model_layout, place, full, memory
         self._tell, self._done, self.total = tell, 0, 1
         self._modules = dict(model.named_modules())
         # The product whose sums each product's input is in: itself, or the first one with the same input.
-        self._site = {product.name: product.name for product in found.products}
+        self._site = {product.name: product.name for product in model_layout.products}
         # Modules in the order in which they run, each with its place.
         self._order: dict[str, int] = {}
         self._once = True
@@ -197,7 +197,7 @@ class _Collector:
     def run(self, text: list[torch.Tensor], seed: int) -> None:
         """All passes."""
         self._discover(text[0])
-        inputs = {p.name: p.units[0].cols for p in self._found.products if self._site[p.name] == p.name}
+        inputs = {p.name: p.units[0].cols for p in self._layout.products if self._site[p.name] == p.name}
         passes = plan([(name, inputs[name]) for name in self._in_order(inputs)], self._memory)[1] if self._full else []
         self.total += max(0, len(passes) - 1) * sum(map(len, text))
         generator = torch.Generator(self._place).manual_seed(seed)
@@ -206,7 +206,7 @@ class _Collector:
             self._sums, self._counted = {}, dict.fromkeys(self._wanted, 0)
             self._gradients = number == 0
             self._stop = None if self._gradients or number + 1 == len(passes) else self._after(wanted)
-            with hooks.watching(self._model, self._found.products, self._seen), self._ending():
+            with hooks.watching(self._model, self._layout.products, self._seen), self._ending():
                 for batch in _batches(text, getattr(getattr(self._model, "config", None), "vocab_size", None)):
                     self._pass(batch.to(self._place), generator)
                     self.advance(batch.numel())
@@ -226,18 +226,18 @@ class _Collector:
                 key = (_torch.identity(x), x._version)
                 self._site[product.name] = known.setdefault(key, (product.name, x))[0]
 
-        with torch.no_grad(), hooks.watching(self._model, self._found.products, seen):
+        with torch.no_grad(), hooks.watching(self._model, self._layout.products, seen):
             running.logits_of(self._model, ids[None, :_FIRST].to(self._place), use_cache=False)
 
     def _in_order(self, inputs: Iterable[str]) -> list[str]:
         """Names of inputs in the order in which the model computes them."""
-        module = {product.name: product.module for product in self._found.products}
+        module = {product.name: product.module for product in self._layout.products}
         return sorted(inputs, key=lambda name: self._order.get(module[name], len(self._order)))
 
     def _after(self, wanted: list[Input]) -> str | None:
         """The module before which a pass can end that wants these inputs."""
         names = {one.name for one in wanted}
-        places = [self._order[p.module] for p in self._found.products if p.name in names and p.module in self._order]
+        places = [self._order[p.module] for p in self._layout.products if p.name in names and p.module in self._order]
         if not self._once or not places:
             return None
         return next((module for module, place in self._order.items() if place == max(places) + 1), None)
@@ -314,24 +314,28 @@ class _Collector:
         for unit in product.units:
             part = slice(at, at + unit.rows)
             at += unit.rows
-            found = (squares[:, part] @ rows[part]).dot(sizes).to(torch.float64)
+            sensitivity = (squares[:, part] @ rows[part]).dot(sizes).to(torch.float64)
             before = self._sensitivity.get(unit.name)
-            self._sensitivity[unit.name] = found if before is None else before.to(found.device) + found
+            self._sensitivity[unit.name] = (
+                sensitivity if before is None else before.to(sensitivity.device) + sensitivity
+            )
 
     def _squares_of_rows(self, product: Product) -> torch.Tensor:
         """Mean squares of the weights of each output."""
-        found = self._row_squares.get(product.name)
-        if found is None:
+        squares = self._row_squares.get(product.name)
+        if squares is None:
             module = self._modules[product.module]
             weight = module.weight if product.expert is None else getattr(module, product.stack)[product.expert]
             dim = 0 if product.units[0].transposed else 1
-            found = torch.linalg.vector_norm(weight.detach(), dim=dim, dtype=torch.float32).square() / weight.shape[dim]
-            self._row_squares[product.name] = found
-        return found
+            squares = (
+                torch.linalg.vector_norm(weight.detach(), dim=dim, dtype=torch.float32).square() / weight.shape[dim]
+            )
+            self._row_squares[product.name] = squares
+        return squares
 
     def _keep(self) -> None:
         """Packs the sums of a pass."""
-        experts = {p.name for p in self._found.products if p.expert is not None}
+        experts = {p.name for p in self._layout.products if p.expert is not None}
         for name, one in self._wanted.items():
             tokens = self._counted[name]
             sums = self._sums.pop(name, None)
@@ -351,7 +355,7 @@ class _Collector:
     def statistics(self, text: list[torch.Tensor], source: str) -> Statistics:
         """The statistics that were collected."""
         units: dict[str, UnitRecord] = {}
-        for product in self._found.products:
+        for product in self._layout.products:
             site: str | None = self._site[product.name]
             site = site if site in self._sites else None
             for unit in product.units:
@@ -374,7 +378,7 @@ class _Collector:
             units,
             self._sites,
             self._kept,
-            self._found.names,
+            self._layout.names,
             source=source,
             tokens=sum(map(len, text)),
             text_hash=_text.hash_of(text),
@@ -398,10 +402,10 @@ def _batches(text: list[torch.Tensor], vocabulary: Any) -> Iterator[torch.Tensor
 
 def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
     config: Any = getattr(model, "config", None)
-    said = config.to_dict() if hasattr(config, "to_dict") else {}
-    kept = {key: value for key, value in said.items() if key not in _NOT_HASHED}
+    record = config.to_dict() if hasattr(config, "to_dict") else {}
+    hashed = {key: value for key, value in record.items() if key not in _NOT_HASHED}
     shapes = {name: [unit.rows, unit.cols] for name, unit in units.items()}
-    text = json.dumps([type(model).__name__, kept, shapes], sort_keys=True, default=str)
+    text = json.dumps([type(model).__name__, hashed, shapes], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

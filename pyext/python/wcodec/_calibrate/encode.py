@@ -99,7 +99,7 @@ class Chooser:
         device: torch.device | str | None = None,
     ) -> None:
         native = _checked(options)
-        way = native["way"]
+        coding = native["way"]
         if feedback and not statistics.full:
             raise InputError(
                 "error feedback needs second moments, and these statistics are for steps only (pass feedback=False, or "
@@ -108,8 +108,8 @@ class Chooser:
         self._weights, self._feedback = weights, feedback
         # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
         self._declared = tensor_source(weights)[0]
-        self._bits = 4.0 if way["bits"] is None else way["bits"]
-        self._trellis, self._tile = way["trellis"], native["tile"]
+        self._bits = 4.0 if coding["bits"] is None else coding["bits"]
+        self._trellis, self._tile = coding["trellis"], native["tile"]
         known = [n for n in weights if n in statistics.units or n in statistics.names]
         if not known:
             raise InputError("the statistics are of none of the tensors (collect them from this model)")
@@ -155,7 +155,7 @@ class Chooser:
     def _chosen(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
         """The levels of a matrix, or of some of its rows, whose prices are remembered."""
         tile = self._tile_of(matrix)
-        found = quantize(
+        result = quantize(
             matrix.weight,
             matrix.feedback,
             step=matrix.steps * constant,
@@ -166,9 +166,9 @@ class Chooser:
             name=matrix.name,
         )
         if rows is not None:
-            self._prices[matrix.name] = found.prices
-        scales = found.scales.to(torch.float32)
-        levels = found.levels
+            self._prices[matrix.name] = result.prices
+        scales = result.scales.to(torch.float32)
+        levels = result.levels
         if not self._trellis:
             # A scale of 0 is a row of zeros, whatever its levels; with a trellis these are a path still.
             levels = torch.where(scales[:, None] > 0, levels, 0)
@@ -248,10 +248,10 @@ class Chooser:
 def _checked(options: Mapping[str, Any]) -> _EncodeOptions:
     """Options of the encoder, if calibration goes with them."""
     native = encode_options(**options)
-    way = native["way"]
-    if way["scheme"] != "rate":
+    coding = native["way"]
+    if coding["scheme"] != "rate":
         raise InputError(
-            f"calibration goes with scheme='rate', not with scheme={shown(way['scheme'])} (give bits, or leave "
+            f"calibration goes with scheme='rate', not with scheme={shown(coding['scheme'])} (give bits, or leave "
             "calibrate out)"
         )
     if any(rule["scheme"] == "rate" for _, rule in native["rules"]):
@@ -285,8 +285,13 @@ def _stated(options: Mapping[str, Any], statistics: Statistics) -> dict[str, Any
     if not isinstance(given, Mapping | None):
         # Refused where options are checked.
         return {}
-    said = {"version": 1, "tokens": statistics.tokens, "source": statistics.source, "text_sha256": statistics.text_hash}
-    return {"metadata": {**(given or {}), CALIBRATION_KEY: json.dumps(said)}}
+    record = {
+        "version": 1,
+        "tokens": statistics.tokens,
+        "source": statistics.source,
+        "text_sha256": statistics.text_hash,
+    }
+    return {"metadata": {**(given or {}), CALIBRATION_KEY: json.dumps(record)}}
 
 
 @contextmanager
@@ -330,24 +335,24 @@ def prepared(
     given = is_given(calibrate)
     shares = {name: share for name, share in _SHARES.items() if not given or name != "calibrating"}
     size = _bytes_of(weights)
-    told: bool | Callable[[str, float], object] = progress is True
+    on_progress: bool | Callable[[str, float], object] = progress is True
     if callable(progress):
         callback = progress
-        told = lambda what, part: callback(what, round(part * size), size)  # noqa: E731
-    with _progress.staged(told, "encode", shares) as stages:
+        on_progress = lambda what, part: callback(what, round(part * size), size)  # noqa: E731
+    with _progress.staged(on_progress, "encode", shares) as stages:
         collecting: dict[str, Any] = {}
         if not given:
             collecting = {"tokens": tokens, "progress": stages.of("calibrating")}
-        found = statistics_of(load, calibrate, **collecting)
-        stated = {**options, **_stated(options, found)}
-        chooser = Chooser(weights, found, stated, feedback=feedback, device=place)
+        statistics = statistics_of(load, calibrate, **collecting)
+        stated = {**options, **_stated(options, statistics)}
+        chooser = Chooser(weights, statistics, stated, feedback=feedback, device=place)
         encoding = stages.of("encoding")
         try:
-            chosen = chooser.prepared(stages.of("finding steps"))
-            yield *chosen, (lambda tensor, done, total: encoding(done, total, tensor)) if progress else None
+            prepared_weights = chooser.prepared(stages.of("finding steps"))
+            yield *prepared_weights, (lambda tensor, done, total: encoding(done, total, tensor)) if progress else None
         finally:
             replay.forget()
-            forget_feedback(found)
+            forget_feedback(statistics)
 
 
 def _folder_of(src: Any) -> Path | None:

@@ -116,10 +116,10 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{place}: a safetensors file without statistics (name the file that Statistics.save wrote)", file=place
         )
     try:
-        said = json.loads(text)
-        version = _whole(said["version"])
+        document = json.loads(text)
+        version = _whole(document["version"])
         if version == _VERSION:
-            return _checked(said, opened, keys)
+            return _checked(document, opened, keys)
     except _CONTRADICTIONS + (SafetensorError,) as error:
         raise FormatError(
             f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place
@@ -134,11 +134,11 @@ def _must(fits: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _checked(said: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
+def _checked(document: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
     """The arguments that a description gives. Raises whatever Python raises of what does not fit, or ``ValueError``."""
-    sites = {_text(name): _site(value) for name, value in said["sites"].items()}
-    units = {_text(name): _unit(value, sites) for name, value in said["units"].items()}
-    names = {_text(name): tuple(map(_text, parts)) for name, parts in said["names"].items()}
+    sites = {_text(name): _site(value) for name, value in document["sites"].items()}
+    units = {_text(name): _unit(value, sites) for name, value in document["units"].items()}
+    names = {_text(name): tuple(map(_text, parts)) for name, parts in document["names"].items()}
     for name, parts in names.items():
         _must(bool(parts) and name not in units, f"the name {name!r} is not another one")
         _must(len({(units[part].cols, units[part].site) for part in parts}) == 1, f"the inputs of {name!r} differ")
@@ -149,7 +149,7 @@ def _checked(said: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
         for number, begin in enumerate(range(0, site.cols, site.width)):
             size = min(site.width, site.cols - begin)
             shapes = {"diagonal": ("F32", [size]), "correlations": ("F16", [packed_elements(size)])}
-            found = {}
+            arrays = {}
             for what, expected in shapes.items():
                 key = _name(place, number, what)
                 _must(key in left, f"tensor {key} is missing")
@@ -157,23 +157,23 @@ def _checked(said: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
                 part = opened.get_slice(key)
                 _must((part.get_dtype(), list(part.get_shape())) == expected, f"tensor {key} does not fit its inputs")
                 # Its bytes are mapped, and read when they are used.
-                found[what] = opened.get_tensor(key)
-            diagonal = found["diagonal"]
+                arrays[what] = opened.get_tensor(key)
+            diagonal = arrays["diagonal"]
             fine = bool(torch.isfinite(diagonal).all()) and not bool((diagonal < 0).any())
             fine = fine and float(diagonal.sum(dtype=torch.float64)) < _LARGEST
             _must(fine, f"second moments of {name!r} are negative or not finite")
-            _must(_are_correlations(found["correlations"]), f"correlations of {name!r} are beyond 1")
-            moments[name].append(Packed(diagonal, found["correlations"]))
+            _must(_are_correlations(arrays["correlations"]), f"correlations of {name!r} are beyond 1")
+            moments[name].append(Packed(diagonal, arrays["correlations"]))
     _must(not left, f"{len(left)} tensors belong to nothing")
     return {
         "units": units,
         "sites": sites,
         "moments": moments,
         "names": names,
-        "source": _text(said["source"]),
-        "tokens": _whole(said["tokens"], 1),
-        "text_hash": _text(said["text_hash"]),
-        "model_hash": _text(said["model_hash"]),
+        "source": _text(document["source"]),
+        "tokens": _whole(document["tokens"], 1),
+        "text_hash": _text(document["text_hash"]),
+        "model_hash": _text(document["model_hash"]),
     }
 
 

@@ -64,10 +64,10 @@ class _Stack:
         return len(self._parameter)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        found = self._parameter[index]
-        if found.dim() == 2:
-            self._calls.expect(found, self._products.get(int(index)))
-        return found
+        matrix = self._parameter[index]
+        if matrix.dim() == 2:
+            self._calls.expect(matrix, self._products.get(int(index)))
+        return matrix
 
 
 class _Calls(TorchFunctionMode):  # type: ignore[misc]
@@ -111,9 +111,9 @@ def _one_by_one(module: Any, products: list[Product], calls: _Calls) -> Callable
             module.__dict__["forward"] = before
 
     for stack in STACKS:
-        own = {p.expert: p for p in products if p.stack == stack and p.expert is not None}
+        by_expert = {p.expert: p for p in products if p.stack == stack and p.expert is not None}
         del module._parameters[stack]
-        module.__dict__[stack] = _Stack(parameters[stack], own, calls)
+        module.__dict__[stack] = _Stack(parameters[stack], by_expert, calls)
     module.__dict__["forward"] = functools.partial(eager, module)
     return undo
 

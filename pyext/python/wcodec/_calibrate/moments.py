@@ -27,9 +27,9 @@ def packed_elements(size: int) -> int:
     >>> packed_elements(128), packed_elements(256)
     (16384, 49152)
     """
-    whole, rest = divmod(size, _STRIP)
+    full_strips, rest = divmod(size, _STRIP)
     # Strips of 128 rows, of size, size - 128, ... columns, and a last one that is a square.
-    return _STRIP * (whole * size - _STRIP * (whole * (whole - 1) // 2)) + rest * rest
+    return _STRIP * (full_strips * size - _STRIP * (full_strips * (full_strips - 1) // 2)) + rest * rest
 
 
 @dataclass(frozen=True)

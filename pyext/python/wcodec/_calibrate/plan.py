@@ -23,8 +23,8 @@ class Input:
     @property
     def kept_bytes(self) -> int:
         """Bytes of its statistics as they are kept."""
-        whole, rest = divmod(self.cols, self.width)
-        return 4 * self.cols + 2 * (whole * packed_elements(self.width) + packed_elements(rest))
+        full_blocks, rest = divmod(self.cols, self.width)
+        return 4 * self.cols + 2 * (full_blocks * packed_elements(self.width) + packed_elements(rest))
 
     @property
     def sum_bytes(self) -> int:
@@ -38,27 +38,27 @@ def plan(inputs: Sequence[tuple[str, int]], memory: int) -> tuple[list[Input], l
     Both what is kept of all inputs and the sums of a pass stay within the memory: the widest blocks are halved until
     they do, or are so narrow that halving them is of no use.
     """
-    found = [Input(name, cols, block_width(cols)) for name, cols in inputs]
+    sized_inputs = [Input(name, cols, block_width(cols)) for name, cols in inputs]
 
-    def narrow(one: Input) -> bool:
-        if one.width <= _NARROWEST:
+    def narrow(sized_input: Input) -> bool:
+        if sized_input.width <= _NARROWEST:
             return False
-        one.width = max(_NARROWEST, -(-one.width // 128) * 64)
+        sized_input.width = max(_NARROWEST, -(-sized_input.width // 128) * 64)
         return True
 
-    for one in found:
-        while one.sum_bytes > memory and narrow(one):
+    for sized_input in sized_inputs:
+        while sized_input.sum_bytes > memory and narrow(sized_input):
             pass
-    while sum(one.kept_bytes for one in found) > memory:
-        widest = max(one.width for one in found)
-        if not any([narrow(one) for one in found if one.width == widest]):
+    while sum(sized_input.kept_bytes for sized_input in sized_inputs) > memory:
+        widest = max(sized_input.width for sized_input in sized_inputs)
+        if not any([narrow(sized_input) for sized_input in sized_inputs if sized_input.width == widest]):
             break
     passes: list[list[Input]] = []
     left = 0
-    for one in found:
-        if not passes or one.sum_bytes > left:
+    for sized_input in sized_inputs:
+        if not passes or sized_input.sum_bytes > left:
             passes.append([])
             left = memory
-        passes[-1].append(one)
-        left -= one.sum_bytes
-    return found, passes
+        passes[-1].append(sized_input)
+        left -= sized_input.sum_bytes
+    return sized_inputs, passes

@@ -79,8 +79,8 @@ def quantize(
     """
     _check(weight, feedback, step, tile, name)
     if rows is not None:
-        chosen = torch.as_tensor(rows, dtype=torch.int64)
-        weight, step = weight[chosen.to(weight.device)], step[chosen.to(step.device)]
+        row_ids = torch.as_tensor(rows, dtype=torch.int64)
+        weight, step = weight[row_ids.to(weight.device)], step[row_ids.to(step.device)]
     step = step.to(weight.device, torch.float32)
     largest = weight.abs().amax(1).to(torch.float32) if weight.shape[1] else torch.zeros_like(step)
     step = torch.maximum(step, largest / (_FARTHEST[trellis] + 0.5))
@@ -141,10 +141,10 @@ class _Work:
         rows = self.weight.shape[0]
         sample = torch.linspace(0, max(rows - 1, 0), min(rows, _LEARNING_ROWS), device=self.weight.device).long()
         x = self.prepared(sample)
-        found = tables.rounded_prices(x, 2.0 if self.trellis else 1.0)
+        prices = tables.rounded_prices(x, 2.0 if self.trellis else 1.0)
         for _ in range(_LEARNING_PASSES if self.rate_weight else 0):
-            found = tables.prices(tables.histogram(self.symbols(x, found), self.trellis))
-        return found
+            prices = tables.prices(tables.histogram(self.symbols(x, prices), self.trellis))
+        return prices
 
     def all(self, prices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Symbols and scales of all rows."""
@@ -156,14 +156,14 @@ class _Work:
         width = max(cols, 4 * min(self.tile, cols) if self.trellis else 0)
         count = max(16, limit // (4 * max(width, 1)))
         for begin in range(0, rows, count):
-            chosen = torch.arange(begin, min(begin + count, rows), device=self.weight.device)
-            found = self.symbols(self.prepared(chosen), prices)
+            row_ids = torch.arange(begin, min(begin + count, rows), device=self.weight.device)
+            symbols = self.symbols(self.prepared(row_ids), prices)
             if self.order is not None:
-                own = torch.empty_like(found)
-                own[self.order] = found
-                found = own
-            levels[chosen] = found.t()
-            scales[chosen] = self.scales(chosen, levels[chosen])
+                in_order = torch.empty_like(symbols)
+                in_order[self.order] = symbols
+                symbols = in_order
+            levels[row_ids] = symbols.t()
+            scales[row_ids] = self.scales(row_ids, levels[row_ids])
         return levels, scales
 
     def prepared(self, rows: torch.Tensor) -> torch.Tensor:

@@ -33,8 +33,8 @@ class _Recording:
             self._results = function(*self._given)
 
     def _fill(self, given: tuple[torch.Tensor, ...]) -> None:
-        for mine, tensor in zip(self._given, given, strict=True):
-            mine.copy_(tensor)
+        for buffer, tensor in zip(self._given, given, strict=True):
+            buffer.copy_(tensor)
 
     def __call__(self, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         self._fill(given)
@@ -48,17 +48,17 @@ def replayed(function: Callable[..., tuple[torch.Tensor, ...]], *given: torch.Te
     device = given[0].device
     if device.type != "cuda":
         return function(*given)
-    kept: OrderedDict[Any, _Recording] = _here.__dict__.setdefault("kept", OrderedDict())
+    recordings: OrderedDict[Any, _Recording] = _here.__dict__.setdefault("kept", OrderedDict())
     key = (function, device, *(tuple(tensor.shape) for tensor in given))
-    found = kept.pop(key, None)
-    if found is None:
-        while len(kept) >= _KEPT:
-            kept.popitem(last=False)
+    recording = recordings.pop(key, None)
+    if recording is None:
+        while len(recordings) >= _KEPT:
+            recordings.popitem(last=False)
         with torch.cuda.device(device):
-            found = _Recording(function, given)
-    kept[key] = found
+            recording = _Recording(function, given)
+    recordings[key] = recording
     with torch.cuda.device(device):
-        return found(given)
+        return recording(given)
 
 
 def forget() -> None:

@@ -35,8 +35,8 @@ def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tens
             end = min(begin + COLUMNS, block.end)
             feed = block.feed[begin - block.begin : end - block.begin]
             inner = feed[:, begin - block.begin : end - block.begin]
-            found, errors = replayed(_priced if weight else _plain, x[begin:end], carry[begin:end], inner, padded)
-            levels[begin:end] = found
+            symbols, errors = replayed(_priced if weight else _plain, x[begin:end], carry[begin:end], inner, padded)
+            levels[begin:end] = symbols
             if end < block.end:
                 carry[end : block.end].addmm_(feed[:, end - block.begin :].t(), errors)
     return levels

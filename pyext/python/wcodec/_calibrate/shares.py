@@ -28,7 +28,7 @@ def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[st
 
 def shares(statistics: Statistics) -> dict[str, float]:
     """Each tensor's share of the damage if all have the same relative error, the largest first."""
-    found = estimated_kl(statistics, dict.fromkeys(statistics.units, 1.0))
-    total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+    kl_of_units = estimated_kl(statistics, dict.fromkeys(statistics.units, 1.0))
+    total = sum(kl_of_units.values())
+    ordered = sorted(kl_of_units.items(), key=lambda item: -item[1])
     return {name: kl / total if total else 0.0 for name, kl in ordered}

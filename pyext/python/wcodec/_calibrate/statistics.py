@@ -126,20 +126,22 @@ class Statistics:
         weights is 1. A tensor that is not among them, such as an embedding, has 1.
         """
         costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
-        own = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
-        known, some = self._by_kind(own), self._by_kind(costs)
+        known_costs = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
+        known, all_kinds = self._by_kind(known_costs), self._by_kind(costs)
         # A rare expert matters no more than the least of its layer that is known well. If all are rare, the mean of all
         # of them is still some evidence.
-        rare = {kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in some.items()}
-        found: dict[str, float] = {}
+        rare = {
+            kind: min(known[kind]) if kind in known else sum(every) / len(every) for kind, every in all_kinds.items()
+        }
+        factors: dict[str, float] = {}
         for name, unit in self.units.items():
-            cost = own.get(name, rare.get(unit.kind, 0.0))
+            cost = known_costs.get(name, rare.get(unit.kind, 0.0))
             if cost > 0:
-                found[name] = cost ** (-0.5 * FISHER_POWER)
-        if not found:
+                factors[name] = cost ** (-0.5 * FISHER_POWER)
+        if not factors:
             return {}
-        mean = _geometric_mean((value, self._size(name)) for name, value in found.items())
-        out = {name: found[name] / mean if name in found else 1.0 for name in self.units}
+        mean = _geometric_mean((value, self._size(name)) for name, value in factors.items())
+        out = {name: factors[name] / mean if name in factors else 1.0 for name in self.units}
         for name, parts in self.names.items():
             out[name] = _geometric_mean((out[part], self._size(part)) for part in parts)
         return out
@@ -167,9 +169,9 @@ class Statistics:
 
         :raises FormatError: if the file is another one, or contradicts itself.
         """
-        found = Statistics(**load(path))
-        found.path = os.path.abspath(path)
-        return found
+        statistics = Statistics(**load(path))
+        statistics.path = os.path.abspath(path)
+        return statistics
 
     def _size(self, name: str) -> int:
         unit = self.units[name]
@@ -193,10 +195,10 @@ class Statistics:
         return cost
 
     def _by_kind(self, costs: dict[str, float]) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
+        by_kind: dict[str, list[float]] = {}
         for name, cost in costs.items():
-            found.setdefault(self.units[name].kind, []).append(cost)
-        return found
+            by_kind.setdefault(self.units[name].kind, []).append(cost)
+        return by_kind
 
     def _facts(self) -> list[tuple[str, str]]:
         report = self.report

@@ -21,8 +21,8 @@ def magnitudes(levels: torch.Tensor) -> torch.Tensor:
 
 def histogram(levels: torch.Tensor, fine: bool) -> torch.Tensor:
     """Counts of each coded magnitude, ``int64 [128]``: half the magnitude for a trellis' fine symbols."""
-    found = magnitudes(levels) >> 1 if fine else magnitudes(levels)
-    return torch.bincount(found.reshape(-1).to(torch.int64), minlength=MAGNITUDES)
+    indices = magnitudes(levels) >> 1 if fine else magnitudes(levels)
+    return torch.bincount(indices.reshape(-1).to(torch.int64), minlength=MAGNITUDES)
 
 
 def prices(counts: torch.Tensor) -> torch.Tensor:

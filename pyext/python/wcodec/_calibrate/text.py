@@ -46,16 +46,16 @@ def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int)
     rows = _rows(data)
     if rows is None:
         return _spread(running.token_ids(data, model, tokenizer), windows, length, model)
-    found: list[torch.Tensor] = []
+    cut_windows: list[torch.Tensor] = []
     for row in rows:
         ids = running.token_ids(row["input_ids"] if isinstance(row, Mapping) else row, model, tokenizer)
         running.check_ids(ids, model)
-        found += [part for part in ids.split(length) if len(part) > 1]
-        if len(found) >= windows:
+        cut_windows += [part for part in ids.split(length) if len(part) > 1]
+        if len(cut_windows) >= windows:
             break
-    if not found:
+    if not cut_windows:
         raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)")
-    return found[:windows]
+    return cut_windows[:windows]
 
 
 def _rows(data: Any) -> Iterable[Any] | None:
@@ -102,9 +102,9 @@ def sampled(
     generator = torch.Generator(device).manual_seed(seed)
     side = max(1, min(_SIDE_BY_SIDE, _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length)))
     name = running.cache_name(model)
-    found: list[torch.Tensor] = []
-    while len(found) < windows:
-        count = min(side, windows - len(found))
+    rows: list[torch.Tensor] = []
+    while len(rows) < windows:
+        count = min(side, windows - len(rows))
         ids = torch.full((count, 1), start, dtype=torch.int64, device=device)
         cache: Any = None
         while ids.shape[1] < length:
@@ -123,8 +123,8 @@ def sampled(
                 )
             ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
             advance(count)
-        found += list(ids.cpu())
-    return found
+        rows += list(ids.cpu())
+    return rows
 
 
 def _cache_bytes(config: Any) -> int:
@@ -138,8 +138,8 @@ def _cache_bytes(config: Any) -> int:
 
 def hash_of(windows: list[torch.Tensor]) -> str:
     """SHA-256 of the token ids of windows, with where each ends."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for ids in windows:
-        found.update(len(ids).to_bytes(8, "little"))
-        found.update(ids.to(torch.int64).numpy().astype("<i8").tobytes())
-    return found.hexdigest()
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(ids.to(torch.int64).numpy().astype("<i8").tobytes())
+    return digest.hexdigest()

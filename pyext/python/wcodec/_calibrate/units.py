@@ -71,18 +71,18 @@ def layout(model: Any) -> Layout:
         shape = tuple(candidate.module.weight.shape)
         transposed = candidate.kind == "conv1d"
         rows, cols = shape[::-1] if transposed else shape
-        kept = stored.whole.get(name, name) if stored is not None else name
+        unit_name = stored.whole.get(name, name) if stored is not None else name
         for other in (name, parameter):
-            if other != kept:
-                out.names[other] = (kept,)
-        unit = Unit(kept, rows, cols, transposed, candidate.name)
+            if other != unit_name:
+                out.names[other] = (unit_name,)
+        unit = Unit(unit_name, rows, cols, transposed, candidate.name)
         out.products.append(Product(candidate.name, candidate.name, None, "weight", (unit,)))
     units = {unit.name for product in out.products for unit in product.units}
     for name, source in first.items():
         # All tied names lead to the one tensor.
-        kept = out.names.get(source, (source,))[0]
-        if name != source and kept in units and name not in units:
-            out.names[name] = (kept,)
+        unit_name = out.names.get(source, (source,))[0]
+        if name != source and unit_name in units and name not in units:
+            out.names[name] = (unit_name,)
     return out
 
 
@@ -107,16 +107,16 @@ def _experts(candidate: Candidate, stored: Any, out: Layout) -> None:
     for stack in STACKS:
         parameter = joined(candidate.name, stack)
         count, rows, cols = module._parameters[stack].shape
-        found = stored.experts.get(parameter, {}) if stored is not None else {}
+        names_by_expert = stored.experts.get(parameter, {}) if stored is not None else {}
         for i in range(count):
-            whole = f"{parameter}.{i}"
-            names = found.get(i, (whole,))
+            matrix_name = f"{parameter}.{i}"
+            names = names_by_expert.get(i, (matrix_name,))
             # Parts are of one size where they are joined: gate and up.
             if rows % len(names):
-                names = (whole,)
-            if names != (whole,):
-                out.names[whole] = names
+                names = (matrix_name,)
+            if names != (matrix_name,):
+                out.names[matrix_name] = names
             units = tuple(
                 Unit(name, rows // len(names), cols, False, f"{parameter}#{part}") for part, name in enumerate(names)
             )
-            out.products.append(Product(whole, candidate.name, i, stack, units))
+            out.products.append(Product(matrix_name, candidate.name, i, stack, units))

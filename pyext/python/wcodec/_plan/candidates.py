@@ -24,7 +24,7 @@ _OF_KEYS = (".k_proj.", ".v_proj.")
 
 
 @dataclass(frozen=True)
-class RoleDamage:
+class RoleLoss:
     """The damage that quantizing the tensors of one role does alone."""
 
     role: str
@@ -37,48 +37,48 @@ class RoleDamage:
         return max(self.kl, _SMALLEST_KL) / self.weights
 
 
-def damages(trials: Trials, trial: Trial) -> list[RoleDamage]:
+def role_losses(trials: Trials, trial: Trial) -> list[RoleLoss]:
     """The damage of each role alone, on a few windows."""
     weights: dict[str, int] = {}
     for tensor in trial.tensors:
         if tensor.scheme == "rate":
             role = role_of(tensor.name)
             weights[role] = weights.get(role, 0) + tensor.elements
-    found = []
+    losses = []
     for role, count in weights.items():
-        score = trials.measure(trial, trials.few, role)
+        score = trials.measure(trial, trials.first_windows, role)
         if score is not None:
-            found.append(RoleDamage(role, count, score.kl))
-    return found
+            losses.append(RoleLoss(role, count, score.kl))
+    return losses
 
 
-def by_roles(first: Trial, found: list[RoleDamage], config: Any) -> Recipe:
+def by_roles(first: Trial, losses: list[RoleLoss], config: Any) -> Recipe:
     """Steps by what each role did alone, at the steps of the first trial: as the squares of steps are to damage."""
-    factors = {d.role: d.cost ** (-0.5 * _POWER) for d in found}
-    mean = _geometric_mean({d.role: (factors[d.role], d.weights) for d in found})
-    total = sum(d.weights for d in found)
+    factors = {d.role: d.cost ** (-0.5 * _POWER) for d in losses}
+    mean = _geometric_mean({d.role: (factors[d.role], d.weights) for d in losses})
+    total = sum(d.weights for d in losses)
     rules = dict(first.recipe.rules or {})
-    for damage in found:
-        factor = factors[damage.role] / mean
-        if factor < _LEAST and damage.weights < _SMALL * total:
+    for loss in losses:
+        factor = factors[loss.role] / mean
+        if factor < _LEAST and loss.weights < _SMALL * total:
             # A router, perhaps: it takes next to nothing.
-            rules.update((exactly(t.name), "lossless") for t in first.tensors if role_of(t.name) == damage.role)
-        factors[damage.role] = min(max(factor, _LEAST), _MOST)
+            rules.update((exactly(t.name), "lossless") for t in first.tensors if role_of(t.name) == loss.role)
+        factors[loss.role] = min(max(factor, _LEAST), _MOST)
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     before = {**of_architecture(config, names), **(first.recipe.steps or {})}
     steps = {name: before.get(name, 1.0) * factors.get(role_of(name), 1.0) for name in names}
     return replace(first.recipe, name=MEASURED, steps=steps, rules=rules or None)
 
 
-def by_statistics(first: Trial, found: list[RoleDamage], statistics: Factors, feedback: bool) -> list[Recipe]:
+def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, feedback: bool) -> list[Recipe]:
     """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone.
     And the same with error feedback."""
     known = statistics.factors()
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     steps = {name: known[name] for name in names if name in known}
     inside = {role_of(name) for name in steps}
-    others = [d for d in found if d.role not in inside]
-    rest = [d for d in found if d.role in inside]
+    others = [d for d in losses if d.role not in inside]
+    rest = [d for d in losses if d.role in inside]
     if others and rest:
         cost = sum(d.kl for d in rest) / sum(d.weights for d in rest)
         for damage in others:
@@ -105,8 +105,8 @@ def of_architecture(config: Any, names: Iterable[str]) -> dict[str, float]:
     >>> of_architecture(config, ["a.q_proj.weight", "a.k_proj.weight"])
     {'a.k_proj.weight': 0.5}
     """
-    found = config.get_text_config() if hasattr(config, "get_text_config") else config
-    queries, keys = (getattr(found, key, None) for key in ("num_attention_heads", "num_key_value_heads"))
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    queries, keys = (getattr(text_config, key, None) for key in ("num_attention_heads", "num_key_value_heads"))
     if not isinstance(queries, int) or not isinstance(keys, int) or not 0 < keys < queries:
         return {}
     return {name: math.sqrt(keys / queries) for name in names if any(role in name for role in _OF_KEYS)}

@@ -65,20 +65,20 @@ def _statistics(report: PlanReport, place: Path, overwrite: bool) -> dict[str, A
     """The file of the statistics that the plan goes by, and their digest."""
     if report.statistics_file is not None:
         return asdict(report.statistics_file)
-    found = report.recipe.statistics
-    if found is None:
+    statistics = report.recipe.statistics
+    if statistics is None:
         return None
-    if not hasattr(found, "digest"):
+    if not hasattr(statistics, "digest"):
         raise InputError(
-            f"a plan is saved with statistics of a calibration, not with a {type(found).__name__} "
+            f"a plan is saved with statistics of a calibration, not with a {type(statistics).__name__} "
             "(pass what collect_statistics returned)"
         )
-    file = found.path
+    file = statistics.path
     if file is None or not os.path.isfile(file):
         file = os.fspath(place.with_suffix(".statistics.safetensors"))
-        found.save(file, overwrite=overwrite)
+        statistics.save(file, overwrite=overwrite)
     beside = os.path.dirname(os.path.abspath(file)) == os.path.dirname(os.path.abspath(place))
-    return asdict(StatisticsFile(os.path.basename(file) if beside else os.path.abspath(file), found.digest))
+    return asdict(StatisticsFile(os.path.basename(file) if beside else os.path.abspath(file), statistics.digest))
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -91,12 +91,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     if place.stat().st_size > _LONGEST:
         raise FormatError(f"{place}: larger than any plan (name a file that PlanReport.save wrote)", file=place)
     try:
-        said = json.loads(place.read_bytes(), parse_constant=_no_number)
-        if not isinstance(said, dict) or said.get("format") != FORMAT:
+        document = json.loads(place.read_bytes(), parse_constant=_no_number)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise FormatError(f"{place}: not a plan (name a file that PlanReport.save wrote)", file=place)
-        version = _whole(said["version"])
+        version = _whole(document["version"])
         if version == VERSION:
-            return _plan(said, place)
+            return _plan(document, place)
     except (*_CONTRADICTIONS, InputError) as error:
         raise FormatError(
             f"{place}: a plan that contradicts itself: {_reason(error)} (plan again, and save that)", file=place
@@ -114,8 +114,8 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
     if wanted is None:
         if calibrate is not None:
             raise InputError("the plan goes by no statistics (leave calibrate out, or plan again with it)")
-        found: Statistics | None = plan.recipe.statistics
-        return found
+        statistics: Statistics | None = plan.recipe.statistics
+        return statistics
     from .._calibrate.collect import is_given
     from .._calibrate.statistics import Statistics as Kind
 
@@ -156,19 +156,19 @@ def _must(fits: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _plan(said: dict[str, Any], place: Path) -> dict[str, Any]:
-    options, record = dict(said["options"]), said["report"]
+def _plan(document: dict[str, Any], place: Path) -> dict[str, Any]:
+    options, record = dict(document["options"]), document["report"]
     name = _text(options.pop("recipe"))
     _must(set(options) <= _OPTIONS, f"there is no option {', '.join(sorted(map(str, set(options) - _OPTIONS)))}")
     feedback = options.pop("feedback", True)
     _must(isinstance(feedback, bool), "feedback is true or false")
     # It raises whatever is wrong with one of them.
     encode_options(**options)
-    shapes = {_text(key): _shape(value) for key, value in said["model"].items()}
+    shapes = {_text(key): _shape(value) for key, value in document["model"].items()}
     _must(bool(shapes), "there is no tensor")
     statistics = None
-    if said["statistics"] is not None:
-        file, digest = (_text(said["statistics"][key]) for key in ("file", "sha256"))
+    if document["statistics"] is not None:
+        file, digest = (_text(document["statistics"][key]) for key in ("file", "sha256"))
         _must(bool(file) and "\0" not in file, "the file of statistics has no name")
         statistics = StatisticsFile(os.path.join(place.parent, file), digest)
     quality = record["quality"]
@@ -218,23 +218,23 @@ def _real(value: Any) -> float:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    found = tuple(map(_whole, _list(value)))
-    _must(len(found) <= _MOST_DIMENSIONS, "more dimensions than a tensor has")
-    return found
+    shape = tuple(map(_whole, _list(value)))
+    _must(len(shape) <= _MOST_DIMENSIONS, "more dimensions than a tensor has")
+    return shape
 
 
 _KINDS: Mapping[str, Callable[[Any], Any]] = {"str": _text, "int": _whole, "float": _real, "bool": _flag}
 
 
-def _record(kind: type[_T], said: Any) -> _T:
+def _record(kind: type[_T], record: Any) -> _T:
     """A record of values of the kinds that it has, and of no others."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields(kind):
         name, _, optional = str(field.type).partition(" | ")
-        value = said[field.name]
-        found[field.name] = None if optional and value is None else _KINDS[name](value)
-    _must(set(said) == set(found), "there is something that a plan has not")
-    return kind(**found)
+        value = record[field.name]
+        values[field.name] = None if optional and value is None else _KINDS[name](value)
+    _must(set(record) == set(values), "there is something that a plan has not")
+    return kind(**values)
 
 
 def check_source(plan: PlanReport, src: Any) -> None:
@@ -242,21 +242,21 @@ def check_source(plan: PlanReport, src: Any) -> None:
 
     :raises InputError: if it is another one.
     """
-    there = _shapes_of(src)
+    shapes = _shapes_of(src)
     for name, shape in plan._shapes.items():
-        if name not in there:
+        if name not in shapes:
             raise InputError(
                 f"tensor '{name}': the plan has it, and this model has not (plan this model, or name the one that was "
                 "planned)",
                 tensor=name,
             )
-        if there[name] != shape:
+        if shapes[name] != shape:
             raise InputError(
-                f"tensor '{name}': it has shape {list(there[name])}, and in the plan {list(shape)} (plan this model, "
+                f"tensor '{name}': it has shape {list(shapes[name])}, and in the plan {list(shape)} (plan this model, "
                 "or name the one that was planned)",
                 tensor=name,
             )
-    more = next((name for name in there if name not in plan._shapes), None)
+    more = next((name for name in shapes if name not in plan._shapes), None)
     if more is not None and not plan._options.get("skip"):
         raise InputError(
             f"tensor '{more}': the plan does not have it (plan this model, or name the one that was planned)",
@@ -282,16 +282,16 @@ def _shapes_of(src: Any) -> dict[str, tuple[int, ...]]:
 
         checkpoint = Checkpoint(path)
         return {name: tuple(checkpoint.shape(name)) for name in checkpoint}
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     headers: dict[str, Any] = {}
     for name, file in _native.checkpoint(path, False)[0]:
         if str(file) not in headers:
             headers[str(file)] = _header(str(file))
         try:
-            found[name] = tuple(headers[str(file)][name]["shape"])
+            shapes[name] = tuple(headers[str(file)][name]["shape"])
         except (KeyError, TypeError):
             raise FormatError(f"{file}: tensor '{name}' has no shape (download it again)", file=str(file)) from None
-    return found
+    return shapes
 
 
 def _header(file: str) -> Any:

@@ -149,10 +149,10 @@ class _Work:
         begin = time.perf_counter()
         with self.matrices.mapped(function):
             seconds = time.perf_counter() - begin
-            found = self.judge.score()
+            score = self.judge.score()
         if name == NF4:
-            self.nf4 = found.kl
-        return self._row(Recipe(name, coder="raw"), bits, 0.0, found, seconds, "reference")
+            self.nf4 = score.kl
+        return self._row(Recipe(name, coder="raw"), bits, 0.0, score, seconds, "reference")
 
     def recipe(self, recipe: Recipe) -> FrontierRow:
         """A recipe of this package: what its container decodes to."""
@@ -176,11 +176,11 @@ class _Work:
         with Container.open(data, trusted=True) as container:
             value = decoded(self.matrices.model, container, self.threads)
             with replaced(self.matrices.model, self.matrices.pieces, value):
-                found = self.judge.score()
+                score = self.judge.score()
         kind = "int8" if recipe.scheme == "int8" else "rate"
-        return self._row(recipe, stored, 8 * index / weights, found, seconds, kind)
+        return self._row(recipe, stored, 8 * index / weights, score, seconds, kind)
 
-    def _row(self, recipe: Recipe, stored: float, index: float, found: Score, seconds: float, kind: str) -> FrontierRow:
+    def _row(self, recipe: Recipe, stored: float, index: float, score: Score, seconds: float, kind: str) -> FrontierRow:
         return FrontierRow(
             recipe=recipe.name,
             kind=kind,
@@ -189,10 +189,10 @@ class _Work:
             bits_asked=recipe.bits,
             bits_stored=stored,
             bits_index=index,
-            kl=found.kl,
-            kl_error=found.standard_error,
-            kl_relative=found.kl / self.nf4 if self.nf4 else None,
-            perplexity=found.perplexity,
-            top1_agreement=found.top1_agreement,
+            kl=score.kl,
+            kl_error=score.standard_error,
+            kl_relative=score.kl / self.nf4 if self.nf4 else None,
+            perplexity=score.perplexity,
+            top1_agreement=score.top1_agreement,
             encode_seconds=seconds,
         )

@@ -18,7 +18,7 @@ from .._models import running
 from .._models.original import is_model, original_model
 from .._models.running import WindowCount
 from . import loading
-from .candidates import RoleDamage, damages
+from .candidates import RoleLoss, role_losses
 from .frontier import DEFAULT_WINDOWS
 from .plan_report import PlanReport
 from .recipe import WEIGHTS_ALONE, Recipe
@@ -150,7 +150,7 @@ def plan(
         judge = Judge(original, ids, windows, WindowCount(tell, 8 * windows, guess=True))
         trials = Trials(source, fixed, device, original, judge, _PLAN_BYTES)
         chosen, found = measured(trials, wish)
-        roles = damages(trials, chosen)
+        roles = role_losses(trials, chosen)
     return _report(trials, chosen, wanted, found, roles, judge, begin, original)
 
 
@@ -161,37 +161,37 @@ def _has_rates(rules: Mapping[str, Any] | None) -> bool:
 
 def _report(
     trials: Trials,
-    chosen: Trial,
+    chosen_trial: Trial,
     wanted: Target,
-    found: Iterable[Trial],
-    roles: list[RoleDamage],
+    trials_made: Iterable[Trial],
+    roles: list[RoleLoss],
     judge: Judge | None,
     begin: float,
     model: Any = None,
 ) -> PlanReport:
     alone = {d.role: d.kl for d in roles}
     by_role: dict[str, list[TensorInfo]] = {}
-    for tensor in chosen.tensors:
+    for tensor in chosen_trial.tensors:
         by_role.setdefault(role_of(tensor.name), []).append(tensor)
     quality = None
-    if judge is not None and chosen.score is not None:
-        s = chosen.score
+    if judge is not None and chosen_trial.score is not None:
+        s = chosen_trial.score
         quality = MeasuredQuality(
             s.kl, s.standard_error, s.perplexity, judge.baseline.perplexity, s.top1_agreement, s.tokens, s.windows,
             judge.window, judge.text_hash, str(running.dtype_of(model)).removeprefix("torch."),
         )  # fmt: skip
     return PlanReport(
         target=str(wanted),
-        recipe=chosen.recipe,
-        file_bytes=chosen.file_bytes,
-        bits=chosen.bits,
-        candidates=tuple(_candidate(trial, trial is chosen) for trial in found),
-        roles=tuple(_planned(role, some, chosen, alone.get(role)) for role, some in by_role.items()),
-        tensors=tuple(_planned(t.name, [t], chosen, None) for t in chosen.tensors),
+        recipe=chosen_trial.recipe,
+        file_bytes=chosen_trial.file_bytes,
+        bits=chosen_trial.bits,
+        candidates=tuple(_candidate(trial, trial is chosen_trial) for trial in trials_made),
+        roles=tuple(_planned(role, some, chosen_trial, alone.get(role)) for role, some in by_role.items()),
+        tensors=tuple(_planned(t.name, [t], chosen_trial, None) for t in chosen_trial.tensors),
         quality=quality,
         seconds=time.perf_counter() - begin,
-        _options=trials.options(chosen.recipe),
-        _shapes={name: tuple(chosen.container[name].shape) for name in chosen.container},
+        _options=trials.options(chosen_trial.recipe),
+        _shapes={name: tuple(chosen_trial.container[name].shape) for name in chosen_trial.container},
     )
 
 

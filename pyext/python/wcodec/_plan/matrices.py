@@ -33,8 +33,8 @@ class Piece:
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Its part of the parameter."""
-        found = tensor if self.expert is None else tensor[self.expert]
-        return found if self.rows is None else found[self.rows[0] : self.rows[1]]
+        matrix = tensor if self.expert is None else tensor[self.expert]
+        return matrix if self.rows is None else matrix[self.rows[0] : self.rows[1]]
 
 
 class Matrices:
@@ -52,18 +52,18 @@ class Matrices:
         self.model = model
         candidates, skipped = find(model, [], [], True)
         need_weights(candidates)
-        chosen = [c for c in candidates if not isinstance(c.module, torch.nn.Embedding)]
-        if not chosen:
+        linear = [c for c in candidates if not isinstance(c.module, torch.nn.Embedding)]
+        if not linear:
             raise nothing_to_compress(type(model).__name__, model, skipped)
-        own = [name for c in chosen for names in c.tensors for name in names]
-        found = match(model, own if keys is None else keys)
+        names_of_layers = [name for c in linear for names in c.tensors for name in names]
+        matching = match(model, names_of_layers if keys is None else keys)
         self.pieces: list[Piece] = []
         seen = set()
-        for candidate in chosen:
+        for candidate in linear:
             for name, parameter in candidate.parameters.items():
                 if key_of(parameter) not in seen:
                     seen.add(key_of(parameter))
-                    self.pieces += _pieces(found, name, parameter, shape_of, candidate.kind == "conv1d")
+                    self.pieces += _pieces(matching, name, parameter, shape_of, candidate.kind == "conv1d")
 
     @classmethod
     def of_folder(cls, model: Any, folder: Path | None) -> Matrices:
@@ -108,25 +108,25 @@ class Matrices:
 def pieces_of(model: Any, container: Container, schemes: Iterable[str] = ("rate", "int8")) -> list[Piece]:
     """The tensors of a container that are parameters of a model, of schemes that change them."""
     wanted = set(schemes)
-    found = match(model, list(container))
+    matching = match(model, list(container))
     pieces: list[Piece] = []
     for name, parameter in model.named_parameters():
-        if name in found.whole or name in found.experts:
-            pieces += _pieces(found, name, parameter, lambda key: container[key].shape, False)
+        if name in matching.whole or name in matching.experts:
+            pieces += _pieces(matching, name, parameter, lambda key: container[key].shape, False)
     return [piece for piece in pieces if container[piece.name].scheme in wanted]
 
 
 def _pieces(
-    found: Match, name: str, parameter: torch.Tensor, shape_of: Callable[[str], Shape] | None, transposed: bool
+    matching: Match, name: str, parameter: torch.Tensor, shape_of: Callable[[str], Shape] | None, transposed: bool
 ) -> list[Piece]:
     """The tensors of a file that a parameter consists of."""
-    if name in found.whole:
-        key = found.whole[name]
+    if name in matching.whole:
+        key = matching.whole[name]
         if parameter.dim() == 3 and shape_of is None:
             return [Piece(key, name)]
         return [Piece(key, name, transposed=transposed)]
     out = []
-    for i, keys in enumerate(found.stack(name)):
+    for i, keys in enumerate(matching.stack(name)):
         at = 0
         for key in keys:
             rows = parameter.shape[1] // len(keys) if shape_of is None else shape_of(key)[0]
@@ -142,7 +142,7 @@ def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch
     by_parameter: dict[str, list[Piece]] = {}
     for piece in pieces:
         by_parameter.setdefault(piece.parameter, []).append(piece)
-    kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+    originals: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
     try:
         for name, parts in by_parameter.items():
             parameter = model.get_parameter(name)
@@ -151,11 +151,11 @@ def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch
             for piece in parts:
                 place = piece.of(copy)
                 place.copy_(value(piece).reshape(place.shape))
-            kept.append((parameter, parameter.data))
+            originals.append((parameter, parameter.data))
             parameter.data = copy
         yield
     finally:
-        for parameter, original in kept:
+        for parameter, original in originals:
             parameter.data = original
 
 

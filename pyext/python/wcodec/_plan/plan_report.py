@@ -88,11 +88,11 @@ class PlanReport(Report):
             "trellis": bool(self.recipe.trellis),
             "candidates": tried,
         }
-        found = {PLAN_KEY: _compact(plan)}
+        metadata = {PLAN_KEY: _compact(plan)}
         if self.quality is not None:
             record = {k: rounded(v) if isinstance(v, float) else v for k, v in asdict(self.quality).items()}
-            found[QUALITY_KEY] = _compact({"version": 1, **record})
-        return found
+            metadata[QUALITY_KEY] = _compact({"version": 1, **record})
+        return metadata
 
     def frontier(self) -> str:
         """The candidates that were tried, as an aligned table of text."""

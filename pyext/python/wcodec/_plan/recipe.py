@@ -36,7 +36,7 @@ class Recipe:
 
     def options(self) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress`; those that say nothing are left out."""
-        found = {
+        options = {
             "scheme": self.scheme,
             "coder": self.coder,
             "bits": self.bits,
@@ -45,7 +45,7 @@ class Recipe:
             "calibrate": self.statistics,
             "rules": None if self.rules is None else dict(self.rules),
         }
-        return {key: value for key, value in found.items() if value is not None}
+        return {key: value for key, value in options.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON: of steps and statistics only whether there are any."""

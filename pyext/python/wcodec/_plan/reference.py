@@ -71,8 +71,8 @@ def _double_quantized(scales: Floats) -> Floats:
     groups = _blocks(scales - mean, _SCALES)
     largest = np.abs(groups).max(1)[:, None]
     units = np.divide(groups, largest, out=np.zeros_like(groups), where=largest > 0)
-    found = _whole(_nearest(units, _dynamic_levels()) * largest, scales) + mean
-    return found.astype(np.float32)
+    restored = _whole(_nearest(units, _dynamic_levels()) * largest, scales) + mean
+    return restored.astype(np.float32)
 
 
 @cache

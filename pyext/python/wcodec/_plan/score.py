@@ -51,7 +51,7 @@ class Judge:
     :param ids: the whole text. Its first half is left alone: it may be what a calibration has seen.
     :param windows: so many windows, evenly spread over the second half; all that fit side by side if there are fewer.
     :param window: tokens of each; 512, or what the model takes, if left out.
-    :param told: called after each batch of windows, with the number of them.
+    :param on_progress: called after each batch of windows, with the number of them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Judge:
         model: Any,
         ids: torch.Tensor,
         windows: int,
-        told: Callable[[int], object] = lambda count: None,
+        on_progress: Callable[[int], object] = lambda count: None,
         window: int = WINDOW,
     ) -> None:
         limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
@@ -75,9 +75,9 @@ class Judge:
         self.text_hash = hashlib.sha256(ids.numpy().astype("<i8").tobytes()).hexdigest()
         """SHA-256 of the text's token ids, as 64-bit little-endian numbers."""
         starts = np.linspace(half, len(ids) - self.window, min(windows, most)).astype(int)
-        self._model, self._told = model, told
+        self._model, self._on_progress = model, on_progress
         self._windows = torch.stack([ids[at : at + self.window] for at in starts])
-        self._kept: list[Any] = []
+        self._reference_entries: list[Any] = []
         self._file: Any = None
         self.baseline = self._score(range(len(starts)), keep=True)
 
@@ -86,7 +86,7 @@ class Judge:
         """Windows in all."""
         return len(self._windows)
 
-    def few(self, count: int) -> Sequence[int]:
+    def first_windows(self, count: int) -> Sequence[int]:
         """Some windows, evenly spread, for a first look."""
         return [int(i) for i in np.linspace(0, self.windows - 1, min(count, self.windows)).round()]
 
@@ -102,11 +102,11 @@ class Judge:
         done = 0
         with running.evaluating(self._model):
             while done < len(windows):
-                chosen = list(windows[done : done + self._batch])
-                ids = self._windows[chosen].to(device)
+                batch = list(windows[done : done + self._batch])
+                ids = self._windows[batch].to(device)
                 logits = running.logits_of(self._model, ids, use_cache=False)
-                mine = torch.log_softmax(logits.float(), -1)
-                loss = -mine[:, :-1].gather(-1, ids[:, 1:, None])
+                log_probabilities = torch.log_softmax(logits.float(), -1)
+                loss = -log_probabilities[:, :-1].gather(-1, ids[:, 1:, None])
                 if not bool(torch.isfinite(loss).all()):
                     raise InputError(
                         "the model predicts what is not finite, so that nothing can be measured "
@@ -114,12 +114,14 @@ class Judge:
                     )
                 losses += loss.double().sum().cpu()
                 if keep:
-                    self._keep(mine)
-                theirs = torch.stack([self._reference(i) for i in chosen]).to(device) if not keep else mine
-                divergences += kl_divergence(theirs, mine).double().mean(-1).tolist()
-                same += int((theirs.argmax(-1) == mine.argmax(-1)).sum())
-                done += len(chosen)
-                self._told(len(chosen))
+                    self._keep(log_probabilities)
+                reference = (
+                    torch.stack([self._reference(i) for i in batch]).to(device) if not keep else log_probabilities
+                )
+                divergences += kl_divergence(reference, log_probabilities).double().mean(-1).tolist()
+                same += int((reference.argmax(-1) == log_probabilities.argmax(-1)).sum())
+                done += len(batch)
+                self._on_progress(len(batch))
         targets = len(windows) * (self.window - 1)
         mean = float(losses) / targets
         return Score(
@@ -137,22 +139,22 @@ class Judge:
         vocabulary = getattr(getattr(self._model, "config", None), "vocab_size", None) or 1 << 15
         return max(1, min(4, _BATCH_ELEMENTS // (self.window * vocabulary)))
 
-    def _keep(self, mine: torch.Tensor) -> None:
+    def _keep(self, log_probabilities: torch.Tensor) -> None:
         """Keeps the original's predictions."""
-        if self._file is None and mine[0].nbytes * self.windows > _KEPT_BYTES:
+        if self._file is None and log_probabilities[0].nbytes * self.windows > _KEPT_BYTES:
             self._file = tempfile.TemporaryFile(prefix="wcodec-")
-        for one in mine.to("cpu"):
+        for window in log_probabilities.to("cpu"):
             if self._file is None:
-                self._kept.append(one.clone())
+                self._reference_entries.append(window.clone())
                 continue
             at = self._file.seek(0, 2)
-            one.numpy().tofile(self._file)
-            self._kept.append((at, tuple(one.shape)))
+            window.numpy().tofile(self._file)
+            self._reference_entries.append((at, tuple(window.shape)))
 
     def _reference(self, window: int) -> torch.Tensor:
-        kept = self._kept[window]
+        entry = self._reference_entries[window]
         if self._file is None:
-            found: torch.Tensor = kept
-            return found
-        at, shape = kept
+            log_probabilities: torch.Tensor = entry
+            return log_probabilities
+        at, shape = entry
         return torch.from_numpy(np.memmap(self._file, np.float32, "r+", at, shape))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core.errors import InputError
-from .candidates import by_roles, by_statistics, damages
+from .candidates import by_roles, by_statistics, role_losses
 from .loading import Factors
 from .recipe import Recipe
 from .target import Target
@@ -48,10 +48,10 @@ def measured(trials: Trials, wish: Wish) -> tuple[Trial, list[Trial]]:
         first = _meeting(trials, wish, bound)
     if wish.recipe.steps is not None or first.recipe.scheme == LOSSLESS:
         return first, trials.done
-    found = damages(trials, first)
-    recipes = [by_roles(first, found, wish.config)]
+    losses = role_losses(trials, first)
+    recipes = [by_roles(first, losses, wish.config)]
     if wish.statistics is not None:
-        recipes += by_statistics(first, found, wish.statistics, wish.feedback)
+        recipes += by_statistics(first, losses, wish.statistics, wish.feedback)
     others = []
     for recipe in recipes:
         trial = trials.encode(recipe) if bound is not None else trials.fit(recipe, wish.target, first.recipe.bits)
@@ -77,8 +77,8 @@ def _fitting(trials: Trials, wish: Wish) -> Trial:
     limit = float(wanted.bits if wanted.bytes is None else wanted.bytes)  # type: ignore[arg-type]
     # Nothing is better than all bits, nor quicker to try.
     ample = wish.scheme is None and trials.is_ample(wanted)
-    if ample and (whole := _without_loss(trials, wish, limit)) is not None:
-        return whole
+    if ample and (lossless := _without_loss(trials, wish, limit)) is not None:
+        return lossless
     first = trials.fit(recipe, wanted)
     if first.taken(wanted) >= 0.98 * limit:
         return first
@@ -91,8 +91,8 @@ def _fitting(trials: Trials, wish: Wish) -> Trial:
 
 def _without_loss(trials: Trials, wish: Wish, limit: float) -> Trial | None:
     """All bits, if there is room for them."""
-    whole = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=wish.recipe.coder))
-    return whole if whole.taken(wish.target) <= limit else None
+    lossless = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=wish.recipe.coder))
+    return lossless if lossless.taken(wish.target) <= limit else None
 
 
 def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
@@ -104,14 +104,14 @@ def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
     recipe = wish.recipe
     # A rough result is enough if other candidates follow, since one of them will be brought nearer.
     roughly = recipe.steps is None
-    found = trials.meet(recipe, bound, roughly=roughly)
-    if found is None and wish.trellis is None:
-        found = trials.meet(replace(recipe, trellis=False), bound, roughly=roughly)
-    if found is None and wish.scheme is None:
-        found = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
-        trials.measure(found)
-    if found is not None and _kl_of(found) <= bound:
-        return found
+    met = trials.meet(recipe, bound, roughly=roughly)
+    if met is None and wish.trellis is None:
+        met = trials.meet(replace(recipe, trellis=False), bound, roughly=roughly)
+    if met is None and wish.scheme is None:
+        met = trials.encode(Recipe(LOSSLESS, LOSSLESS, coder=recipe.coder))
+        trials.measure(met)
+    if met is not None and _kl_of(met) <= bound:
+        return met
     least = trials.least(recipe)
     trials.measure(least)
     reached = [_kl_of(trial) for trial in trials.done]

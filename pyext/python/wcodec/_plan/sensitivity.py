@@ -99,27 +99,27 @@ def sensitivity(
     if statistics is not None and tokens is not None:
         raise InputError("tokens say how much is collected, and statistics are there (leave one of them out)")
     original, folder = original_model(model, _place(model, device), dtype, trust_remote_code)
-    told = (lambda _, part: progress(round(1000 * part), 1000)) if callable(progress) else bool(progress)
-    with _progress.staged(told, "sensitivity", _SHARES) as stages:
-        found = _statistics(original, text, statistics, tokenizer, tokens, seed, stages.of("collecting"))
+    on_progress = (lambda _, part: progress(round(1000 * part), 1000)) if callable(progress) else bool(progress)
+    with _progress.staged(on_progress, "sensitivity", _SHARES) as stages:
+        collected = _statistics(original, text, statistics, tokenizer, tokens, seed, stages.of("collecting"))
         encoding = stages.of("encoding")
         container = _quantized(
             model, original, folder, {"bits": rate, "trellis": trellis, "threads": threads},
             lambda _, done, total: encoding(done, total),
         )  # fmt: skip
         judge = _judge(original, text, tokenizer, windows, seed, stages.of("writing text")) if most else None
-        rows, kl = _rows(original, container, found, judge, most, threads, stages.of("measuring"))
+        rows, kl = _rows(original, container, collected, judge, most, threads, stages.of("measuring"))
     return SensitivityReport(
         model=str(model) if folder is not None else type(original).__name__,
         bits=rate,
         rows=rows,
         tensors=len(rows),
         kl=kl,
-        source=found.source,
-        tokens=found.tokens,
+        source=collected.source,
+        tokens=collected.tokens,
         measured_tokens=0 if judge is None else judge.windows * judge.window,
         seconds=time.perf_counter() - begin,
-        statistics=found,
+        statistics=collected,
     )
 
 

@@ -52,17 +52,17 @@ def target(budget: Any, quality: Any, bits: Any = None) -> Target:
     if budget is None and quality is None:
         raise InputError("a plan needs a budget or a quality (pass budget='600MB' or quality='kl<=0.02')")
     if quality is not None:
-        found = _QUALITY.fullmatch(quality) if isinstance(quality, str) else None
-        if found is None:
+        match = _QUALITY.fullmatch(quality) if isinstance(quality, str) else None
+        if match is None:
             raise InputError(f"quality must be a bound of KL, not {shown(quality)} (such as 'kl<=0.02')")
-        return Target(kl=float(found[1]))
+        return Target(kl=float(match[1]))
     return _budget(budget)
 
 
 def _budget(budget: Any) -> Target:
-    found = _BITS.fullmatch(budget) if isinstance(budget, str) else None
-    if found is not None:
-        bits = float(found[1])
+    match = _BITS.fullmatch(budget) if isinstance(budget, str) else None
+    if match is not None:
+        bits = float(match[1])
         if not LEAST_BITS <= bits <= MOST_BITS:
             raise InputError(
                 f"a budget of {bits:g} bits per weight is not within scheme rate's range "

@@ -95,8 +95,8 @@ class Trials:
 
     def options(self, recipe: Recipe) -> dict[str, Any]:
         """Arguments of :func:`wcodec.compress`. The caller's own rules come before those of a recipe."""
-        found = {**self._fixed, **recipe.options(), "rules": {**self._rules, **(recipe.rules or {})} or None}
-        return found if recipe.statistics is None else {**found, "device": self._device}
+        options = {**self._fixed, **recipe.options(), "rules": {**self._rules, **(recipe.rules or {})} or None}
+        return options if recipe.statistics is None else {**options, "device": self._device}
 
     def encode(self, recipe: Recipe) -> Trial:
         """Encodes a recipe, and returns the trial."""
@@ -118,16 +118,16 @@ class Trials:
         pieces = [p for p in pieces_of(self._model, trial.container) if role is None or role_of(p.name) == role]
         value = decoded(self._model, trial.container, self._fixed.get("threads"))
         with replaced(self._model, pieces, value):
-            found = self._judge.score(windows)
+            score = self._judge.score(windows)
         if role is None and windows is None:
-            trial.score = found
+            trial.score = score
             self.done.append(trial)
-        return found
+        return score
 
     @property
-    def few(self) -> Sequence[int]:
+    def first_windows(self) -> Sequence[int]:
         """Windows for a first look."""
-        return [] if self._judge is None else self._judge.few(FEW)
+        return [] if self._judge is None else self._judge.first_windows(FEW)
 
     # Budgets
 
@@ -216,7 +216,7 @@ class Trials:
         seen: set[float] = set()
         bits = DEFAULT_BITS
         if start is not None and start.score is not None:
-            first = self._kl(start, self.few)
+            first = self._kl(start, self.first_windows)
             share = start.score.kl / first if first > 0 else 1.0
             best = start if start.score.kl <= bound else None
             if best is not None and start.score.kl >= bound * (1 - tolerance):
@@ -231,25 +231,25 @@ class Trials:
             seen.add(bits)
             trial = self._possible(recipe, bits) or self.least(recipe)
             bits = trial.recipe.bits or bits
-            first = self._kl(trial, self.few)
+            first = self._kl(trial, self.first_windows)
             known.append((bits, first))
             if bound * (1 - tolerance) <= first * share <= bound or bits in (LEAST_BITS, MOST_BITS):
-                whole = self._kl(trial)
-                share = whole / first if first > 0 else 1.0
-                if whole <= bound and (best is None or trial.file_bytes < best.file_bytes):
+                kl = self._kl(trial)
+                share = kl / first if first > 0 else 1.0
+                if kl <= bound and (best is None or trial.file_bytes < best.file_bytes):
                     best = trial
-                if whole <= bound and (whole >= bound * (1 - tolerance) or bits == LEAST_BITS):
+                if kl <= bound and (kl >= bound * (1 - tolerance) or bits == LEAST_BITS):
                     break
-                if whole > bound and bits == MOST_BITS:
+                if kl > bound and bits == MOST_BITS:
                     break
             # A little below the bound: beyond it, all was in vain.
             bits += _log_ratio(first, bound * (1 - tolerance / 2) / share) / _slope(known)
         return best
 
     def _kl(self, trial: Trial, windows: Sequence[int] | None = None) -> float:
-        found = self.measure(trial, windows)
-        assert found is not None
-        return found.kl
+        score = self.measure(trial, windows)
+        assert score is not None
+        return score.kl
 
 
 def _size(source: Any) -> float:

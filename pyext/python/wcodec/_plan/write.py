@@ -37,8 +37,8 @@ def planned(
     known = {key: value for key, value in options.items() if key != "overwrite"}
     known["device"] = _place(src, known)
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
-    found = plan(src, **known, progress=tell)
-    return tensors_of(src), {**found.options(), "overwrite": overwrite, "progress": progress}, found
+    report = plan(src, **known, progress=tell)
+    return tensors_of(src), {**report.options(), "overwrite": overwrite, "progress": progress}, report
 
 
 def _place(src: Any, options: dict[str, Any]) -> Any:
@@ -75,15 +75,15 @@ def as_planned(
                 f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
                 "plan again with it)"
             )
-    found = plan if isinstance(plan, PlanReport) else PlanReport.load(plan)
-    check_source(found, src)
-    statistics = statistics_for(found, options.get("calibrate"))
+    report = plan if isinstance(plan, PlanReport) else PlanReport.load(plan)
+    check_source(report, src)
+    statistics = statistics_for(report, options.get("calibrate"))
     given = {name: options.get(name) for name in ("overwrite", "threads", "trust_remote_code", "progress")}
-    carried = {**found.options(), **{k: v for k, v in given.items() if v is not None}}
+    carried = {**report.options(), **{k: v for k, v in given.items() if v is not None}}
     carried["metadata"] = {**carried["metadata"], **(options.get("metadata") or {})}
     if statistics is not None:
         carried.update(calibrate=statistics, device=options.get("device") or carried.get("device"))
-    return tensors_of(src), carried, found
+    return tensors_of(src), carried, report
 
 
 def _says_something(value: Any, default: Any) -> bool:
