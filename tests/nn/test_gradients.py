@@ -13,7 +13,7 @@ import torch
 import wcodec
 from torch.utils.checkpoint import checkpoint
 from wcodec.nn import CompressedConv1D, CompressedEmbedding, CompressedLinear
-from wcodec.nn._layers.gradients import Layout
+from wcodec.nn._layers.gradients import InputLayout
 from wcodec.nn._weights import providers
 
 from tests.nn.test_layers import heavy, linear
@@ -75,11 +75,11 @@ def test_sums_are_in_the_order_of_torch() -> None:
     # Inputs for which torch's products have other bits than the usual one.
     layer, plain = pair()
     x = torch.randn(2, 3, 64)[:, :1]
-    assert not Layout(x).joins and same(gradients(layer, x), gradients(plain, x))
+    assert not InputLayout(x).joins and same(gradients(layer, x), gradients(plain, x))
     layer = CompressedLinear.from_linear(linear(320, 1100, dtype=torch.bfloat16))
     for x in (torch.randn(320, 40).t(), torch.randn(320, 4, 10).permute(1, 2, 0)):
         x = x.bfloat16()
-        assert Layout(x).by_columns and same(gradients(layer, x), gradients(layer.to_linear(), x))
+        assert InputLayout(x).by_columns and same(gradients(layer, x), gradients(layer.to_linear(), x))
 
 
 @pytest.mark.parametrize("outputs", [1, 300])
@@ -109,9 +109,9 @@ def test_conv1d(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def test_layouts() -> None:
-    assert not Layout(torch.empty(2, 3)).by_columns and Layout(torch.empty(3, 2).t()).by_columns
-    assert Layout(torch.empty(64, 2, 3).permute(1, 2, 0)).by_columns
-    assert not Layout(torch.empty(3, 2, 4).transpose(0, 1)).joins and Layout(torch.empty(3, 2, 4)).joins
+    assert not InputLayout(torch.empty(2, 3)).by_columns and InputLayout(torch.empty(3, 2).t()).by_columns
+    assert InputLayout(torch.empty(64, 2, 3).permute(1, 2, 0)).by_columns
+    assert not InputLayout(torch.empty(3, 2, 4).transpose(0, 1)).joins and InputLayout(torch.empty(3, 2, 4)).joins
 
 
 def test_large_weights_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

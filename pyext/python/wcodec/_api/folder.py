@@ -22,7 +22,7 @@ from .._file import folder_kinds
 from .._file.gguf import is_gguf
 from .._models import beside, card
 from .._models import hub as _hub
-from .._models.checkpoint import Checkpoint, Lazy, Part
+from .._models.checkpoint import Checkpoint, Lazy, LazyTensor
 from .._models.choose import nothing_to_compress
 from .._models.find import Candidate, find
 from .._models.folder import WEIGHTS
@@ -209,10 +209,10 @@ def _name(matching: Match, parameter: str) -> str:
     return matching.whole.get(parameter, parameter)
 
 
-def _encoded(matching: Match, selected: list[Candidate], checkpoint: Checkpoint) -> dict[str, Part]:
+def _encoded(matching: Match, selected: list[Candidate], checkpoint: Checkpoint) -> dict[str, LazyTensor]:
     """Weights of layers, by the names in the container: those of the checkpoint's tensors where there are such, or
     those of the model's parameters where transformers makes them of others."""
-    out: dict[str, Part] = {}
+    out: dict[str, LazyTensor] = {}
     # Stacks that are tied have the same tensors, and are stored under the first one's name.
     first: dict[tuple[str, ...], str] = {}
     for candidate in selected:
@@ -229,7 +229,7 @@ def _encoded(matching: Match, selected: list[Candidate], checkpoint: Checkpoint)
     return out
 
 
-def _unused(matching: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, Part]:
+def _unused(matching: Match, checkpoint: Checkpoint, wanted: tuple[list[str], list[str]]) -> dict[str, LazyTensor]:
     """Matrices that the model's class has no use for, and others may, such as heads that predict more tokens."""
     return {
         key: tensor(key, checkpoint)
@@ -238,7 +238,7 @@ def _unused(matching: Match, checkpoint: Checkpoint, wanted: tuple[list[str], li
     }
 
 
-def _rest(matching: Match, checkpoint: Checkpoint, encoded: dict[str, Part]) -> dict[str, Part]:
+def _rest(matching: Match, checkpoint: Checkpoint, encoded: dict[str, LazyTensor]) -> dict[str, LazyTensor]:
     """Everything that is not encoded, by its name in the checkpoint; and by its name in the model where transformers
     makes it of tensors of which others are encoded."""
     taken = {key for part in encoded.values() for key in part.keys}

@@ -29,7 +29,7 @@ from .moments import Packed
 from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
 from .statistics import RARE_TOKENS, Statistics
-from .units import Layout, Product, layout
+from .units import ModelProducts, Product, products_of
 
 DEFAULT_MEMORY = "16GB"
 # Logits of a batch in float32, of which there are a few copies while gradients are computed.
@@ -100,7 +100,7 @@ def collect_statistics(
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)
-    model_layout = layout(model)
+    model_layout = products_of(model)
     if not model_layout.products:
         raise nothing_to_compress(type(model).__name__, model, skipped)
     with (
@@ -164,7 +164,7 @@ class _Collector:
     def __init__(
         self,
         model: Any,
-        model_layout: Layout,
+        model_layout: ModelProducts,
         place: torch.device,
         full: bool,
         memory: int,

@@ -48,7 +48,7 @@ class Product:
 
 
 @dataclass
-class Layout:
+class ModelProducts:
     """All products of a model, by module."""
 
     products: list[Product] = field(default_factory=list)
@@ -56,11 +56,11 @@ class Layout:
     """Other names, and the units, one below the other, that each is made of."""
 
 
-def layout(model: Any) -> Layout:
+def products_of(model: Any) -> ModelProducts:
     """The products of a model whose weights can be compressed."""
     candidates = [c for c in find(model, [], [], True)[0] if c.known and c.kind != "embedding"]
     first = shared_names(model)
-    out = Layout()
+    out = ModelProducts()
     stored = _stored_names(model)
     for candidate in candidates:
         if candidate.kind == "experts":
@@ -102,7 +102,7 @@ def _stored_names(model: Any) -> Any:
         return None
 
 
-def _experts(candidate: Candidate, stored: Any, out: Layout) -> None:
+def _experts(candidate: Candidate, stored: Any, out: ModelProducts) -> None:
     module: Any = candidate.module
     for stack in STACKS:
         parameter = joined(candidate.name, stack)

@@ -53,7 +53,7 @@ def gpu_options(
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Targets:
     """Outputs that the native half writes, and conversions that torch does for it."""
 
     native: list[_native._DecodeItem]
@@ -74,17 +74,17 @@ class DecodeBatch:
         decoder.check()                     # waits; raises if anything was damaged
     """
 
-    def __init__(self, native: _native.DecodeBatch, plan: _Plan, device: torch.device) -> None:
+    def __init__(self, native: _native.DecodeBatch, resolved: _Targets, device: torch.device) -> None:
         torch = _torch.require()
         self._native = native
         self._device = device
-        self._outs = plan.outs
-        self._conversions = plan.conversions
+        self._outs = resolved.outs
+        self._conversions = resolved.conversions
         # Streams that torch was told of: it must not give the outputs' memory to others before they are done with it.
         self._known: set[int] = set()
         increment = getattr(torch.autograd.graph, "increment_version", None)
         self._increment = increment
-        self._versioned = [] if increment is None else [out for out in plan.outs if not out.is_inference()]
+        self._versioned = [] if increment is None else [out for out in resolved.outs if not out.is_inference()]
         # Faster than the public way, which makes an object for each call.
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._current = raw if device.type == "cuda" else None
@@ -299,7 +299,7 @@ class RowLookup:
         return f"RowLookup({self._name!r}, {self._wanted}, device: {self._device})"
 
 
-class Decoder:
+class DeviceDecoder:
     """A decoder of tensors on a GPU, wherever the bytes of each are. :class:`GpuDecoder` and :class:`HostDecoder` make
     one."""
 
@@ -425,8 +425,8 @@ class Decoder:
         :param targets: name and output of each tensor, and ``rows`` as for :meth:`decode` where not all are wanted. A
             tensor can be there more than once.
         """
-        plan = self._plan([(self.info(t[0]), t[1], t[2] if len(t) == 3 else None) for t in targets])
-        return DecodeBatch(self._native.prepare(plan.native), plan, self._device)
+        resolved = self._resolve([(self.info(t[0]), t[1], t[2] if len(t) == 3 else None) for t in targets])
+        return DecodeBatch(self._native.prepare(resolved.native), resolved, self._device)
 
     def multiplies(self, dtype: torch.dtype) -> bool:
         """Whether kernels of this GPU multiply vectors of that dtype."""
@@ -492,8 +492,8 @@ class Decoder:
         decoded_dtype(info, name)
         return _torch.require().empty(shape_of(info, rows), dtype=_torch.dtype_of(name), device=self._device)
 
-    def _plan(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Plan:
-        plan = _Plan([], [], [])
+    def _resolve(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> _Targets:
+        resolved = _Targets([], [], [])
         for info, out, rows in targets:
             place = out
             stored = None if rows is None else checked_rows(info, rows)
@@ -501,21 +501,21 @@ class Decoder:
             decoded = decoded_dtype(info, name)
             if decoded != name:
                 place = self._empty(info, decoded, rows)
-                plan.conversions.append((out, place))
-            plan.native.append((info.name, place.data_ptr(), decoded, stored))
-            plan.outs.append(out)
-        return plan
+                resolved.conversions.append((out, place))
+            resolved.native.append((info.name, place.data_ptr(), decoded, stored))
+            resolved.outs.append(out)
+        return resolved
 
     def _launch(self, targets: list[tuple[TensorInfo, torch.Tensor, tuple[int, int] | None]]) -> None:
         stream = self._stream()
-        plan = self._plan(targets)
-        for out in plan.outs:
+        resolved = self._resolve(targets)
+        for out in resolved.outs:
             # Wherever it was allocated: torch must not give it to others before this stream is done with it.
             out.record_stream(stream)
-        self._native.decode(plan.native, stream.cuda_stream)
-        for out, place in plan.conversions:
+        self._native.decode(resolved.native, stream.cuda_stream)
+        for out, place in resolved.conversions:
             _torch.overwrite(out, place)
-        for out in plan.outs:
+        for out in resolved.outs:
             _torch.changed(out)
 
     def __repr__(self) -> str:
@@ -526,7 +526,7 @@ class Decoder:
         )
 
 
-class GpuDecoder(Decoder):
+class GpuDecoder(DeviceDecoder):
     """Compressed tensors in a GPU's memory, to be decoded there as often as wanted.
 
     A decoder reads its tensors, checks their hashes, and keeps them on the GPU as they are stored. Decoding then only

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._core import format as fmt
 from .._core.keywords import keywords
-from .decoder import Decoder, gpu_options
+from .decoder import DeviceDecoder, gpu_options
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .._file.container import Container
 
 
-class HostDecoder(Decoder):
+class HostDecoder(DeviceDecoder):
     """Compressed tensors in pinned memory of the host, sent to a GPU and decoded there whenever they are wanted.
 
     The GPU holds no more than a ring of four slots, which compressed bytes pass through, and the outputs. Copies run on

@@ -179,7 +179,7 @@ class Stored(Mapping[str, torch.Tensor]):
 
 
 @dataclass(frozen=True)
-class Part:
+class LazyTensor:
     """A tensor that is compressed by itself."""
 
     read: Callable[[], torch.Tensor]
@@ -194,7 +194,7 @@ class Part:
 class Lazy(Declared):
     """Tensors to compress, read from a checkpoint when they are needed: no two are in memory at once."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, Part]) -> None:
+    def __init__(self, checkpoint: Checkpoint, parts: Mapping[str, LazyTensor]) -> None:
         self.checkpoint, self.parts = checkpoint, parts
 
     @property

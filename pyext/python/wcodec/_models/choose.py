@@ -14,7 +14,7 @@ from .._file.container import Container, TensorEntry
 from .._gpu import decodable
 from ..nn import CompressedLayer
 from ..nn._weights.scaled import Scaled
-from .checkpoint import Checkpoint, Lazy, Part
+from .checkpoint import Checkpoint, Lazy, LazyTensor
 from .find import Candidate, find, groups, routed
 from .names import Match, shared_names
 from .reads import layer_reads
@@ -115,7 +115,7 @@ def of_checkpoint(model: Any, matching: Match, checkpoint: Checkpoint, choice: C
     candidates = [c for c in candidates if all(matching.has(n) for n in c.parameters)]
     if not candidates:
         raise nothing_to_compress(str(checkpoint.path), model, skipped)
-    weights: dict[str, Part] = {}
+    weights: dict[str, LazyTensor] = {}
     selected: list[Candidate] = []
     shared = shared_names(model)
     for candidate in candidates:

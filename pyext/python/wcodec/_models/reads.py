@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .checkpoint import Checkpoint, Part
+from .checkpoint import Checkpoint, LazyTensor
 from .find import Candidate
 
 if TYPE_CHECKING:
     from .names import Match
 
 
-def layer_reads(candidate: Candidate, matching: Match, checkpoint: Checkpoint) -> dict[str, Part]:
+def layer_reads(candidate: Candidate, matching: Match, checkpoint: Checkpoint) -> dict[str, LazyTensor]:
     """The tensors that a layer is compressed from, by their names in the model: a weight, or each expert's matrices."""
-    out: dict[str, Part] = {}
+    out: dict[str, LazyTensor] = {}
     for name, parameter in candidate.parameters.items():
         if candidate.kind != "experts":
             out[name] = read_whole(name, matching, checkpoint)
@@ -26,28 +26,28 @@ def layer_reads(candidate: Candidate, matching: Match, checkpoint: Checkpoint) -
     return out
 
 
-def read_whole(name: str, matching: Match, checkpoint: Checkpoint) -> Part:
+def read_whole(name: str, matching: Match, checkpoint: Checkpoint) -> LazyTensor:
     """A whole parameter of a model."""
     joined = name in matching.whole
-    return Part(partial(matching.value, name, checkpoint.__getitem__), matching.keys(name), joined=joined)
+    return LazyTensor(partial(matching.value, name, checkpoint.__getitem__), matching.keys(name), joined=joined)
 
 
-def tensor(key: str, checkpoint: Checkpoint) -> Part:
+def tensor(key: str, checkpoint: Checkpoint) -> LazyTensor:
     """A tensor of the checkpoint as it is."""
-    return Part(partial(checkpoint.__getitem__, key), (key,))
+    return LazyTensor(partial(checkpoint.__getitem__, key), (key,))
 
 
-def _matrices(name: str, parameter: torch.Tensor, matching: Match, checkpoint: Checkpoint) -> list[Part]:
+def _matrices(name: str, parameter: torch.Tensor, matching: Match, checkpoint: Checkpoint) -> list[LazyTensor]:
     """The matrices of a stack."""
     count = int(parameter.shape[0])
     if name in matching.whole:
         key = matching.whole[name]
-        return [Part(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
+        return [LazyTensor(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
     if name in matching.experts:
         stack = matching.experts[name]
-        return [Part(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
+        return [LazyTensor(partial(checkpoint.rows, stack[i]), stack[i]) for i in range(count)]
     held = _Held(partial(matching.value, name, checkpoint.__getitem__), count)
-    return [Part(partial(held.matrix, i), matching.keys(name), joined=False) for i in range(count)]
+    return [LazyTensor(partial(held.matrix, i), matching.keys(name), joined=False) for i in range(count)]
 
 
 class _Held:

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Piece:
+class ParameterSlice:
     """A tensor of a file: a parameter, or some rows of one expert's matrix in a stack."""
 
     name: str
@@ -57,7 +57,7 @@ class Matrices:
             raise nothing_to_compress(type(model).__name__, model, skipped)
         names_of_layers = [name for c in linear for names in c.tensors for name in names]
         matching = match(model, names_of_layers if keys is None else keys)
-        self.pieces: list[Piece] = []
+        self.pieces: list[ParameterSlice] = []
         seen = set()
         for candidate in linear:
             for name, parameter in candidate.parameters.items():
@@ -83,7 +83,7 @@ class Matrices:
         """Patterns of those that have a row for each input, for :func:`wcodec.compress`."""
         return [exactly(piece.name) for piece in self.pieces if piece.transposed]
 
-    def tensor(self, piece: Piece) -> torch.Tensor:
+    def tensor(self, piece: ParameterSlice) -> torch.Tensor:
         """One of them, as the model has it now."""
         return piece.of(self.model.get_parameter(piece.parameter).detach())
 
@@ -95,7 +95,7 @@ class Matrices:
     def mapped(self, function: Callable[[Any], Any]) -> Iterator[None]:
         """The model with matrices that a function of NumPy makes of its own, outputs as rows."""
 
-        def value(piece: Piece) -> torch.Tensor:
+        def value(piece: ParameterSlice) -> torch.Tensor:
             tensor = self.tensor(piece).to("cpu", torch.float32)
             tensor = tensor.t() if piece.transposed else tensor
             made = torch.from_numpy(function(tensor.contiguous().numpy()))
@@ -105,11 +105,11 @@ class Matrices:
             yield
 
 
-def pieces_of(model: Any, container: Container, schemes: Iterable[str] = ("rate", "int8")) -> list[Piece]:
+def pieces_of(model: Any, container: Container, schemes: Iterable[str] = ("rate", "int8")) -> list[ParameterSlice]:
     """The tensors of a container that are parameters of a model, of schemes that change them."""
     wanted = set(schemes)
     matching = match(model, list(container))
-    pieces: list[Piece] = []
+    pieces: list[ParameterSlice] = []
     for name, parameter in model.named_parameters():
         if name in matching.whole or name in matching.experts:
             pieces += _pieces(matching, name, parameter, lambda key: container[key].shape, False)
@@ -118,28 +118,30 @@ def pieces_of(model: Any, container: Container, schemes: Iterable[str] = ("rate"
 
 def _pieces(
     matching: Match, name: str, parameter: torch.Tensor, shape_of: Callable[[str], Shape] | None, transposed: bool
-) -> list[Piece]:
+) -> list[ParameterSlice]:
     """The tensors of a file that a parameter consists of."""
     if name in matching.whole:
         key = matching.whole[name]
         if parameter.dim() == 3 and shape_of is None:
-            return [Piece(key, name)]
-        return [Piece(key, name, transposed=transposed)]
+            return [ParameterSlice(key, name)]
+        return [ParameterSlice(key, name, transposed=transposed)]
     out = []
     for i, keys in enumerate(matching.stack(name)):
         at = 0
         for key in keys:
             rows = parameter.shape[1] // len(keys) if shape_of is None else shape_of(key)[0]
             part = None if len(keys) == 1 else (at, at + rows)
-            out.append(Piece(key, name, i, part))
+            out.append(ParameterSlice(key, name, i, part))
             at += rows
     return out
 
 
 @contextmanager
-def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch.Tensor]) -> Iterator[None]:
+def replaced(
+    model: Any, pieces: Iterable[ParameterSlice], value: Callable[[ParameterSlice], torch.Tensor]
+) -> Iterator[None]:
     """A model some of whose weights are others, in copies of its parameters; the originals come back at the end."""
-    by_parameter: dict[str, list[Piece]] = {}
+    by_parameter: dict[str, list[ParameterSlice]] = {}
     for piece in pieces:
         by_parameter.setdefault(piece.parameter, []).append(piece)
     originals: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
@@ -159,10 +161,10 @@ def replaced(model: Any, pieces: Iterable[Piece], value: Callable[[Piece], torch
             parameter.data = original
 
 
-def decoded(model: Any, container: Container, threads: int | None = None) -> Callable[[Piece], torch.Tensor]:
+def decoded(model: Any, container: Container, threads: int | None = None) -> Callable[[ParameterSlice], torch.Tensor]:
     """A function that decodes a piece from a container, in the dtype that the model computes in."""
 
-    def value(piece: Piece) -> torch.Tensor:
+    def value(piece: ParameterSlice) -> torch.Tensor:
         dtype = model.get_parameter(piece.parameter).dtype
         return container[piece.name].torch(dtype, threads=threads)
 

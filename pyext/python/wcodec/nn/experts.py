@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from .._core import format as fmt
 from .._core.errors import InputError
 from .._gpu.decoder import ProductBatch
-from ._layers.gradients import Layout, Through, any_wanted, back
+from ._layers.gradients import InputLayout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
 from ._layers.routed import Routed, routed
 from ._weights.providers import stacked
@@ -137,7 +137,7 @@ class RecordedMatrix:
     def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return F.linear(x, self._owner._matrices(self._index)[self._place], bias)
 
-    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    def _input_gradient(self, grad: torch.Tensor, layout: InputLayout | None) -> torch.Tensor:
         owner = self._owner
         with exclusive(owner._store, owner._device):
             weight = owner._expert(self._index)[self._place].to(grad.dtype)

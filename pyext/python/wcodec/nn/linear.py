@@ -13,7 +13,7 @@ from .._core.keywords import keywords
 from .._file.encode import compress_in_memory
 from ._layers import ops
 from ._layers.forms import summed
-from ._layers.gradients import Layout, Through, any_wanted, back
+from ._layers.gradients import InputLayout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
 from ._layers.served import current_thread
 from ._weights.providers import Product
@@ -166,7 +166,7 @@ class CompressedLinear(CompressedLayer):
         """The layer's result where no gradients are recorded and nothing is compiled."""
         return self._product(*self._checked(input))
 
-    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    def _input_gradient(self, grad: torch.Tensor, layout: InputLayout | None) -> torch.Tensor:
         provider = (self._weights.provider if grad.dtype is self._dtype else None) or self._weights.prepared(grad.dtype)
         return provider[0].gradient(lambda g, w: back(g, self._as_factor(w), layout), provider[1], grad)
 

@@ -12,7 +12,7 @@ from ...nn import CompressedEmbedding, CompressedLinear
 
 
 @dataclass(frozen=True)
-class Piece:
+class LayerRows:
     """Rows ``begin`` to ``end`` of a layer's weight.
 
     :param layer: the compressed layer, or the matrix that is not compressed, that computes with them.
@@ -29,7 +29,7 @@ class Linear:
     :param rows: outputs of the layer.
     """
 
-    def __init__(self, pieces: list[Piece], rows: int, width: int) -> None:
+    def __init__(self, pieces: list[LayerRows], rows: int, width: int) -> None:
         self.pieces, self.rows, self.width = pieces, rows, width
         self._table: CompressedEmbedding | None = None
 

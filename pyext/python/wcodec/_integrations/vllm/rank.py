@@ -15,12 +15,12 @@ from ...nn._weights.placement import checked_settings
 from ...nn._weights.store import Store
 from .deferred import Copy, Placeholder, Region
 from .experts import Activation, RankExperts
-from .parts import Linear, Piece
+from .parts import LayerRows, Linear
 from .weights import Weights
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredRows:
     """Rows of a layer's weight, and the stored matrix that has them.
 
     :param region: the region of the matrix as it is stored; seen transposed where the weight is.
@@ -32,7 +32,7 @@ class Part:
     region: Region
 
 
-Matrix = tuple[Part, ...]
+Matrix = tuple[StoredRows, ...]
 """The parts of a weight, one below the other."""
 
 
@@ -49,8 +49,8 @@ class Rank:
         self._settings = checked_settings(
             settings.get("residency") or "device", settings.get("vram_budget"), settings.get("cache") or 0
         )
-        self._groups: list[list[Part]] = []
-        self._routed: dict[Part, float] = {}
+        self._groups: list[list[StoredRows]] = []
+        self._routed: dict[StoredRows, float] = {}
         self._makers: list[Callable[[], None]] = []
         # The name in the rank's container of each part of a matrix.
         self._names: dict[tuple[str, tuple[int, int], tuple[int, int]], str] = {}
@@ -139,7 +139,7 @@ class Rank:
     def _matrix(self, weight: Placeholder, begin: int, end: int) -> Matrix | None:
         """The stored parts that rows ``begin`` to ``end`` of a weight consist of, counted from ``begin``; None if there
         are others."""
-        parts: list[Part] = []
+        parts: list[StoredRows] = []
         for copy in sorted(weight.copies, key=lambda copy: copy.where.rows):
             if not (begin <= copy.where.rows[0] and copy.where.rows[1] <= end):
                 if copy.where.rows[1] > begin and copy.where.rows[0] < end:
@@ -153,7 +153,7 @@ class Rank:
             return None
         return tuple(_joined(parts))
 
-    def _parts(self, copy: Copy, weight: Placeholder, origin: int) -> list[Part] | None:
+    def _parts(self, copy: Copy, weight: Placeholder, origin: int) -> list[StoredRows] | None:
         """The parts of one copy, if they are rows of the whole width that a layer computes with."""
         if copy.source is None or copy.part is None or copy.where.cols != (0, weight.shape[-1]):
             return None
@@ -170,7 +170,7 @@ class Rank:
             cut = (part.rows != (0, entry.shape[0])) + (part.cols != (0, entry.shape[1]))
             if not computes or cut > 1:
                 return None
-            out.append(Part(at, at + part.shape[0], entry.name, part))
+            out.append(StoredRows(at, at + part.shape[0], entry.name, part))
             at += part.shape[0]
         return out
 
@@ -200,15 +200,15 @@ class Rank:
         self._store.prepare()
         return self._store
 
-    def _name(self, part: Part) -> str:
+    def _name(self, part: StoredRows) -> str:
         return self._names[part.tensor, part.region.rows, part.region.cols]
 
-    def _piece(self, part: Part, dtype: torch.dtype) -> Piece:
+    def _piece(self, part: StoredRows, dtype: torch.dtype) -> LayerRows:
         assert self._store is not None
         out_features, in_features = part.region.shape
         kind = CompressedConv1D if part.region.transposed else CompressedLinear
         place = {"dtype": dtype, "device": self.device}
-        return Piece(part.begin, part.end, kind(self._store, self._name(part), in_features, out_features, **place))
+        return LayerRows(part.begin, part.end, kind(self._store, self._name(part), in_features, out_features, **place))
 
 
 def _is_whole(matrix: Matrix, rows: int) -> bool:
@@ -219,9 +219,9 @@ def _is_whole(matrix: Matrix, rows: int) -> bool:
     return ends[-1] == rows and all(part.begin == at for part, at in zip(matrix, ends, strict=False))
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
+def _joined(parts: Sequence[StoredRows]) -> list[StoredRows]:
     """Parts that lie behind each other in the same matrix are one."""
-    out: list[Part] = []
+    out: list[StoredRows] = []
     for part in parts:
         last = out[-1] if out else None
         if last is not None and last.end == part.begin and last.tensor == part.tensor:

@@ -86,7 +86,7 @@ def fuses(model: torch.nn.Module) -> bool:
     return any(isinstance(m, (CompressedLinear, CompressedExperts)) and m._store.fuses for m in model.modules())
 
 
-def _prepare(units: Iterable[_groups.Group | _blocks.Block]) -> None:
+def _prepare(units: Iterable[_groups.LayerGroup | _blocks.Block]) -> None:
     """Makes the launches of layers that are on a GPU, for ``torch.compile``, which has none made on its way."""
     for unit in units:
         if all(layer.device.type in _groups.KINDS for layer in unit.layers):

@@ -24,7 +24,7 @@ _RECORDS = "transformers.utils.output_capturing"
 KINDS = {"cuda"}
 
 
-class Group:
+class LayerGroup:
     """Some layers of a module, and the argument of its ``forward`` that they all read."""
 
     def __init__(self, place: int, argument: str, names: tuple[str, ...], layers: tuple[CompressedLinear, ...]) -> None:
@@ -95,7 +95,7 @@ def watched() -> bool:
     return bool(_modules._global_forward_hooks or _modules._global_forward_pre_hooks)
 
 
-def find(module: torch.nn.Module) -> list[Group]:
+def find(module: torch.nn.Module) -> list[LayerGroup]:
     """The groups of a module's own layers."""
     groups = []
     for siblings_read in siblings(plain_class(module)):
@@ -103,7 +103,7 @@ def find(module: torch.nn.Module) -> list[Group]:
         layers = tuple(members.values())
         if len(set(layers)) > 1 and len(set(layers)) == len(layers) and len({la.in_features for la in layers}) == 1:
             groups.append(
-                Group(_place(plain_class(module), siblings_read), siblings_read.argument, tuple(members), layers)
+                LayerGroup(_place(plain_class(module), siblings_read), siblings_read.argument, tuple(members), layers)
             )
     return groups
 

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from ..._core.errors import InputError
 
 
-class Layout:
+class InputLayout:
     """The shape and strides of an input. The gradient depends on them alone, not on values: the weight is frozen."""
 
     def __init__(self, x: torch.Tensor) -> None:
@@ -45,7 +45,7 @@ class Layout:
         return bool(stride[0] == 1 and stride[1] == shape[0])
 
 
-def back(grad: torch.Tensor, weight: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+def back(grad: torch.Tensor, weight: torch.Tensor, layout: InputLayout | None) -> torch.Tensor:
     """The gradient of an input that was multiplied with a weight.
 
     :param weight: ``[in, out]``, as torch multiplies with it: the transposed one of a linear layer.
@@ -61,7 +61,7 @@ def back(grad: torch.Tensor, weight: torch.Tensor, layout: Layout | None) -> tor
     return out.reshape(*grad.shape[:-1], weight.shape[0]) if grad.dim() != 2 else out
 
 
-def _as_torch_does(grad: torch.Tensor, weight: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _as_torch_does(grad: torch.Tensor, weight: torch.Tensor, layout: InputLayout) -> torch.Tensor:
     """The gradient of :func:`back`, by torch's own graph of the product, which is computed again for it. It is for rare
     inputs, for which torch's choice of a product depends on more than is worth writing down here."""
     with torch.enable_grad():
@@ -76,7 +76,7 @@ class Frozen(Protocol):
     def _product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """The product and the bias."""
 
-    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    def _input_gradient(self, grad: torch.Tensor, layout: InputLayout | None) -> torch.Tensor:
         """The gradient of the product's input; it decodes."""
 
     def _source(self) -> Any:
@@ -91,7 +91,7 @@ class Through(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor | None, frozen: Frozen) -> torch.Tensor:
-        ctx.frozen, ctx.source, ctx.layout = frozen, frozen._source(), Layout(x)
+        ctx.frozen, ctx.source, ctx.layout = frozen, frozen._source(), InputLayout(x)
         return frozen._product(x, bias)
 
     @staticmethod

@@ -15,7 +15,7 @@ from ..._file.container import TensorEntry
 from .._weights.of_layer import LayerWeights
 from .._weights.store import Store
 from . import ops
-from .gradients import Frozen, Layout, back
+from .gradients import Frozen, InputLayout, back
 from .served import Serve
 from .weight import CompressedWeight, Source
 
@@ -372,7 +372,7 @@ class FrozenMatrix:
             x, self._value().to(x.dtype) if torch.is_autocast_enabled(x.device.type) else self._value(), bias
         )
 
-    def _input_gradient(self, grad: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    def _input_gradient(self, grad: torch.Tensor, layout: InputLayout | None) -> torch.Tensor:
         return back(grad, self._value().to(grad.dtype).t(), layout)
 
     def _source(self) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._core.errors import DeviceError
-from ..._gpu.decoder import Decoder, ProductBatch
+from ..._gpu.decoder import DeviceDecoder, ProductBatch
 from . import pattern
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Routed:
     :param form: the way the module's own code joins gates and values.
     """
 
-    def __init__(self, experts: CompressedExperts, decoder: Decoder, form: pattern.ExpertForm) -> None:
+    def __init__(self, experts: CompressedExperts, decoder: DeviceDecoder, form: pattern.ExpertForm) -> None:
         self.decoder, self._form = decoder, form
         self._names, self._parts = experts._names, experts._parts
         self._dtype, self._device = experts._dtype, experts._device
@@ -104,7 +104,7 @@ def routed(experts: CompressedExperts) -> Routed | None:
     ):
         return None
     names = dict.fromkeys(experts.tensors)
-    decoders: set[Decoder] = {store.decoder(name, device) for name in names}
+    decoders: set[DeviceDecoder] = {store.decoder(name, device) for name in names}
     decoder = decoders.pop()
     if decoders or not decoder.multiplies(dtype) or any(decoder.can_fuse(name) is not None for name in names):
         return None

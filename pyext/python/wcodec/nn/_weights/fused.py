@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._core.errors import DeviceError
-from ..._gpu.decoder import Decoder, ProductBatch
+from ..._gpu.decoder import DeviceDecoder, ProductBatch
 from . import crossover
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Fused:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: DeviceDecoder,
         name: str,
         shape: tuple[int, ...],
         dtype: torch.dtype,
@@ -83,7 +83,9 @@ class Fused:
         return self._multiply
 
 
-def fused(store: Store, name: str, decoder: Decoder, dtype: torch.dtype, prefetch_order: PrefetchOrder) -> Fused | None:
+def fused(
+    store: Store, name: str, decoder: DeviceDecoder, dtype: torch.dtype, prefetch_order: PrefetchOrder
+) -> Fused | None:
     """The layer's products, if kernels multiply with its weight as it is stored."""
     entry = store.entry(name)
     shape = entry.shape
