@@ -1,4 +1,4 @@
-"""The damage that errors in each matrix do to the model, by its Fisher information."""
+"""The quality loss that errors in each matrix cause, by its Fisher information."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[st
 
 
 def shares(statistics: Statistics) -> dict[str, float]:
-    """Each tensor's share of the damage if all have the same relative error, the largest first."""
+    """Each tensor's share of the quality loss if all have the same relative error, the largest first."""
     kl_of_units = estimated_kl(statistics, dict.fromkeys(statistics.units, 1.0))
     total = sum(kl_of_units.values())
     ordered = sorted(kl_of_units.items(), key=lambda item: -item[1])

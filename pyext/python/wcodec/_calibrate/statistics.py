@@ -147,7 +147,7 @@ class Statistics:
         return out
 
     def shares(self) -> dict[str, float]:
-        """Each tensor's share of the damage that quantization does, 0 to 1, the largest first: by the Fisher
+        """Each tensor's share of the quality loss that quantization causes, 0 to 1, the largest first: by the Fisher
         information, if all tensors are off by the same part of their size, as they are at a plain number of bits.
         :func:`wcodec.sensitivity` measures those that matter most."""
         return shares(self)

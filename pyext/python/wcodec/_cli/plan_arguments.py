@@ -1,4 +1,4 @@
-"""Arguments of the commands that weigh bits against damage."""
+"""Arguments of the commands that weigh bits against quality loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of compression in quality: damage against bits, and plans that meet a size or a bound of damage."""
+"""The cost of compression in quality: rate-distortion curves, and plans that meet a size or a bound of quality loss."""
 
 from .frontier import frontier
 from .frontier_report import FrontierReport, FrontierRow

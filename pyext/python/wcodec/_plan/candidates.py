@@ -13,8 +13,8 @@ from .recipe import FEEDBACK, STEPS_ONLY, Recipe
 from .trials import Trial, Trials, role_of
 
 MEASURED = "measured roles"
-# The power of what was measured that steps follow: 1 would be best if damage were a quadratic function and nothing
-# were measured wrongly.
+# The power of what was measured that steps follow: 1 would be best if quality loss were a quadratic function and
+# nothing were measured wrongly.
 _POWER = 0.75
 # Steps over those of others at least and at most. A role that would need finer ones is kept as it is, if it is small.
 _LEAST, _MOST = 1 / 8, 4.0
@@ -25,7 +25,7 @@ _OF_KEYS = (".k_proj.", ".v_proj.")
 
 @dataclass(frozen=True)
 class RoleLoss:
-    """The damage that quantizing the tensors of one role does alone."""
+    """The quality loss that quantizing the tensors of one role causes alone."""
 
     role: str
     weights: int
@@ -33,12 +33,12 @@ class RoleLoss:
 
     @property
     def cost(self) -> float:
-        """The damage per weight."""
+        """The quality loss per weight."""
         return max(self.kl, _SMALLEST_KL) / self.weights
 
 
 def role_losses(trials: Trials, trial: Trial) -> list[RoleLoss]:
-    """The damage of each role alone, on a few windows."""
+    """The quality loss of each role alone, on a few windows."""
     weights: dict[str, int] = {}
     for tensor in trial.tensors:
         if tensor.scheme == "rate":
@@ -53,7 +53,8 @@ def role_losses(trials: Trials, trial: Trial) -> list[RoleLoss]:
 
 
 def by_roles(first: Trial, losses: list[RoleLoss], config: Any) -> Recipe:
-    """Steps by what each role did alone, at the steps of the first trial: as the squares of steps are to damage."""
+    """Steps by what each role did alone, at the steps of the first trial: as the squares of steps are to quality
+    loss."""
     factors = {d.role: d.cost ** (-0.5 * _POWER) for d in losses}
     mean = _geometric_mean({d.role: (factors[d.role], d.weights) for d in losses})
     total = sum(d.weights for d in losses)
@@ -81,10 +82,10 @@ def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, fee
     rest = [d for d in losses if d.role in inside]
     if others and rest:
         cost = sum(d.kl for d in rest) / sum(d.weights for d in rest)
-        for damage in others:
-            factor = (damage.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
+        for loss in others:
+            factor = (loss.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
             clamped = min(max(factor, _LEAST), _MOST)
-            steps.update((name, clamped) for name in names if role_of(name) == damage.role)
+            steps.update((name, clamped) for name in names if role_of(name) == loss.role)
     recipes = [replace(first.recipe, name=STEPS_ONLY, steps=steps)]
     if feedback and has_feedback(statistics):
         recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))

@@ -1,4 +1,4 @@
-"""Damage against bits: every recipe on one text, in one table."""
+"""Rate-distortion curves: quality loss against bits, every recipe on one text, in one table."""
 
 from __future__ import annotations
 

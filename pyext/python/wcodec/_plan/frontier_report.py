@@ -1,4 +1,4 @@
-"""The report of the frontier: a plain record that prints well, and that plots itself."""
+"""The report of rate-distortion curves: a plain record that prints well, and that plots itself."""
 
 from __future__ import annotations
 

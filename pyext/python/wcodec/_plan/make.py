@@ -62,8 +62,8 @@ def plan(
     progress: bool | running.StepCallback = False,
     **options: Unpack[PlanOptions],
 ) -> PlanReport:
-    """Chooses how a model's tensors are encoded, so that a budget is met with the least damage, or a bound of damage
-    with the fewest bytes.
+    """Chooses how a model's tensors are encoded, so that a budget is met with the least quality loss, or a bound of
+    quality loss with the fewest bytes.
 
     No rule tells which recipe is smallest: candidates are encoded in memory, decoded, and measured on the text. They
     are steps by the weights alone; steps by what the tensors of each role do alone; and, with statistics of a
@@ -83,7 +83,7 @@ def plan(
     :param budget: bytes of the whole file, as a number or as text (``"600MB"``, ``"1.5GiB"``), or bits per weight of
         the tensors that are encoded (``"4.2 bits"``).
     :param quality: a bound of the mean ``KL(original || compressed)`` in nats per token, such as ``"kl<=0.02"``.
-    :param text: the text to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no damage
+    :param text: the text to measure on, as for :func:`wcodec.frontier`. Without one a budget is met and no quality loss
         measured.
     :param calibrate: as for :func:`wcodec.compress`: statistics, a ``.safetensors`` file of them, or what they are to
         be collected on. Recipes that use them are candidates too.

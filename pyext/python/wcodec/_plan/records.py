@@ -26,7 +26,8 @@ class PlannedTensors:
     error: float | None
     """Root mean square of decoded - source over that of the source."""
     kl: float | None
-    """The damage of these tensors alone, on a few windows, in nats per token; ``None`` where that was not measured."""
+    """The quality loss of these tensors alone, on a few windows, in nats per token; ``None`` where that was not
+    measured."""
 
     def _cells(self) -> tuple[str, ...]:
         return (
@@ -45,7 +46,7 @@ class PlannedTensors:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A recipe that was tried, and what it did; damage is ``None`` where it was not measured."""
+    """A recipe that was tried, and what it did; quality loss is ``None`` where it was not measured."""
 
     recipe: str
     bits_asked: float | None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Tensors that are measured if nothing is said.
 DEFAULT_MEASURED = 10
-# Text that damage is measured on.
+# Text that quality loss is measured on.
 WINDOWS, WINDOW = 4, 256
 # Parts of the time, about, on two cores.
 _SHARES = {"collecting": 0.5, "encoding": 0.1, "writing text": 0.1, "measuring": 0.3}
@@ -56,8 +56,8 @@ def sensitivity(
     """Which layers of a causal language model suffer most if they have fewer bits.
 
     All tensors are quantized in memory to so many bits, from weights alone, and each is looked at with all others
-    exact. Its share of the damage follows from its Fisher information and its error; of those with the largest shares
-    the damage is measured, too: the mean of ``KL(original || quantized)`` in nats per token.
+    exact. Its share of the quality loss follows from its Fisher information and its error; of those with the largest
+    shares the quality loss is measured, too: the mean of ``KL(original || quantized)`` in nats per token.
 
     Example (needs transformers and a model)::
 
@@ -72,7 +72,7 @@ def sensitivity(
         if left out.
     :param statistics: statistics of a calibration, or their file, if there are some: nothing is collected then.
     :param tokens: the number of tokens to collect statistics from otherwise, as for :func:`wcodec.collect_statistics`.
-    :param measure: the number of tensors whose damage is measured; 0 for none.
+    :param measure: the number of tensors whose quality loss is measured; 0 for none.
     :param windows: windows of 256 tokens that it is measured on, of the second half of the text.
     :param trellis: as for :func:`wcodec.compress`.
     :param seed: for what is drawn.
@@ -155,7 +155,7 @@ def _quantized(model: Any, original: Any, folder: Path | None, options: dict[str
 
 
 def _judge(model: Any, text: Any, tokenizer: Any, windows: int, seed: int, progress: running.StepCallback) -> Judge:
-    """The measure of damage: on the second half of the text, or on other text of the model's own."""
+    """The measure of quality loss: on the second half of the text, or on other text of the model's own."""
     import torch
 
     from .._calibrate import text as _text
@@ -187,7 +187,7 @@ def _rows(
     threads: int | None,
     progress: running.StepCallback,
 ) -> tuple[tuple[LayerSensitivity, ...], float | None]:
-    """A row of each tensor, and the damage of all together."""
+    """A row of each tensor, and the quality loss of all together."""
     from .._calibrate.shares import estimated_kl
     from .matrices import decoded, pieces_of, replaced
 
@@ -212,14 +212,14 @@ def _rows(
         with replaced(model, pieces, value):
             kl = judge.score().kl
         progress(1, 1)
-    damage = {**{name: measured[name][0] for name in unknown if name in measured}, **estimated}
-    total = sum(damage.values())
+    losses = {**{name: measured[name][0] for name in unknown if name in measured}, **estimated}
+    total = sum(losses.values())
     rows = [
         LayerSensitivity(
             name=name,
             weights=container[name].elements,
             error=errors[name],
-            share=damage[name] / total if name in damage and total else None,
+            share=losses[name] / total if name in losses and total else None,
             estimated_kl=estimated.get(name),
             kl=measured[name][0] if name in measured else None,
             kl_error=measured[name][1] if name in measured and measured[name][1] < float("inf") else None,

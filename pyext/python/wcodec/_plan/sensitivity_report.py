@@ -21,15 +21,15 @@ _DISPENSABLE = ("weights", "error", "KL, estimated")
 
 @dataclass(frozen=True)
 class LayerSensitivity:
-    """The damage that quantizing one tensor does to the model while all others are exact."""
+    """The quality loss that quantizing one tensor causes while all others are exact."""
 
     name: str
     weights: int
     error: float
     """Root mean square of the errors over that of the weights."""
     share: float | None
-    """Part of the damage of all tensors, 0 to 1, by the Fisher information, and of an embedding, of which that says
-    nothing, by what was measured; ``None`` where neither is known."""
+    """Part of the quality loss of all tensors, 0 to 1, by the Fisher information, and of an embedding, of which that
+    says nothing, by what was measured; ``None`` where neither is known."""
     estimated_kl: float | None
     """``KL(original || quantized)`` by the Fisher information, nats per token."""
     kl: float | None
@@ -68,7 +68,7 @@ class SensitivityReport(TableReport, Sequence[LayerSensitivity]):
     tokens: int
     """Tokens that the Fisher information is of."""
     measured_tokens: int
-    """Tokens that damage was measured on."""
+    """Tokens that quality loss was measured on."""
     seconds: float
     statistics: Statistics = field(repr=False, compare=False)
     """Statistics that were collected, for ``wcodec.compress(..., calibrate=report.statistics)``."""

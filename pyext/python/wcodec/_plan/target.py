@@ -1,4 +1,4 @@
-"""The target of a plan: a size, bits per weight, or a bound of damage."""
+"""The target of a plan: a size, bits per weight, or a bound of quality loss."""
 
 from __future__ import annotations
 

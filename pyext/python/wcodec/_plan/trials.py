@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .score import Judge, Score
 
 LOSSLESS = "lossless"
-# A budget is met when no more than this part of it is left, and a bound of damage likewise.
+# A budget is met when no more than this part of it is left, and a bound of quality loss likewise.
 _TOLERANCE = 0.002
 _KL_TOLERANCE, _ROUGH_TOLERANCE = 0.08, 0.3
 _MOST_ENCODINGS = 7
@@ -110,7 +110,7 @@ class Trials:
         return trial
 
     def measure(self, trial: Trial, windows: Sequence[int] | None = None, role: str | None = None) -> Score | None:
-        """Measures the damage of a trial to the model, or the damage of its tensors of one role alone."""
+        """Measures the quality loss of a trial, or the loss from its tensors of one role alone."""
         if self._judge is None:
             return None
         from .matrices import decoded, pieces_of, replaced
@@ -198,7 +198,7 @@ class Trials:
         reach = f"{low:,.0f} to {high:,.0f} bytes" if target.bytes is not None else f"{low:.3f} to {high:.3f} bits"
         raise InputError(f"a budget of {target} is too small: there can be {reach} (ask for more, or exclude less)")
 
-    # Damage
+    # Quality loss
 
     def meet(self, recipe: Recipe, bound: float, start: Trial | None = None, roughly: bool = False) -> Trial | None:
         """A recipe at as few bits as a bound of KL allows, measured on all windows; none where 8 bits are too few.

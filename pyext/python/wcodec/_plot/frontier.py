@@ -1,4 +1,4 @@
-"""Plots of damage against bits."""
+"""Plots of rate-distortion curves: quality loss against bits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class FrontierPlots(Plots):
             text = f"{row.recipe}: {row.bits_stored:.2f} bits"
             ax.plot([row.bits_stored], [max(row.kl, _SMALLEST_KL)], marker, color=color, markersize=7, label=text)
         if points and points[0].kl > 0:
-            # The dotted line shows the distance of each curve from the first reference at the same damage.
+            # The dotted line shows the distance of each curve from the first reference at the same quality loss.
             ax.axhline(points[0].kl, color=GREY, linewidth=1, linestyle=":", zorder=0)
         ax.set_yscale("log")
         ax.set_xlabel(f"bits per weight, everything stored for it counted (coder {shown_coder})")

@@ -118,7 +118,8 @@ class PlanPlots(Plots):
         return quiet(ax, "x")
 
     def candidates(self, ax: Any = None) -> Any:
-        """The candidates that were tried: the file's size against the damage. The one that was taken is marked."""
+        """The candidates that were tried: the file's size against the quality loss. The one that was taken is
+        marked."""
         tried = [c for c in self._shown.candidates if c.kl is not None]
         if not tried:
             raise InputError("damage was not measured (pass a text to plan)")

@@ -22,7 +22,7 @@ class SensitivityPlots(Plots):
     _shown: SensitivityReport
 
     def heatmap(self, ax: Any = None) -> Any:
-        """Each tensor's share of the damage in percent, by layer and role, in colours of a logarithmic
+        """Each tensor's share of the quality loss in percent, by layer and role, in colours of a logarithmic
         scale; the sum where several share a cell."""
         report = self._shown
         shares = {row.name: 100 * row.share for row in report.rows if row.share is not None}
@@ -35,7 +35,8 @@ class SensitivityPlots(Plots):
         return ax
 
     def top(self, n: int = 20, ax: Any = None) -> Any:
-        """The ``n`` layers that suffer most: the damage that is estimated as bars, and what was measured as points."""
+        """The ``n`` layers that suffer most: the quality loss that is estimated as bars, and what was measured as
+        points."""
         rows = self._shown.rows[:n]
         if not rows:
             raise InputError("the report has no layer to draw (take more than top(0))")
