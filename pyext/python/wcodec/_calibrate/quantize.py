@@ -1,4 +1,8 @@
-"""Symbols and scales of one matrix: levels at halves, none of which is 0, for scheme ``rate``."""
+"""Symbols and scales of one matrix: levels at halves, none of which is 0, for scheme ``rate``.
+
+This is entropy-constrained scalar quantization (P. A. Chou, T. Lookabaugh and R. M. Gray, IEEE Trans. Acoustics, Speech
+and Signal Processing 37(1), 1989): a level is chosen by its squared error and by the price of its bits.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Paths of the filter ``trellis`` with error feedback, all rows at once.
 
+This is dependent, or trellis-coded, quantization (M. W. Marcellin and T. R. Fischer, IEEE Trans. Communications 38(1),
+1990), with four states as in the video standard VVC (H. Schwarz et al., Data Compression Conference 2019).
+
 The Viterbi algorithm over four states, in each of which the best path so far (the *survivor*) knows its own errors: the
 targets of the columns to come are other ones for each. This is per-survivor processing (R. Raheli, A. Polydoros and
 C.-K. Tzou, IEEE Trans. Communications 43(2/3/4), 1995), exact within a tile. At a tile's right edge the best path is
