@@ -98,7 +98,7 @@ class Untying(nn.Module):
 def test_what_is_tied_in_the_file_is_tied_by_every_transformers(absent):
     model = Untying()
     names = dict.fromkeys(["one.bias", "two.bias", "three.bias"], "two.bias")
-    found = Match(whole=names, experts={})
+    found = Match(single=names, experts={})
     missing = set(absent)
     Filling(model, found, lambda name: torch.ones(2), True, "file")
     model.tie_weights(missing_keys=missing)

@@ -206,7 +206,7 @@ def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) 
 
 def _name(matching: Match, parameter: str) -> str:
     """The name that a layer's weight is stored under: the checkpoint's, where it is one tensor there."""
-    return matching.whole.get(parameter, parameter)
+    return matching.single.get(parameter, parameter)
 
 
 def _encoded(matching: Match, selected: list[Candidate], checkpoint: Checkpoint) -> dict[str, LazyTensor]:
@@ -243,7 +243,7 @@ def _rest(matching: Match, checkpoint: Checkpoint, encoded: dict[str, LazyTensor
     makes it of tensors of which others are encoded."""
     taken = {key for part in encoded.values() for key in part.keys}
     rest = {key: tensor(key, checkpoint) for key in checkpoint if key not in taken}
-    for parameter, (conversion, _) in matching.made.items():
+    for parameter, (conversion, _) in matching.converted.items():
         stored = parameter in encoded or any(n.rpartition(".")[0] == parameter for n in encoded)
         if not stored and not taken.isdisjoint(conversion.keys):
             rest[parameter] = read_whole(parameter, matching, checkpoint)

@@ -45,9 +45,9 @@ def windows_and_length(
     if windows is not None and tokens is not None:
         raise InputError("windows and tokens exclude each other: both say how much text there is (leave one out)")
     if windows is not None:
-        return running.whole("windows", windows)[0], text.length_for(model, length)
+        return running.whole_numbers("windows", windows)[0], text.length_for(model, length)
     if tokens is not None:
-        (wanted,) = running.whole("tokens", tokens)
+        (wanted,) = running.whole_numbers("tokens", tokens)
         if wanted < 2:
             raise InputError("tokens must be at least 2: a model predicts one from those before it (use some 4,000)")
     else:

@@ -138,7 +138,7 @@ class Chooser:
         matrix = self._matrix(name)
         if matrix is None:
             return None
-        return self._chosen(matrix, self._constant, None)
+        return self._quantized(matrix, self._constant, None)
 
     def _native(self, constant: float) -> _EncodeOptions:
         return encode_options(**{**self._options, "step": constant})
@@ -152,10 +152,10 @@ class Chooser:
     def _tile_of(self, matrix: Matrix) -> int:
         return _native.rate_tile(*matrix.weight.shape) if self._tile is None else self._tile
 
-    def _chosen(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
+    def _quantized(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
         """The levels of a matrix, or of some of its rows, whose prices are remembered."""
         tile = self._tile_of(matrix)
-        result = quantize(
+        quantized_matrix = quantize(
             matrix.weight,
             matrix.feedback,
             step=matrix.steps * constant,
@@ -166,9 +166,9 @@ class Chooser:
             name=matrix.name,
         )
         if rows is not None:
-            self._prices[matrix.name] = result.prices
-        scales = result.scales.to(torch.float32)
-        levels = result.levels
+            self._prices[matrix.name] = quantized_matrix.prices
+        scales = quantized_matrix.scales.to(torch.float32)
+        levels = quantized_matrix.levels
         if not self._trellis:
             # A scale of 0 is a row of zeros, whatever its levels; with a trellis these are a path still.
             levels = torch.where(scales[:, None] > 0, levels, 0)
@@ -237,7 +237,7 @@ class Chooser:
 
         def levels(name: str) -> _Chosen | None:
             matrix = self._matrix(name) if name in rows else None
-            return None if matrix is None else self._chosen(matrix, constant, rows[name])
+            return None if matrix is None else self._quantized(matrix, constant, rows[name])
 
         bits = _native.rate_bits(tensor_source(samples), self._native(constant), share, levels)
         if not bits:

@@ -25,7 +25,7 @@ def length_for(model: Any, length: int | None) -> int:
     limit = limit if isinstance(limit, int) and limit > 0 else None
     if length is None:
         return 512 if limit is None else min(512, limit)
-    (length,) = running.whole("length", length)
+    (length,) = running.whole_numbers("length", length)
     if limit is not None and length > limit:
         raise InputError(f"length={length} is more than the model's {limit} positions (use at most {limit})")
     return length

@@ -71,7 +71,7 @@ def products_of(model: Any) -> ModelProducts:
         shape = tuple(candidate.module.weight.shape)
         transposed = candidate.kind == "conv1d"
         rows, cols = shape[::-1] if transposed else shape
-        unit_name = stored.whole.get(name, name) if stored is not None else name
+        unit_name = stored.single.get(name, name) if stored is not None else name
         for other in (name, parameter):
             if other != unit_name:
                 out.names[other] = (unit_name,)

@@ -60,7 +60,7 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         wrap(model, selection, container, settings, config.fused, device=device)
     if rest is None:
         tensors = (*model.named_parameters(), *model.named_buffers())
-        dtypes = {matching.whole[name]: tensor.dtype for name, tensor in tensors if name in matching.whole}
+        dtypes = {matching.single[name]: tensor.dtype for name, tensor in tensors if name in matching.single}
         from_pretrained.hand_on(model, from_pretrained.Left(plain, stored, stored.shape, dtypes))
     _ignore(model, [key for key in rest or plain if key not in matching.extra])
     _leave_the_rest(model)
@@ -75,7 +75,7 @@ def _left_to_transformers(matching: Match, selection: Selection, stored: Stored)
     """Tensors that are stored as they are, and that transformers reads as it does those of any checkpoint. Tensors of
     layers are ours, and so are those that make up a parameter together."""
     taken = {key for c in selection.layers for one in c.tensors for key in one}
-    taken.update(key for name in (*matching.experts, *matching.made) for key in matching.keys(name))
+    taken.update(key for name in (*matching.experts, *matching.converted) for key in matching.keys(name))
     entries = ((key, stored.container[key]) for key in stored.decoded if not stored.has_scales(key))
     return [key for key, entry in entries if key not in taken and _as_it_is(entry)]
 
@@ -88,7 +88,7 @@ def _check_stored_shapes(model: Any, matching: Match, stored: Stored, path: Path
     """Raises weights of another shape than the model's. Shapes of what is not compressed are for transformers to
     compare, which can be told to ignore them."""
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        key = matching.whole.get(name, "")
+        key = matching.single.get(name, "")
         left = key in stored.container and _as_it_is(stored.container[key])
         if key in stored.decoded and not left and stored.shape(key) != tuple(parameter.shape):
             raise InputError(

@@ -138,16 +138,16 @@ def register() -> None:
         def from_dict(cls, config_dict: dict[str, Any], return_unused_kwargs: bool = False, **kwargs: Any) -> Any:
             """The config that ``config.json`` describes. Settings that a later version may have added are left out."""
             known = {*inspect.signature(cls.__init__).parameters, "options"} - {"self"}
-            said = {name: value for name, value in config_dict.items() if name in known}
-            said.update(said.pop("options", None) or {})
-            if not said.get("file"):
-                said["file"] = "model.wcodec"
+            record = {name: value for name, value in config_dict.items() if name in known}
+            record.update(record.pop("options", None) or {})
+            if not record.get("file"):
+                record["file"] = "model.wcodec"
             # It says how weights were encoded, which need not be how they could be.
-            budgets = said.get("vram_budget") or said.get("ram_budget")
-            made = cls(residency=said.get("residency", "auto" if budgets else "device"), **_settings(said))
+            budgets = record.get("vram_budget") or record.get("ram_budget")
+            config = cls(residency=record.get("residency", "auto" if budgets else "device"), **_settings(record))
             for name in ("scheme", "bits", "coder", "file"):
-                setattr(made, name, said.get(name, getattr(made, name)))
-            return (made, kwargs) if return_unused_kwargs else made
+                setattr(config, name, record.get(name, getattr(config, name)))
+            return (config, kwargs) if return_unused_kwargs else config
 
         def encoding(self) -> dict[str, Any]:
             """Options for :func:`wcodec.compress`."""
@@ -158,9 +158,9 @@ def register() -> None:
         def to_dict(self) -> dict[str, Any]:
             """The settings that JSON can hold, without those that were left out."""
             options = {k: v for k, v in self.options.items() if isinstance(v, str | int | float | bool | dict | list)}
-            found = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
-            found.pop("of_quantized", None)
-            return {k: v for k, v in found.items() if v not in (None, []) and (k, v) not in _DEFAULTS}
+            values = {**{k: v for k, v in self.__dict__.items() if k != "options"}, **options}
+            values.pop("of_quantized", None)
+            return {k: v for k, v in values.items() if v not in (None, []) and (k, v) not in _DEFAULTS}
 
     class WCodecQuantizer(HfQuantizer):  # type: ignore[misc]
         """Puts compressed layers into a model before transformers reads the few weights that are left."""
@@ -225,8 +225,8 @@ def register() -> None:
             """Bytes of an element: of what stands for a compressed weight, all of its compressed bytes."""
             from .._models.device_map import element_size
 
-            found = element_size(model, param_name, param)
-            size: float = super().param_element_size(model, param_name, param) if found is None else found
+            element = element_size(model, param_name, param)
+            size: float = super().param_element_size(model, param_name, param) if element is None else element
             return size
 
         # Plans for several ranks stay as they are: compressed layers follow them. Before 5.21 they are those of the

@@ -174,7 +174,7 @@ def generate(
     if trust_remote_code and isinstance(prompt, str):
         tokenizer = running.tokenizer_for(model, tokenizer, trust_remote_code)
     device = running.device_of(model)
-    (max_new_tokens,) = running.whole("max_new_tokens", max_new_tokens)
+    (max_new_tokens,) = running.whole_numbers("max_new_tokens", max_new_tokens)
     ids, used_tokenizer = _prompt(model, prompt, tokenizer)
     inputs = ids[None].to(device)
     arguments = {"do_sample": False, "attention_mask": torch.ones_like(inputs), **options}
@@ -259,7 +259,7 @@ def compare_kv_cache(
     """
     torch = _torch.require()
     running.check_model(model)
-    (tokens,) = running.whole("tokens", tokens)
+    (tokens,) = running.whole_numbers("tokens", tokens)
     names = [str(cache_dtype(dtype)).removeprefix("torch.") for dtype in dtypes]
     device = running.device_of(model)
     ids = _prompt(model, prompt, tokenizer)[0].to(device)

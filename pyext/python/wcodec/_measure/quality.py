@@ -103,7 +103,7 @@ def evaluate(
     window, stride = _sizes(window, stride, [m for m in (model, baseline) if m is not None])
     ids = running.token_ids(text, model, tokenizer)
     if max_tokens is not None:
-        ids = ids[: running.whole("max_tokens", max_tokens)[0]]
+        ids = ids[: running.whole_numbers("max_tokens", max_tokens)[0]]
     if ids.numel() < 2:
         raise InputError(f"perplexity needs at least 2 tokens, not {ids.numel()} (pass a longer text)")
     running.check_ids(ids, model)
@@ -206,12 +206,12 @@ def _sizes(window: int | None, stride: int | None, models: list[Any]) -> tuple[i
     limit = min((n for n in limits if isinstance(n, int) and n > 0), default=None)
     if window is None:
         window = DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
-    (window,) = running.whole("window", window)
+    (window,) = running.whole_numbers("window", window)
     if limit is not None and window > limit:
         raise InputError(f"window={window} is more than the model's {limit} positions (use at most {limit})")
     if stride is None:
         stride = max(1, window // 2)
-    (stride,) = running.whole("stride", stride)
+    (stride,) = running.whole_numbers("stride", stride)
     if stride > window:
         raise InputError(
             f"stride={stride} is more than window={window}: tokens between windows would be left out "

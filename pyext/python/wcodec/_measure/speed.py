@@ -108,10 +108,10 @@ def bench(
     :raises DeviceError: if the GPU's memory does not suffice.
     """
     torch = _torch.require()
-    batches = tuple(dict.fromkeys(running.whole("batch", batch)))
-    (prompt_tokens,) = running.whole("prompt_tokens", prompt_tokens)
-    (new_tokens,) = running.whole("new_tokens", new_tokens)
-    (repeats,) = running.whole("repeats", repeats)
+    batches = tuple(dict.fromkeys(running.whole_numbers("batch", batch)))
+    (prompt_tokens,) = running.whole_numbers("prompt_tokens", prompt_tokens)
+    (new_tokens,) = running.whole_numbers("new_tokens", new_tokens)
+    (repeats,) = running.whole_numbers("repeats", repeats)
     if new_tokens < 2:
         raise InputError("new_tokens must be at least 2: the first one belongs to the prompt's time")
     model = loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)

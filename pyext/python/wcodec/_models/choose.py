@@ -87,7 +87,7 @@ def _stored(candidate: Candidate, matching: Match) -> Candidate | None:
     """The candidate with the names that a file has for its tensors, if it has them all."""
     parameters = list(candidate.parameters)
     if candidate.kind != "experts":
-        keys = [matching.whole[name] for name in parameters if name in matching.whole]
+        keys = [matching.single[name] for name in parameters if name in matching.single]
         return replace(candidate, stored=(tuple(keys),)) if len(keys) == len(parameters) else None
     if any(name not in matching.experts for name in parameters):
         return None

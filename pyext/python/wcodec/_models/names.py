@@ -35,11 +35,11 @@ class Match:
     made of tensors by a conversion of transformers.
     """
 
-    whole: dict[str, str]
+    single: dict[str, str]
     experts: dict[str, dict[int, tuple[str, ...]]]
-    made: dict[str, tuple[Conversion, str]] = field(default_factory=dict)
+    converted: dict[str, tuple[Conversion, str]] = field(default_factory=dict)
     """The conversion that makes a parameter, and the name of its result, by parameter."""
-    made_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    converted_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     extra: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     """Tensors that the model's class has no use for, by its own word."""
@@ -48,7 +48,7 @@ class Match:
 
     def has(self, parameter: str) -> bool:
         """Whether there is something for a parameter."""
-        return parameter in self.whole or parameter in self.experts or parameter in self.made
+        return parameter in self.single or parameter in self.experts or parameter in self.converted
 
     def stack(self, parameter: str) -> list[tuple[str, ...]]:
         """Names for each expert of a stack, in order."""
@@ -57,15 +57,15 @@ class Match:
 
     def keys(self, parameter: str) -> tuple[str, ...]:
         """All tensors that a parameter is read from."""
-        if parameter in self.whole:
-            return (self.whole[parameter],)
+        if parameter in self.single:
+            return (self.single[parameter],)
         if parameter in self.experts:
             return tuple(name for names in self.stack(parameter) for name in names)
-        return self.made[parameter][0].keys
+        return self.converted[parameter][0].keys
 
     def alias(self, parameter: str, other: str) -> None:
         """Makes a parameter what another one is."""
-        tables: tuple[dict[str, Any], ...] = (self.whole, self.experts, self.made, self.made_shapes)
+        tables: tuple[dict[str, Any], ...] = (self.single, self.experts, self.converted, self.converted_shapes)
         for table in tables:
             table.pop(parameter, None)
             if other in table:
@@ -76,14 +76,14 @@ class Match:
         one, two = self.keys(parameter), self.keys(other)
         if one == two:
             return True
-        return parameter in self.whole and other in self.whole and same(one[0], two[0])
+        return parameter in self.single and other in self.single and same(one[0], two[0])
 
     def value(self, parameter: str, read: Read) -> torch.Tensor:
         """A parameter's values, read from the file."""
-        if parameter in self.whole:
-            return read(self.whole[parameter])
-        if parameter in self.made:
-            conversion, name = self.made[parameter]
+        if parameter in self.single:
+            return read(self.single[parameter])
+        if parameter in self.converted:
+            conversion, name = self.converted[parameter]
             return conversion.value(name, read)
         experts = ([read(n) for n in names] for names in self.stack(parameter))
         return torch.stack([parts[0] if len(parts) == 1 else torch.cat(parts) for parts in experts])
@@ -96,9 +96,9 @@ def matched(model: torch.nn.Module, tensors: Checkpoint | Stored, whole: bool = 
     :raises InputError: for what is missing, extra or of another shape then.
     """
     matching = match(model, tensors, tensors.shape)
-    alone = set(matching.whole.values())
+    alone = set(matching.single.values())
     _settle(model, matching, tensors.same)
-    matching.twice = alone.difference(matching.whole.values())
+    matching.twice = alone.difference(matching.single.values())
     if whole:
         check(model, matching, tensors.shape, str(tensors.path))
     return matching
@@ -133,7 +133,7 @@ def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None 
             ignored = _is_ignored(model, name) or _is_ignored(model, key)
             (matching.ignored if ignored else matching.extra).append(key)
         elif rule is None:
-            matching.whole[name] = key
+            matching.single[name] = key
         else:
             converter, pattern = rule
             conversion = conversions.setdefault(name, Conversion(converter, name, model))
@@ -195,8 +195,8 @@ def _convert(
         matching.extra.extend(conversion.keys)
         return
     for target, shape in shapes.items():
-        matching.made[target] = (conversion, target)
-        matching.made_shapes[target] = shape
+        matching.converted[target] = (conversion, target)
+        matching.converted_shapes[target] = shape
 
 
 def _merged(conversion: Conversion) -> dict[int, tuple[str, ...]] | None:
@@ -306,8 +306,10 @@ def check(
         if only is not None and name not in only:
             continue
         shape = tuple(parameter.shape)
-        if name in matching.whole or name in matching.made:
-            file_shape = matching.made_shapes[name] if name in matching.made else shape_of(matching.whole[name])
+        if name in matching.single or name in matching.converted:
+            file_shape = (
+                matching.converted_shapes[name] if name in matching.converted else shape_of(matching.single[name])
+            )
             if file_shape != shape:
                 other.append(f"{name} is {list(file_shape)}, not {list(shape)}")
         elif name in matching.experts:
@@ -322,8 +324,8 @@ def check(
             missing.append(name)
     for name, buffer in model.named_buffers() if only is None else ():
         shape = tuple(buffer.shape)
-        if name in matching.whole and shape_of(matching.whole[name]) != shape:
-            other.append(f"{name} is {list(shape_of(matching.whole[name]))}, not {list(shape)}")
+        if name in matching.single and shape_of(matching.single[name]) != shape:
+            other.append(f"{name} is {list(shape_of(matching.single[name]))}, not {list(shape)}")
     extra = matching.extra if only is None else []
     problems = [
         f"{what} {_some(names)}"

@@ -33,9 +33,9 @@ def set_parameters(model: Any, matching: Match, read: Read, device: torch.device
             made[id(parameter)] = torch.nn.Parameter(value, requires_grad=False)
         put(model, name, made[id(parameter)])
     for name, buffer in list(model.named_buffers()):
-        if name in matching.whole:
+        if name in matching.single:
             # A copy: some buffers are written to while a model runs.
-            value = read(matching.whole[name]).to(device=device, dtype=buffer.dtype, copy=True)
+            value = read(matching.single[name]).to(device=device, dtype=buffer.dtype, copy=True)
         elif buffer.device.type == "meta" and not name.endswith("_marker"):
             # One that follows from parameters, which had no values when it was made.
             value = torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)
@@ -113,7 +113,7 @@ class Filling:
                     made[key, parameter.dtype] = _as(parameter, matching.value(name, self._read))
                 put(model, name, made[key, parameter.dtype])
             elif name in buffers:
-                buffers[name].copy_(self._read(matching.whole[name]))
+                buffers[name].copy_(self._read(matching.single[name]))
             else:
                 continue
             missing.discard(name)
@@ -134,7 +134,7 @@ class Filling:
 
 def _origin(matching: Match, name: str) -> tuple[tuple[str, ...], str]:
     """The tensors that a parameter is read from, and its name among those that transformers makes of them."""
-    return matching.keys(name), matching.made[name][1] if name in matching.made else ""
+    return matching.keys(name), matching.converted[name][1] if name in matching.converted else ""
 
 
 def _as(parameter: torch.nn.Parameter, value: torch.Tensor) -> torch.nn.Parameter:

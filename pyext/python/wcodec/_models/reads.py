@@ -28,7 +28,7 @@ def layer_reads(candidate: Candidate, matching: Match, checkpoint: Checkpoint) -
 
 def read_whole(name: str, matching: Match, checkpoint: Checkpoint) -> LazyTensor:
     """A whole parameter of a model."""
-    joined = name in matching.whole
+    joined = name in matching.single
     return LazyTensor(partial(matching.value, name, checkpoint.__getitem__), matching.keys(name), joined=joined)
 
 
@@ -40,8 +40,8 @@ def tensor(key: str, checkpoint: Checkpoint) -> LazyTensor:
 def _matrices(name: str, parameter: torch.Tensor, matching: Match, checkpoint: Checkpoint) -> list[LazyTensor]:
     """The matrices of a stack."""
     count = int(parameter.shape[0])
-    if name in matching.whole:
-        key = matching.whole[name]
+    if name in matching.single:
+        key = matching.single[name]
         return [LazyTensor(partial(checkpoint.of_stack, key, i), (key,), i) for i in range(count)]
     if name in matching.experts:
         stack = matching.experts[name]

@@ -183,7 +183,7 @@ def check_ids(ids: torch.Tensor, model: Any, what: str = "model") -> None:
         )
 
 
-def whole(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
+def whole_numbers(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
     """One or several whole numbers above 0."""
     numbers = (values,) if isinstance(values, int) else tuple(values)
     if not numbers or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in numbers):

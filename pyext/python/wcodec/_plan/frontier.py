@@ -91,7 +91,7 @@ def frontier(
     coders = tuple(choice("coder", c, CODERS) for c in ((coder,) if isinstance(coder, str) else coder))
     original, folder = original_model(model, device, dtype, trust_remote_code)
     ids = running.token_ids(text, original, tokenizer)
-    (windows,) = running.whole("windows", windows)
+    (windows,) = running.whole_numbers("windows", windows)
     from .matrices import Matrices
     from .score import Judge
 

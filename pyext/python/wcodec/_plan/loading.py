@@ -42,8 +42,8 @@ def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **optio
     """
     calibrate = calibration(calibrate)
     if calibrate is None or callable(getattr(calibrate, "factors", None)):
-        found: Factors | None = calibrate
-        return found
+        factors: Factors | None = calibrate
+        return factors
     from .._calibrate.collect import statistics_of
 
     def measured() -> Any:

@@ -114,7 +114,9 @@ def plan(
         trellis = False
     if wanted.kl is not None and text is None:
         raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
-    own = Recipe(WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps)
+    weights_alone = Recipe(
+        WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps
+    )
     fixed: dict[str, Any] = {**options, "optimize": optimize, "rules": rules}
     # Collecting statistics and measuring both need the model itself.
     original, folder = None, None
@@ -130,7 +132,7 @@ def plan(
     source = loading.tensors_of(src) if is_model(src) else src
     wish = Wish(
         target=wanted,
-        recipe=own,
+        recipe=weights_alone,
         scheme=scheme,
         trellis=trellis,
         statistics=loading.factors_of(calibrate, original, tokenizer, tokens=calibration_tokens, progress=progress),
@@ -140,18 +142,18 @@ def plan(
     )
     if text is None:
         trials = Trials(source, fixed, device, None, None, _PLAN_BYTES)
-        chosen = without_text(trials, wish)
-        return _report(trials, chosen, wanted, [chosen], [], None, begin)
+        chosen_trial = without_text(trials, wish)
+        return _report(trials, chosen_trial, wanted, [chosen_trial], [], None, begin)
     ids = running.token_ids(text, original, tokenizer)
-    (windows,) = running.whole("windows", windows)
+    (windows,) = running.whole_numbers("windows", windows)
     from .score import Judge
 
     with running.steps(progress, "planning", "window") as tell:
         judge = Judge(original, ids, windows, WindowCount(tell, 8 * windows, guess=True))
         trials = Trials(source, fixed, device, original, judge, _PLAN_BYTES)
-        chosen, found = measured(trials, wish)
-        roles = role_losses(trials, chosen)
-    return _report(trials, chosen, wanted, found, roles, judge, begin, original)
+        chosen_trial, trials_made = measured(trials, wish)
+        roles = role_losses(trials, chosen_trial)
+    return _report(trials, chosen_trial, wanted, trials_made, roles, judge, begin, original)
 
 
 def _has_rates(rules: Mapping[str, Any] | None) -> bool:

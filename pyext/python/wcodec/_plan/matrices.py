@@ -111,7 +111,7 @@ def pieces_of(model: Any, container: Container, schemes: Iterable[str] = ("rate"
     matching = match(model, list(container))
     pieces: list[ParameterSlice] = []
     for name, parameter in model.named_parameters():
-        if name in matching.whole or name in matching.experts:
+        if name in matching.single or name in matching.experts:
             pieces += _pieces(matching, name, parameter, lambda key: container[key].shape, False)
     return [piece for piece in pieces if container[piece.name].scheme in wanted]
 
@@ -120,8 +120,8 @@ def _pieces(
     matching: Match, name: str, parameter: torch.Tensor, shape_of: Callable[[str], Shape] | None, transposed: bool
 ) -> list[ParameterSlice]:
     """The tensors of a file that a parameter consists of."""
-    if name in matching.whole:
-        key = matching.whole[name]
+    if name in matching.single:
+        key = matching.single[name]
         if parameter.dim() == 3 and shape_of is None:
             return [ParameterSlice(key, name)]
         return [ParameterSlice(key, name, transposed=transposed)]

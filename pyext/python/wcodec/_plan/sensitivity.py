@@ -91,7 +91,7 @@ def sensitivity(
     if not LEAST_BITS <= rate <= MOST_BITS:
         raise InputError(f"{rate:g} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})")
     most = count("measure", measure, 0) or 0
-    (windows,) = running.whole("windows", windows)
+    (windows,) = running.whole_numbers("windows", windows)
     if statistics is not None and not loading.is_given(statistics):
         raise InputError(
             f"statistics must be those of a calibration or their file, not {shown(statistics)} (pass a text as text=)"

@@ -239,7 +239,7 @@ def _fewest(movable: list[Unit], total: Callable[[list[Unit]], int], budget: int
         excess -= held
         first += 1
     for count in range(first, len(movable) + 1):
-        chosen = moved(count)
-        if total(chosen) <= budget:
-            return chosen, budget
+        moved_first = moved(count)
+        if total(moved_first) <= budget:
+            return moved_first, budget
     return None, min(total(moved(count)) for count in range(len(movable) + 1))

@@ -199,7 +199,7 @@ def exclusive(store: Store, device: torch.device) -> Iterator[None]:
             yield
 
 
-def keep_in_graph(device: torch.device, kept: object, known: int) -> int:
+def keep_in_graph(device: torch.device, value: object, known: int) -> int:
     """Has the graph that is being captured in the current stream keep an object, unless ``known`` says that it does;
     what to say next time."""
     if device.type != "cuda" or not is_capturing():
@@ -208,5 +208,5 @@ def keep_in_graph(device: torch.device, kept: object, known: int) -> int:
     stream = _current_stream(index)
     number = _native.gpu_capture(index, stream)
     if number and number != known:
-        _native.gpu_keep(index, stream, kept)
+        _native.gpu_keep(index, stream, value)
     return number or known
