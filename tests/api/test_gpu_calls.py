@@ -345,6 +345,8 @@ def test_rows_of_every_residency(residency: str, path: Path, rng: np.random.Gene
     for wrong in ([(0, 41)], [(0, 16), (32, 16)]):
         with pytest.raises(wcodec.InputError, match="tensor 'head'.*rows"):
             decoder.decode_rows("embed", wrong)
+    assert decoder.can_look_up("embed") is None and decoder.can_look_up("turned") == "stored transposed"
+    # By its former name, which is public.
     assert decoder.no_lookup("embed") is None and decoder.no_lookup("turned") == "stored transposed"
     lookup = decoder.lookup("embed", torch.float16)
     ids = torch.from_numpy(rng.integers(0, 40, (3, 5)))

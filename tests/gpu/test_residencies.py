@@ -71,11 +71,11 @@ def equal(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 def test_lookups(make: Any, path: Path, rng: np.random.Generator) -> None:
     container, decoder = wcodec.open(path), make(path)
-    assert "transposed" in decoder.no_lookup("turned")
+    assert "transposed" in decoder.can_look_up("turned")
     with pytest.raises(wcodec.InputError, match="no kernel looks rows of it up"):
         decoder.lookup("turned")
     for name in ("embed", "head", "odd", "0.q"):
-        assert decoder.no_lookup(name) is None
+        assert decoder.can_look_up(name) is None
         for dtype in DTYPES:
             lookup, whole = decoder.lookup(name, dtype), container[name].torch(dtype)
             for shape in ((), (1,), (7, 11), (300,), (0, 3)):

@@ -126,7 +126,7 @@ def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
     container, decoder = wcodec.open(path), wcodec.GpuDecoder(path)
     found = []
     for name, entry in container.items():
-        why = decoder.no_lookup(name)
+        why = decoder.can_look_up(name)
         if why is not None:
             with pytest.raises(wcodec.InputError, match="no kernel looks rows of it up"):
                 decoder.lookup(name)
@@ -148,7 +148,7 @@ def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
                     assert torch.equal(rows_found.nan_to_num(nan=99), turned.nan_to_num(nan=99)), (name, dtype)
     assert ("embed" in found) == ("odd" in found) == (coder in ("rans", "huffman"))
     decoder.check()
-    assert all(decoder.no_lookup(name) is not None for name in ("turned", "stack", "kernels"))
+    assert all(decoder.can_look_up(name) is not None for name in ("turned", "stack", "kernels"))
     if found:
         lookup = decoder.lookup("embed")
         assert "embed" in repr(lookup) and lookup(torch.tensor([5], device="cuda")).dtype == torch.float32

@@ -465,7 +465,12 @@ class DeviceDecoder:
         return ProductBatch(self._native, infos, [bias for _, bias in factors], name, self._device, vectors)
 
     def no_lookup(self, name: str) -> str | None:
-        """Why :meth:`lookup` does not take this tensor as it is stored; None if it does."""
+        """The former name of :meth:`can_look_up`, which does the same."""
+        return self.can_look_up(name)
+
+    def can_look_up(self, name: str) -> str | None:
+        """The reason for which no kernel gathers rows of this tensor as it is stored; None where :meth:`lookup` takes
+        it."""
         return self._native.can_look_up(self.info(name).name)
 
     def lookup(self, name: str, dtype: torch.dtype | str | None = None) -> RowLookup:
@@ -473,8 +478,8 @@ class DeviceDecoder:
         does not wait for them, unless the tensor is read from the file.
 
         :param dtype: the dtype of the rows, as in :meth:`decode`: float32, float16 or bfloat16.
-        :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`no_lookup`): by coder
-            ``zstd``, raw or transposed, say.
+        :raises InputError: if the tensor is stored in a way that no kernel does that for (:meth:`can_look_up`): by
+            coder ``zstd``, raw or transposed, say.
         """
         info = self.info(name)
         wanted = wanted_dtype(info, dtype)

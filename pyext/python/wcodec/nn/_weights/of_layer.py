@@ -102,6 +102,6 @@ class TableRows:
     def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
         self.decoder = store.decoder(name, device)
         # Whether rows can be decoded by themselves; otherwise only the whole table can.
-        self.there = has_rows(store.entry(name))
+        self.has_rows = has_rows(store.entry(name))
         # The kernel that looks up rows whose numbers are on the GPU, if there is one.
-        self.lookup = self.decoder.lookup(name, dtype) if self.decoder.no_lookup(name) is None else None
+        self.lookup = self.decoder.lookup(name, dtype) if self.decoder.can_look_up(name) is None else None

@@ -104,9 +104,9 @@ class ScaledDecoder:
         reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_fuse(name)
         return reason
 
-    def no_lookup(self, name: str) -> str | None:
+    def can_look_up(self, name: str) -> str | None:
         """Why rows of a tensor are not looked up as they are stored."""
-        reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.no_lookup(name)
+        reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_look_up(name)
         return reason
 
     def decode(
