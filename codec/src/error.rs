@@ -1,7 +1,12 @@
 //! One error type for the whole crate, sorted by the party that must act.
 
+#[macro_use]
+mod code;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+pub use code::Code;
 
 use crate::text::{safe, safe_path};
 
@@ -28,13 +33,14 @@ pub enum ErrorKind {
     Cancelled,
 }
 
-/// An error: what is wrong, where, and what to do about it.
+/// An error: what is wrong, where, what to do about it, and the [`Code`] that explains it.
 ///
 /// It is displayed as one line without control sequences, whatever names it contains: see [`text`](crate::text).
 ///
 /// ```
-/// use wcodec::{Error, ErrorKind};
-/// let e = Error::corrupt("the table's frequencies add up to 4,095, not 4,096")
+/// use wcodec::{Code, ErrorKind};
+/// let e = Code::BAD_TABLE
+///     .error("the table's frequencies add up to 4,095, not 4,096")
 ///     .tensor("lm_head.weight")
 ///     .offset(64)
 ///     .advice("encode the model again");
@@ -49,7 +55,7 @@ pub struct Error(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    kind: ErrorKind,
+    code: Code,
     message: String,
     file: Option<PathBuf>,
     tensor: Option<String>,
@@ -68,10 +74,13 @@ macro_rules! constructors {
 }
 
 impl Error {
-    /// An error of `kind` with `message`.
+    /// An error of `kind` with `message`, and the general code of that kind. [`Code::error`] says more.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self(Box::new(Inner { kind, message, file: None, tensor: None, offset: None, advice: None, source: None }))
+        Self::with_code(Code::general(kind), message.into())
+    }
+
+    fn with_code(code: Code, message: String) -> Self {
+        Self(Box::new(Inner { code, message, file: None, tensor: None, offset: None, advice: None, source: None }))
     }
 
     constructors! {
@@ -108,7 +117,14 @@ impl Error {
             K::AlreadyExists => "the output exists already".to_owned(),
             _ => format!("cannot {what}: {source}"),
         };
-        let mut e = Self::new(ErrorKind::Io, message).file(file);
+        let code = match source.kind() {
+            K::NotFound | K::NotADirectory => Code::NOT_FOUND,
+            K::PermissionDenied | K::ReadOnlyFilesystem => Code::NO_PERMISSION,
+            K::AlreadyExists => Code::OUTPUT_EXISTS,
+            K::StorageFull | K::QuotaExceeded => Code::NO_SPACE,
+            _ => Code::IO,
+        };
+        let mut e = code.error(message).file(file);
         e.0.source = Some(source);
         e.0.advice = advice.map(str::to_owned);
         e
@@ -162,12 +178,30 @@ impl Error {
 
     /// The party that must act.
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        self.0.code.kind()
+    }
+
+    /// The cause, by a stable identifier.
+    pub fn code(&self) -> Code {
+        self.0.code
     }
 
     /// The description of the error, without the position and the advice.
     pub fn message(&self) -> &str {
         &self.0.message
+    }
+
+    /// The text without the code: place, message and advice.
+    pub fn without_code(&self) -> String {
+        let e = &*self.0;
+        let mut place = Vec::new();
+        place.extend(e.file.as_ref().map(|p| safe_path(p).into_owned()));
+        place.extend(e.tensor.as_ref().map(|t| format!("tensor '{}'", safe(t))));
+        place.extend(e.offset.map(|o| format!("byte {o}")));
+        let place = if place.is_empty() { String::new() } else { format!("{}: ", place.join(", ")) };
+        let advice = e.advice.as_ref().map_or_else(String::new, |a| format!(" ({})", safe(a)));
+        // Messages quote content of files.
+        format!("{place}{}{advice}", safe(&e.message))
     }
 
     /// The tensor concerned, if any.
@@ -188,17 +222,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let e = &*self.0;
-        let mut place = Vec::new();
-        place.extend(e.file.as_ref().map(|p| safe_path(p).into_owned()));
-        place.extend(e.tensor.as_ref().map(|t| format!("tensor '{}'", safe(t))));
-        place.extend(e.offset.map(|o| format!("byte {o}")));
-        if !place.is_empty() {
-            write!(f, "{}: ", place.join(", "))?;
-        }
-        // Messages quote content of files.
-        f.write_str(&safe(&e.message))?;
-        e.advice.as_ref().map_or(Ok(()), |a| write!(f, " ({})", safe(a)))
+        f.write_str(&self.without_code())
     }
 }
 

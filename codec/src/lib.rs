@@ -39,6 +39,10 @@
 #[cfg(test)]
 extern crate self as wcodec;
 
+// First: its macro is for all others.
+#[macro_use]
+mod error;
+
 mod cancel;
 mod checkpoint;
 pub mod coder;
@@ -48,7 +52,6 @@ mod common;
 pub mod container;
 mod decode;
 mod encode;
-mod error;
 mod extract;
 mod file;
 mod foreign;
@@ -79,7 +82,7 @@ pub use container::AheadFacts;
 pub use container::metadata::{CALIBRATION_KEY, PLAN_KEY, QUALITY_KEY, QUANTIZED_KEY, REST_KEY};
 pub use decode::{AheadOptions, ChunkInfo, ChunkSize, Container, DecodeOptions, Reads, decode, write_safetensors};
 pub use encode::{EncodeOptions, EncodeReport, Optimize, Rule, encode, encode_to_container, encode_to_vec, rate_bits};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Code, Error, ErrorKind, Result};
 pub use extract::{extract, extract_to, join_to};
 pub use file::{OutputFile, OutputKind, read_small, reads_direct};
 pub use info::{PlaneInfo, SegmentInfo, TensorInfo, TensorInfos};

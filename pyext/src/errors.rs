@@ -1,7 +1,7 @@
 //! Converts errors of the crate to exceptions of `wcodec._errors`.
 
 use pyo3::prelude::*;
-use wcodec::{Error, ErrorKind};
+use wcodec::{Code, Error, ErrorKind};
 
 /// The word for the kind that `wcodec._errors.from_native` expects.
 fn kind_name(kind: ErrorKind) -> &'static str {
@@ -22,7 +22,8 @@ pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     let make = || {
         let arguments = (
             kind_name(error.kind()),
-            error.to_string(),
+            error.code().id(),
+            error.without_code(),
             error.file_path(),
             error.tensor_name(),
             error.byte_offset(),
@@ -32,4 +33,11 @@ pub fn to_py(py: Python<'_>, error: &Error) -> PyErr {
         py.import("wcodec._errors")?.getattr("from_native")?.call1(arguments)
     };
     make().map_or_else(|e| e, PyErr::from_value)
+}
+
+/// The catalogue of errors, for Python's own as well: identifier, kind, section, title, cause and remedy of each code.
+#[pyfunction]
+pub fn error_codes() -> Vec<[&'static str; 6]> {
+    let row = |c: Code| [c.id(), kind_name(c.kind()), c.section(), c.title(), c.cause(), c.remedy()];
+    Code::all().map(row).collect()
 }

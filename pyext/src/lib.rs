@@ -31,6 +31,8 @@ mod _native {
     #[pymodule_export]
     use crate::encode::{encode, encode_to_bytes, encode_to_container, rate_bits};
     #[pymodule_export]
+    use crate::errors::error_codes;
+    #[pymodule_export]
     use crate::files::{Folder, Output, check_output, checkpoint, reads_direct};
     #[pymodule_export]
     use crate::gguf::Gguf;

@@ -21,7 +21,7 @@ import wcodec.nn  # noqa: E402
 # Made by the package, never by its users; and what a typed dictionary or an exception takes.
 NOT_CALLED = re.compile(r".*(Report|Error|Entry|Info|Summary|Row|Layer|Batch|Stats|Bytes|Options)$")
 MADE = {"Check", "ComparedTensor", "Comparison", "Container", "Generation", "LayerSensitivity", "Recipe", "RowLookup",
-        "Rule", "Segment",
+        "ErrorCode", "Rule", "Segment",
         "Statistics", "TensorEntry", "VerifiedTensor", "WCodecModel"}  # fmt: skip
 # These hand on keywords to the model's ``generate``.
 HANDING_ON = {"bench", "generate"}

@@ -9,8 +9,8 @@
 Files: :func:`compress` and :func:`decompress` (or :func:`encode` and :func:`decode`, as the command calls them; other
 commands have functions of their names, too), :func:`open`, :func:`save_file` and :func:`load_file`, :func:`verify`
 and :func:`compare`. Single layers: :class:`Encoder` and :class:`Decoder`. On GPUs: ``load_file(path, device="cuda")``
-and :class:`GpuDecoder`; :func:`doctor` says what they need. Everything that goes wrong is a :class:`WcodecError`. The
-command ``wcodec`` does the same at a terminal.
+and :class:`GpuDecoder`; :func:`doctor` says what they need. Everything that goes wrong is a :class:`WcodecError` with a
+code, which :func:`explain` explains. The command ``wcodec`` does the same at a terminal.
 
 Models of torch and transformers: :func:`compress_` replaces layers by compressed ones (:mod:`wcodec.nn`),
 :func:`save_pretrained` and :func:`load_model` keep them in folders, and ``AutoModelForCausalLM.from_pretrained`` reads
@@ -47,6 +47,7 @@ if _TYPE_CHECKING:
     from ._api.push import push
     from ._calibrate.collect import calibrate, collect_statistics
     from ._calibrate.statistics import Statistics, StatisticsReport
+    from ._core.codes import ErrorCode, explain
     from ._core.coding import CodingOptions, CompressOptions, FileOptions, PlanOptions, Rule
     from ._core.colors import COLORS
     from ._core.errors import (
@@ -128,6 +129,7 @@ _MODULES = {
     ),
     "._calibrate.collect": ("calibrate", "collect_statistics"),
     "._calibrate.statistics": ("Statistics", "StatisticsReport"),
+    "._core.codes": ("ErrorCode", "explain"),
     "._core.coding": ("CodingOptions", "CompressOptions", "FileOptions", "PlanOptions", "Rule"),
     "._core.colors": ("COLORS",),
     "._file.container": ("Container", "TensorEntry"),
@@ -251,6 +253,7 @@ __all__ = [
     "DeviceError",
     "DoctorReport",
     "Encoder",
+    "ErrorCode",
     "EvalReport",
     "FileError",
     "FileMissingError",
@@ -270,12 +273,12 @@ __all__ = [
     "OutputExistsError",
     "PlanOptions",
     "PlanReport",
+    "PlaneInfo",
+    "ProductBatch",
     "RankBytes",
     "RanksReport",
-    "ProductBatch",
-    "PlaneInfo",
-    "Recipe",
     "RateSummary",
+    "Recipe",
     "ReplaceReport",
     "RowLookup",
     "Rule",
@@ -308,6 +311,7 @@ __all__ = [
     "doctor",
     "encode",
     "evaluate",
+    "explain",
     "frontier",
     "generate",
     "instruction_sets",

@@ -1,13 +1,15 @@
-"""Small commands: help, version, completions, the manual page, and the inspector."""
+"""Small commands: explain, help, version, completions, the manual page, and the inspector."""
 
 from __future__ import annotations
 
 import argparse
 
+from .._core.codes import catalogue
+from .._core.codes import explain as explained
 from .._core.errors import InputError
 from .._native import __version__
 from . import hints
-from .output import put, say
+from .output import document, prose, put, say
 from .parsing import Parser, commands, root
 from .shell import SHELLS, completions_of, manual
 
@@ -25,6 +27,34 @@ def run_tui(arguments: argparse.Namespace) -> int:
     from .. import _tui
 
     return _tui.main(arguments.passed)
+
+
+def explain(parser: Parser) -> None:
+    """Arguments of ``wcodec explain``."""
+    parser.add_argument("code", nargs="?", metavar="CODE",
+                        help="the code at the end of a message, such as F101 (default: all codes)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    """``wcodec explain``"""
+    a = arguments
+    found = list(catalogue().values()) if a.code is None else [explained(a.code)]
+    if a.json:
+        put(document("explain", {"codes": [code.to_dict() for code in found]}))
+    elif a.code is not None:
+        for line in str(found[0]).splitlines():
+            prose(line) if line else say()
+    else:
+        section = None
+        for code in found:
+            if code.section != section:
+                if section is not None:
+                    say()
+                prose(code.section, "heading")
+                section = code.section
+            prose(f"{code.id}  {code.title}")
+    return 0
 
 
 def completions(parser: Parser) -> None:

@@ -129,6 +129,7 @@ def build_parser() -> Parser:
         "push", "push.run", "upload the folder of a compressed model to the Hugging Face Hub",
         "wcodec push small/ me/small-4bit --private",
     ))  # fmt: skip
+    more.explain(add("explain", "more.run_explain", "explain the code of an error, or list all", "wcodec explain F101"))
     more.completions(add(
         "completions", "more.run_completions", "print completions for a shell", "source <(wcodec completions bash)",
     ))  # fmt: skip

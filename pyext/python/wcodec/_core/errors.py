@@ -14,9 +14,11 @@ class WcodecError(Exception):
 
     The text names the place and says what to do, in one line that a terminal obeys nothing of. ``file``, ``tensor`` and
     ``offset`` (bytes from the file's start) hold the place for programs, names as they are, each ``None`` where it is
-    unknown or does not apply.
+    unknown or does not apply. ``code`` is the identifier of the cause, such as ``F101``, which stays the same in all
+    versions; :func:`wcodec.explain` tells more of it.
     """
 
+    code: str = "I000"
     file: str | None
     tensor: str | None
     offset: int | None
@@ -25,11 +27,14 @@ class WcodecError(Exception):
         self,
         message: str = "",
         *,
+        code: str | None = None,
         file: str | os.PathLike[str] | None = None,
         tensor: str | None = None,
         offset: int | None = None,
     ) -> None:
         super().__init__(message)
+        if code is not None:
+            self.code = code
         self.file = None if file is None else os.fspath(file)
         self.tensor = tensor
         self.offset = offset
@@ -37,6 +42,10 @@ class WcodecError(Exception):
     def __str__(self) -> str:
         # KeyError and OSError, bases of some subclasses, would print the message their own way. It quotes what
         # others wrote.
+        return self.without_code()
+
+    def without_code(self) -> str:
+        """The text without the code."""
         return safe(str(self.args[0])) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,21 +59,31 @@ WCodecError = WcodecError
 class FormatError(WcodecError):
     """The file is not a wcodec container (or checkpoint), or contradicts itself: get the right file."""
 
+    code = "F000"
+
 
 class CorruptError(WcodecError):
     """The file was a valid one and its bytes were damaged: restore it, or encode it again."""
+
+    code = "C000"
 
 
 class UnsupportedError(WcodecError):
     """The file is fine, but this version or installation cannot read it: upgrade, or install what is named."""
 
+    code = "U000"
+
 
 class InputError(WcodecError, ValueError):
     """The arguments or the tensors are wrong: change them."""
 
+    code = "I000"
+
 
 class TensorNotFoundError(InputError, KeyError):
     """The container has no tensor of this name. Also a ``KeyError``, as a mapping owes its users."""
+
+    code = "I421"
 
 
 class DeviceError(WcodecError, RuntimeError):
@@ -73,21 +92,31 @@ class DeviceError(WcodecError, RuntimeError):
     ``wcodec doctor`` tells more.
     """
 
+    code = "D000"
+
 
 class FileError(WcodecError, OSError):
     """The operating system refused. Also an ``OSError`` with its ``errno``; the commonest have subclasses."""
+
+    code = "O000"
 
 
 class FileMissingError(FileError, FileNotFoundError):
     """A file or folder does not exist. Also a ``FileNotFoundError``."""
 
+    code = "O101"
+
 
 class OutputExistsError(FileError, FileExistsError):
     """The output exists and ``overwrite`` was not asked for. Also a ``FileExistsError``."""
 
+    code = "O103"
+
 
 class FilePermissionError(FileError, PermissionError):
     """A file or folder must not be read or written. Also a ``PermissionError``."""
+
+    code = "O102"
 
 
 _KINDS: dict[str, type[WcodecError]] = {
@@ -111,8 +140,14 @@ _OS_KINDS: dict[str, tuple[type[FileError], int]] = {
 }
 
 
+def class_of(kind: str) -> type[WcodecError]:
+    """The exception for errors of a kind, by the native module's word."""
+    return _KINDS.get(kind, WcodecError)
+
+
 def from_native(
     kind: str,
+    code: str,
     message: str,
     file: str | os.PathLike[str] | None,
     tensor: str | None,
@@ -121,13 +156,13 @@ def from_native(
     os_kind: str | None,
 ) -> WcodecError:
     """The exception for an error of the native module, which calls this."""
-    cls = _KINDS.get(kind, WcodecError)
+    cls = class_of(kind)
     if cls is FileError:
         cls, fallback = _OS_KINDS.get(os_kind or "", (FileError, None))
-        error = cls(message, file=file, tensor=tensor, offset=offset)
+        error = cls(message, code=code, file=file, tensor=tensor, offset=offset)
         error.errno = fallback if errno is None else errno
         return error
-    return cls(message, file=file, tensor=tensor, offset=offset)
+    return cls(message, code=code, file=file, tensor=tensor, offset=offset)
 
 
 def _rebuild(cls: type[WcodecError], args: tuple[Any, ...], state: dict[str, Any], errno: int | None) -> WcodecError:
