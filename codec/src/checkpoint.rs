@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::file::{InputFile, folder_of};
 use crate::pool::Pool;
 use crate::scheme::Levels;
@@ -175,7 +175,7 @@ impl Checkpoint {
             for shard in names {
                 let file = path.join(&shard);
                 if !file.is_file() {
-                    return Err(Error::missing("a shard of the checkpoint is missing", &file)
+                    return Err(Error::missing(Code::NO_SHARD, "a shard of the checkpoint is missing", &file)
                         .advice("download it, or complete the copy of the checkpoint"));
                 }
                 checkpoint.add_file(&file, cut, |name, taken| {
@@ -187,7 +187,7 @@ impl Checkpoint {
                         let what = format!(
                             "it is in '{place}', as the index says, and in '{shard}', from which transformers reads it"
                         );
-                        return Err(Error::format(what)
+                        return Err(coded!(SHARDS_DISAGREE, what)
                             .file(path)
                             .tensor(name)
                             .advice("download the checkpoint again"));
@@ -196,7 +196,7 @@ impl Checkpoint {
                 })?;
             }
             if let Some((name, shard)) = wanted.iter().flatten().find(|(n, _)| !checkpoint.names.contains(*n)) {
-                return Err(Error::format(format!("the index puts it into '{shard}', where it is not"))
+                return Err(coded!(SHARDS_DISAGREE, "the index puts it into '{shard}', where it is not")
                     .file(path)
                     .tensor(name)
                     .advice("download the checkpoint again"));
@@ -248,7 +248,7 @@ impl Checkpoint {
         let Place { file, offset: begin, length: all } = self.places[index];
         let name = &self.tensors[index].name;
         if offset.checked_add(length as u64).is_none_or(|end| end > all as u64) {
-            return Err(Error::input(format!("{length} bytes from {offset} on are not in it")).tensor(name));
+            return Err(coded!(INPUT_BUG, "{length} bytes from {offset} on are not in it").tensor(name));
         }
         self.files[file].read(begin + offset, length, cancel).map_err(|e| e.tensor(name))
     }
@@ -273,7 +273,7 @@ impl Checkpoint {
             if !self.names.insert(name.clone()) {
                 let at = self.tensors.iter().position(|t| t.name == name).expect("its name was taken");
                 let (first, second) = (own_name(self.file_of(at)), own_name(path));
-                return Err(Error::format(format!("it is in two shards, '{first}' and '{second}'"))
+                return Err(coded!(SHARDS_DISAGREE, "it is in two shards, '{first}' and '{second}'")
                     .file(path)
                     .tensor(&name)
                     .advice("download the checkpoint again"));
@@ -300,7 +300,7 @@ fn refuse_rest(checkpoint: &Checkpoint) -> Result<()> {
     for path in checkpoint.shards().filter(|p| p.file_name().is_some_and(|n| n == REST_FILE)) {
         if let Some(name) = container_of(folder_of(path)) {
             let what = format!("it has only what is not compressed of a model, whose other weights are in '{name}'");
-            return Err(Error::input(what)
+            return Err(coded!(COMPRESSED_SOURCE, what)
                 .file(path)
                 .advice("name the original checkpoint, or decode that file first"));
         }
@@ -372,7 +372,7 @@ impl<'a> MemorySource<'a> {
     /// Adds another name for a tensor added before.
     pub fn alias(&mut self, name: String, target: String) -> Result<()> {
         let Some(&at) = self.names.get(&target) else {
-            return Err(Error::input(format!("an alias of '{target}', which is not there")).tensor(&name));
+            return Err(coded!(INPUT_BUG, "an alias of '{target}', which is not there").tensor(&name));
         };
         let SourceTensor { dtype, shape, alias_of, .. } = self.tensors[at].clone();
         let alias_of = Some(alias_of.unwrap_or(target));
@@ -386,7 +386,7 @@ impl<'a> MemorySource<'a> {
 
     fn add(&mut self, tensor: SourceTensor, data: Cow<'a, [u8]>) -> Result<()> {
         if tensor.name.is_empty() || self.names.insert(tensor.name.clone(), self.tensors.len()).is_some() {
-            return Err(Error::input("the name of a tensor is empty or not unique").tensor(&tensor.name));
+            return Err(coded!(INPUT_BUG, "the name of a tensor is empty or not unique").tensor(&tensor.name));
         }
         self.tensors.push(tensor);
         self.data.push(data);

@@ -227,7 +227,8 @@ pub fn encode(
     let out = OutputFile::create(dst, OutputKind::Container, &source.files(), options.overwrite)?;
     let report = encode_into(source, out.file()?, out.path(), options, progress)?.0;
     if report.tensors.is_empty() {
-        let e = Error::input("there are no tensors to encode").advice("name another source, or skip fewer tensors");
+        let e =
+            coded!(NO_TENSORS, "there are no tensors to encode").advice("name another source, or skip fewer tensors");
         return Err(match source.path() {
             Some(path) => e.file(path),
             None => e,
@@ -277,7 +278,7 @@ pub fn encode_to_vec(
 pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap<String, f64>) -> Result<f64> {
     if let Some((name, share)) = shares.iter().find(|(_, share)| !(share.is_finite() && **share >= 1.0)) {
         let what = format!("a share of {share} for '{name}'");
-        return Err(Error::input(what).advice("give the rows of the tensor for each of the sample's"));
+        return Err(coded!(BAD_STEPS, what).advice("give the rows of the tensor for each of the sample's"));
     }
     let tensors = source.tensors();
     check_source(tensors)?;
@@ -326,7 +327,7 @@ const NESTED: usize = 32;
 fn glob(pattern: &str) -> Result<Glob> {
     if pattern.len() > PATTERN {
         let what = format!("a pattern of {} bytes; {PATTERN} are allowed", pattern.len());
-        return Err(Error::input(what).advice("give several shorter ones"));
+        return Err(coded!(BAD_PATTERN, what).advice("give several shorter ones"));
     }
     if nesting(pattern.as_bytes()) > NESTED {
         return Err(not_valid(pattern, &format!("more than {NESTED} braces in one another")));
@@ -356,7 +357,7 @@ fn nesting(pattern: &[u8]) -> usize {
 }
 
 fn not_valid(pattern: &str, why: &str) -> Error {
-    Error::input(format!("the pattern '{pattern}' is not valid: {why}"))
+    coded!(BAD_PATTERN, "the pattern '{pattern}' is not valid: {why}")
         .advice("write [[] for a bracket and [{] for a brace that is meant itself")
 }
 
@@ -396,14 +397,12 @@ impl Choices {
                 let alone =
                     GlobSetBuilder::new().add(glob.clone()).build().map_err(|e| not_valid(p, &e.to_string()))?;
                 if !names.iter().any(|name| alone.is_match(name)) {
-                    return Err(
-                        Error::input(format!("the pattern '{p}' matches no tensor")).advice(advice_on(p, &names))
-                    );
+                    return Err(coded!(NO_MATCH, "the pattern '{p}' matches no tensor").advice(advice_on(p, &names)));
                 }
                 set.add(glob);
             }
             set.build().map_err(|e| {
-                Error::input(format!("the patterns are too large: {e}")).advice("give fewer or shorter ones")
+                coded!(BAD_PATTERN, "the patterns are too large: {e}").advice("give fewer or shorter ones")
             })
         };
         Ok(Self {
@@ -480,7 +479,7 @@ fn encode_into<W: Sink + Send>(
     let advice = "leave block out, or use 16, 32, 64, 128 or such";
     let ways = options.rules.iter().map(|rule| (rule.scheme, rule.coder));
     for (scheme, coder) in [(options.scheme, options.coder)].into_iter().chain(ways) {
-        scheme.check().map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
+        scheme.check().map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice(advice))?;
         if coder == Coder::Zstd {
             zstd::check_level(options.zstd_level)?;
         }
@@ -536,7 +535,7 @@ fn encode_into<W: Sink + Send>(
                     let bytes = read(i)?;
                     if bytes.len() as u64 != length {
                         let (got, shape) = (bytes.len(), &tensor.shape);
-                        return Err(Error::input(format!("the source gives {got} bytes for {shape:?}")));
+                        return Err(coded!(INPUT_BUG, "the source gives {got} bytes for {shape:?}"));
                     }
                     if let Some(twin) = twins.find(source, i, &bytes, &choices, &read, &look)? {
                         aliases.insert(tensor.name.clone(), twin);
@@ -619,7 +618,7 @@ fn dequantized<'a>(source: &'a dyn Source, options: &EncodeOptions) -> Result<(O
     choices.owners = made.owners().clone();
     if let Some((name, owner)) = choices.owners.iter().find(|(name, _)| choices.skip.is_match(name)) {
         let what = format!("it belongs to '{owner}', which is not skipped");
-        return Err(Error::input(what).tensor(name).advice("skip both or none"));
+        return Err(coded!(SKIPPED_PARTNER, what).tensor(name).advice("skip both or none"));
     }
     Ok((Some(made), choices))
 }
@@ -632,7 +631,7 @@ fn bytes_of(tensor: &SourceTensor) -> u64 {
 fn tied_to(tensor: &SourceTensor, choices: &Choices) -> Result<Option<String>> {
     match &tensor.alias_of {
         Some(target) if choices.skips(target) => {
-            Err(Error::input(format!("it is tied to '{target}', which is skipped")).advice("skip both or none"))
+            Err(coded!(SKIPPED_PARTNER, "it is tied to '{target}', which is skipped").advice("skip both or none"))
         }
         Some(target) if choices.treats_alike(&tensor.name, target) => Ok(Some(target.clone())),
         _ => Ok(None),
@@ -643,7 +642,7 @@ fn tied_to(tensor: &SourceTensor, choices: &Choices) -> Result<Option<String>> {
 fn check_source(tensors: &[SourceTensor]) -> Result<()> {
     let mut stored = HashMap::new();
     for t in tensors {
-        let bad = |what: &str| Err(Error::input(what.to_owned()).tensor(&t.name));
+        let bad = |what: &str| Err(coded!(INPUT_BUG, what.to_owned()).tensor(&t.name));
         if t.name.is_empty() || stored.insert(t.name.as_str(), t).is_some() {
             return bad("the name of a tensor is empty or not unique");
         }
@@ -655,7 +654,7 @@ fn check_source(tensors: &[SourceTensor]) -> Result<()> {
             Some(other) if other.alias_of.is_none() && (other.dtype, &other.shape) == (t.dtype, &t.shape) => {}
             _ => {
                 let what = format!("tied to '{target}', which is not there, tied itself, or of another shape");
-                return Err(Error::input(what).tensor(&t.name));
+                return Err(coded!(INPUT_BUG, what).tensor(&t.name));
             }
         }
     }

@@ -131,8 +131,8 @@ impl Error {
     }
 
     /// A file that another one names is missing: the same kind of error as from the operating system.
-    pub(crate) fn missing(message: &str, file: &Path) -> Self {
-        let mut e = Self::new(ErrorKind::Io, message).file(file);
+    pub(crate) fn missing(code: Code, message: &str, file: &Path) -> Self {
+        let mut e = code.error(message).file(file);
         e.0.source = Some(std::io::ErrorKind::NotFound.into());
         e
     }

@@ -94,7 +94,7 @@ impl<'a> Selection<'a> {
 /// The new names of each stored tensor, by index; its own name first, if that is among them.
 fn chosen<'a>(container: &Container, names: &[&'a str]) -> Result<BTreeMap<usize, Vec<&'a str>>> {
     if names.is_empty() {
-        return Err(Error::input("no tensors to extract").advice("name at least one"));
+        return Err(coded!(PARTS, "no tensors to extract").advice("name at least one"));
     }
     let reader = container.reader();
     let index = reader.index();
@@ -134,7 +134,8 @@ fn copy<W: Write + Seek>(
             all.entry(key.clone()).or_insert_with(|| value.clone());
         }
     }
-    let version = version.ok_or_else(|| Error::input("no containers to copy from").advice("name at least one"))?;
+    let version =
+        version.ok_or_else(|| coded!(CONTAINERS_TO_JOIN, "no containers to copy from").advice("name at least one"))?;
     let mut keys = Object::default();
     for text in &texts {
         keys.add_missing(Object::parse(text.file())?);
@@ -171,7 +172,7 @@ impl Copied {
             let entry = &index.tensors[place];
             let named = |e: Error| reader.name(e.tensor(&entry.name));
             if let Some(twice) = names.iter().find(|name| !self.names.insert((**name).to_owned())) {
-                return Err(Error::input("it is in two of the containers")
+                return Err(coded!(CONTAINERS_TO_JOIN, "it is in two of the containers")
                     .tensor(twice)
                     .advice("leave it out of one of them"));
             }

@@ -3,7 +3,7 @@
 use crate::checkpoint::MemorySource;
 use crate::decode::{Container, DecodeOptions};
 use crate::encode::{EncodeOptions, encode_to_vec};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::Scheme;
 use crate::tensor::Dtype;
 use crate::trust::OpenOptions;
@@ -58,6 +58,6 @@ pub fn decode_with(bytes: &[u8], open: &OpenOptions, options: &DecodeOptions) ->
         ([_], Ok(info)) if info.dtype == Dtype::I8 && info.shape.len() == 2 => {
             Ok((info.shape[0], info.shape[1], container.symbols(NAME, options)?))
         }
-        _ => Err(Error::input("this container does not hold a single layer").advice("open it as a container")),
+        _ => Err(coded!(NOT_A_LAYER, "this container does not hold a single layer").advice("open it as a container")),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::coder::zstd::{Compressor, check_level};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::tensor::{out_of_memory, try_vec};
 use crate::trust::{self, OpenOptions};
 
@@ -48,11 +48,11 @@ pub fn encode(symbols: &[i8], rows: u32, cols: u32, level: i32) -> Result<Vec<u8
 /// # Errors
 /// Those of [`encode`], or `cancel` was used.
 pub fn encode_with(symbols: &[i8], rows: u32, cols: u32, level: i32, cancel: &Cancel) -> Result<Vec<u8>> {
-    let too_large = |what: String| Error::input(what).advice("use a container");
+    let too_large = |what: String| coded!(LEGACY_LIMITS, what).advice("use a container");
     let size =
         rows.checked_mul(cols).ok_or_else(|| too_large(format!("{rows} x {cols} does not fit a legacy blob")))?;
     if symbols.len() != size as usize {
-        return Err(Error::input(format!("{} symbols for {rows} x {cols}", symbols.len())));
+        return Err(coded!(INPUT_BUG, "{} symbols for {rows} x {cols}", symbols.len()));
     }
     check_level(level)?;
     let frame = Compressor::new(level)?.frame(symbols, cancel)?;
@@ -92,41 +92,39 @@ pub fn decode_with(bytes: &[u8], options: &OpenOptions) -> Result<LegacyLayer> {
 
 fn decode_checked(bytes: &[u8], trusted: bool) -> Result<LegacyLayer> {
     let Some((header, frame)) = bytes.split_at_checked(HEADER_BYTES) else {
-        return Err(Error::format(format!("a legacy blob of {} bytes", bytes.len())));
+        return Err(coded!(NOT_A_LEGACY_BLOB, "a legacy blob of {} bytes", bytes.len()));
     };
     let field = |i: usize| u32::from_le_bytes(header[4 * i..4 * i + 4].try_into().expect("four bytes"));
     let [magic, rows, cols, size, length] = [0, 1, 2, 3, 4].map(field);
     if magic != MAGIC {
-        return Err(Error::format("not a legacy blob: the magic bytes are wrong").offset(0));
+        return Err(coded!(NOT_A_LEGACY_BLOB, "not a legacy blob: the magic bytes are wrong").offset(0));
     }
     if header[20] != INT8 {
-        return Err(
-            Error::unsupported(format!("dtype {} of a legacy blob; only 0 (int8) is known", header[20])).offset(20)
-        );
+        return Err(coded!(LEGACY_BLOB, "dtype {} of a legacy blob; only 0 (int8) is known", header[20]).offset(20));
     }
     if rows.checked_mul(cols) != Some(size) {
-        return Err(Error::format(format!("{rows} x {cols} in a legacy blob of {size} bytes")).offset(12));
+        return Err(coded!(NOT_A_LEGACY_BLOB, "{rows} x {cols} in a legacy blob of {size} bytes").offset(12));
     }
     if frame.len() != length as usize {
-        return Err(Error::corrupt(format!("a payload of {} bytes, not {length}", frame.len())).offset(16));
+        return Err(coded!(BAD_LEGACY_BLOB, "a payload of {} bytes, not {length}", frame.len()).offset(16));
     }
     // A frame of a few bytes may claim 4 GiB, but the best ratio is that of a block of one repeated byte: 128 KiB in 4
     // bytes.
     if frame.len().saturating_mul(131_072) < size as usize {
-        return Err(Error::corrupt(format!("{length} bytes cannot hold {size} symbols")).offset(12));
+        return Err(coded!(BAD_LEGACY_BLOB, "{length} bytes cannot hold {size} symbols").offset(12));
     }
     // The frame's own content size, if it has one: nothing is decoded if that differs.
     if let Ok(Some(says)) = zstd::zstd_safe::get_frame_content_size(frame)
         && says != u64::from(size)
     {
-        return Err(Error::corrupt(format!("{says} symbols come out, not {size}")).offset(HEADER_BYTES as u64));
+        return Err(coded!(BAD_LEGACY_BLOB, "{says} symbols come out, not {size}").offset(HEADER_BYTES as u64));
     }
     trust::check_decoded(trusted, bytes.len() as u64, u64::from(size), trust::AS_TRUSTED)?;
     let mut symbols: Vec<i8> = try_vec(size as usize)?;
     let got = zstd::bulk::decompress_to_buffer(frame, bytemuck::cast_slice_mut(&mut symbols))
-        .map_err(|e| Error::corrupt(format!("zstd: {e}")).offset(HEADER_BYTES as u64))?;
+        .map_err(|e| coded!(ZSTD_FRAME, "zstd: {e}").offset(HEADER_BYTES as u64))?;
     if got != symbols.len() {
-        return Err(Error::corrupt(format!("{got} symbols come out, not {size}")).offset(HEADER_BYTES as u64));
+        return Err(coded!(BAD_LEGACY_BLOB, "{got} symbols come out, not {size}").offset(HEADER_BYTES as u64));
     }
     Ok(LegacyLayer { rows, cols, symbols })
 }

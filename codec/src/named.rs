@@ -20,7 +20,7 @@ macro_rules! named {
             pub fn from_name(name: &str) -> $crate::Result<Self> {
                 match name {
                     $($name => Ok(Self::$variant),)*
-                    _ => Err($crate::Error::unsupported(format!(concat!("unknown ", $what, " '{}'"), name))
+                    _ => Err($crate::Code::UNKNOWN_NAME.error(format!(concat!("unknown ", $what, " '{}'"), name))
                         .advice(concat!("known:", $(" ", $name),*))),
                 }
             }

@@ -13,7 +13,7 @@ use crate::container::metadata::OF_THE_WHOLE;
 use crate::container::{Bytes, MatrixEntry, MemoryFile, PlaneEntry, Reader, Segment, TensorEntry, Writer, hash};
 use crate::decode::{Container, DecodeOptions};
 use crate::encode::{Naming, RateTask, Tables, TensorTask, Workers, matrices_of, scale_bytes};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::{Scheme, SchemeKind};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::AlignedBytes;
@@ -58,12 +58,12 @@ const MEMORY: &str = "memory";
 /// shares a scale at a column that is not a multiple of 16; a tensor is damaged; the work was cancelled.
 pub fn narrow(container: &Container, cuts: &[Cut<'_>], options: &DecodeOptions) -> Result<Container> {
     if cuts.is_empty() {
-        return Err(Error::input("no parts of tensors").advice("name at least one"));
+        return Err(coded!(PARTS, "no parts of tensors").advice("name at least one"));
     }
     let mut names: Vec<&str> = cuts.iter().map(|cut| cut.name).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Error::input(format!("two parts are called '{}'", twice[0])).advice("give each a name of its own"));
+        return Err(coded!(PARTS, "two parts are called '{}'", twice[0]).advice("give each a name of its own"));
     }
     let mut work = Narrowing {
         container,
@@ -154,7 +154,7 @@ impl Narrowing<'_> {
                 // offsets is limited by the file.
                 let stored = plane.offsets.map(|offsets| offsets.length);
                 if stored != (geometry.chunks() as u64 + 1).checked_mul(4) {
-                    return Err(Error::corrupt("its offsets are not those of its chunks")
+                    return Err(coded!(CHUNK_PLACES, "its offsets are not those of its chunks")
                         .offset(plane.data.offset)
                         .advice("restore the file, or encode the model again"));
                 }
@@ -241,10 +241,12 @@ impl Narrowing<'_> {
     /// Encodes a part of a tensor whose scheme stores exact bits (`raw`, `lossless`), which any encoding preserves.
     fn encode_elements(&mut self, tensor: &StoredTensor, cut: &Cut<'_>, shape: Vec<usize>) -> Result<()> {
         if tensor.scheme.makes_symbols() {
-            return Err(Error::input(format!(
+            return Err(coded!(
+                PARTS,
                 "a tensor of shape {:?} and scheme {}, which is seen as matrices of another shape, has no parts",
-                tensor.shape, tensor.scheme
-            ))
+                tensor.shape,
+                tensor.scheme
+            )
             .advice("take all of it"));
         }
         let bytes = cut.read(self.container, tensor, self.options)?;

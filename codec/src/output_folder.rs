@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::container_of;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::file::{Names, Place, folder_of, is_same_file, is_there};
 
 /// A folder that appears under its name once it is complete, or not at all; it may replace a compressed model with that
@@ -77,9 +77,10 @@ impl OutputFolder {
             Ok(left) => {
                 let what = left.iter().map(|n| n.display().to_string()).collect::<Vec<_>>().join(", ");
                 let kept = self.place.keep().display().to_string();
-                Err(Error::input(format!(
+                Err(coded!(
+                    WRITTEN_MEANWHILE,
                     "the model was replaced, and what appeared in the folder meanwhile is not in it: {what}"
-                ))
+                )
                 .file(target)
                 .advice(format!("it is in '{kept}'")))
             }
@@ -125,14 +126,15 @@ impl OutputFolder {
 
 /// The path without links, `.` and `..`; its last component need not exist.
 fn absolute(target: &Path) -> Result<PathBuf> {
-    let other = || Error::input("there is something else than a folder").file(target).advice("choose another name");
+    let other =
+        || coded!(NOT_REPLACED, "there is something else than a folder").file(target).advice("choose another name");
     let Some(name) = target.file_name() else {
         // `.`, `..`, or the root.
         return std::fs::canonicalize(target).map_err(|e| Error::io("look at the output", target, e));
     };
     let parent = folder_of(target);
     if !parent.is_dir() {
-        return Err(Error::missing("there is no such folder", parent).advice("make it first"));
+        return Err(Error::missing(Code::NOT_FOUND, "there is no such folder", parent).advice("make it first"));
     }
     let path = std::fs::canonicalize(parent).map_err(|e| Error::io("look at the output", target, e))?.join(name);
     match std::fs::symlink_metadata(&path) {
@@ -147,20 +149,22 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     if !is_there(target) {
         return Ok(Found::Nothing);
     }
-    let refuse = |what: String, advice: &str| Err(Error::input(what).file(target).advice(advice));
+    let refuse = |code: Code, what: String, advice: &str| Err(code.error(what).file(target).advice(advice));
     if !std::fs::symlink_metadata(target).is_ok_and(|m| m.is_dir()) {
-        return refuse("there is something else than a folder".to_owned(), "choose another name");
+        return refuse(Code::NOT_REPLACED, "there is something else than a folder".to_owned(), "choose another name");
     }
     let present = entries(target)?;
     let container = container_of(target);
     if container.is_none() && !present.is_empty() {
         return refuse(
+            Code::NOT_REPLACED,
             "there is something else than a compressed model, which is not replaced".to_owned(),
             "choose another name, or empty the folder",
         );
     }
     if target.parent().is_none() || is_same_file(target, Path::new(".")) {
         return refuse(
+            Code::WORKING_FOLDER,
             "a folder cannot be replaced while it is the one that the command runs in".to_owned(),
             "give the name of a new folder in it, or run the command elsewhere",
         );
@@ -168,6 +172,7 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     let Some(container) = container else { return Ok(Found::Nothing) };
     if let Some(input) = held(target, inputs) {
         return refuse(
+            Code::OUTPUT_IS_READ,
             format!("the folder holds what is read, which would be lost: '{}'", input.display()),
             "choose another name",
         );
@@ -178,6 +183,7 @@ fn look(target: &Path, inputs: &[PathBuf], overwrite: bool) -> Result<Found> {
     for name in present {
         if !std::fs::symlink_metadata(target.join(&name)).is_ok_and(|m| m.is_file()) {
             return refuse(
+                Code::OUTPUT_HOLDS_MORE,
                 format!(
                     "the folder holds '{}', which is no file of a compressed model and would be lost",
                     name.display()

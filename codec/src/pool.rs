@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The most threads that can be asked for: more than any machine has cores, fewer than any system refuses.
 const MOST: usize = 4096;
@@ -29,7 +29,7 @@ impl Crew {
         let built = rayon::ThreadPoolBuilder::new().num_threads(wanted).thread_name(|i| format!("wcodec-{i}")).build();
         let threads = built.map_err(|e| {
             let number = if wanted == 0 { "a thread for each core".to_owned() } else { format!("{wanted} threads") };
-            Error::input(format!("cannot start {number}: {e}"))
+            coded!(NO_THREADS, "cannot start {number}: {e}")
                 .advice("ask for fewer, or raise the limit of processes (`ulimit -u`)")
         })?;
         Ok(Self { process: std::process::id(), threads: Some(threads), of_child: Place::new() })
@@ -98,7 +98,7 @@ impl Pool {
     pub fn new(threads: Option<usize>) -> Result<Self> {
         let threads = threads.map(|n| n.max(1));
         if let Some(n) = threads.filter(|&n| n > MOST) {
-            return Err(Error::input(format!("{n} threads were asked for")).advice(format!("use at most {MOST}")));
+            return Err(coded!(BAD_NUMBER, "{n} threads were asked for").advice(format!("use at most {MOST}")));
         }
         let pool = Self { threads, crew_place: Place::new() };
         pool.crew()?;
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(pool.each(0..100, &go, |i| Ok(i * i)).unwrap()[99], 99 * 99);
         assert!(pool.each(0..0, &go, |i: i32| Ok(i)).unwrap().is_empty());
         for _ in 0..50 {
-            let fail = |i: i32| if i % 7 == 6 { Err(Error::input(format!("item {i}"))) } else { Ok(i) };
+            let fail = |i: i32| if i % 7 == 6 { Err(coded!(INPUT, "item {i}")) } else { Ok(i) };
             assert_eq!(pool.each(0..100, &go, fail).unwrap_err().message(), "item 6");
         }
         // Also from a thread of the pool, which then helps.

@@ -6,7 +6,7 @@ use int8::Granularity;
 use rate::Rate;
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::named::named;
 use crate::pool::Pool;
 use crate::tensor::Dtype;
@@ -145,10 +145,13 @@ impl Scheme {
         match self {
             Scheme::Int8(granularity) => int8::symbols(weights, granularity, pool, cancel),
             Scheme::Rate(_) => {
-                Err(Error::input("scheme rate makes symbols for steps").advice("encode the tensor, which finds them"))
+                Err(coded!(BAD_LEVELS, "scheme rate makes symbols for steps")
+                    .advice("encode the tensor, which finds them"))
             }
             Scheme::Lossless => lossless::split(weights, pool, cancel),
-            Scheme::Raw => Err(Error::input("scheme raw makes no symbols").advice("store the bytes as they are")),
+            Scheme::Raw => {
+                Err(coded!(DECODED_DTYPE, "scheme raw makes no symbols").advice("store the bytes as they are"))
+            }
         }
     }
 }

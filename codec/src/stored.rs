@@ -7,7 +7,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::coder::plane::{Coding, PlaneForm, Tiling};
 use crate::coder::{Coder, Filter, Layout};
 use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::scheme::int8::Granularity;
 use crate::scheme::lossless;
 use crate::scheme::{Fields, Scheme, SchemeKind, check_planes};
@@ -80,37 +80,37 @@ impl StoredTensor {
             // Opaque bytes are stored like those of any raw tensor.
             Some(_) => SchemeKind::Raw,
             None => SchemeKind::from_name(&entry.scheme)
-                .map_err(|_| upgrade(format!("unknown scheme '{}'", entry.scheme)))?,
+                .map_err(|_| upgrade(Code::NEWER_FORMAT, format!("unknown scheme '{}'", entry.scheme)))?,
         };
         let split = scheme == SchemeKind::Lossless && entry.planes.len() > 1;
         let (n, most) = (entry.planes.len(), if split { dtype.size() } else { 1 });
         if n == 0 || n > most {
             let has = if most == 1 { "one plane".to_owned() } else { format!("{most} planes at most") };
-            return Err(Error::format(format!("scheme {scheme} has {has}, not {n}")));
+            return Err(coded!(BAD_COMBINATION, "scheme {scheme} has {has}, not {n}"));
         }
-        let too_large = || Error::format("the tensor is too large");
+        let too_large = || coded!(BAD_SIZES, "the tensor is too large");
         let bytes = elements.checked_mul(dtype.size()).ok_or_else(too_large)?;
         let in_plane = match scheme {
             SchemeKind::Int8 | SchemeKind::Rate if dtype.is_quantizable() => elements,
             SchemeKind::Int8 | SchemeKind::Rate => {
-                return Err(Error::format(format!("scheme {scheme} for a tensor of {dtype}")));
+                return Err(coded!(BAD_COMBINATION, "scheme {scheme} for a tensor of {dtype}"));
             }
             SchemeKind::Lossless if lossless::planes_of(dtype).is_some() => elements,
-            SchemeKind::Lossless => return Err(Error::format(format!("scheme lossless for a tensor of {dtype}"))),
+            SchemeKind::Lossless => return Err(coded!(BAD_COMBINATION, "scheme lossless for a tensor of {dtype}")),
             SchemeKind::Raw => bytes,
         };
         let mut coders = Vec::with_capacity(entry.planes.len());
         for plane in &entry.planes {
             if plane.fields.is_some() && scheme != SchemeKind::Lossless {
-                return Err(upgrade("a plane of parts of elements".to_owned()));
+                return Err(upgrade(Code::NEWER_FORMAT, "a plane of parts of elements".to_owned()));
             }
-            let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.message().to_owned()))?;
+            let coder = Coder::from_name(&plane.coder).map_err(|e| upgrade(e.code(), e.message().to_owned()))?;
             if in_plane == 0 && (scheme != SchemeKind::Raw || coder != Coder::Raw) {
-                return Err(Error::format("an empty tensor is stored with scheme raw and coder raw"));
+                return Err(coded!(BAD_COMBINATION, "an empty tensor is stored with scheme raw and coder raw"));
             }
             if plane.data.length.saturating_mul(MAX_EXPANSION as u64) < in_plane as u64 {
                 let length = plane.data.length;
-                return Err(Error::corrupt(format!("{length} stored bytes cannot hold {in_plane} symbols"))
+                return Err(coded!(SEGMENT_LENGTH, "{length} stored bytes cannot hold {in_plane} symbols")
                     .offset(plane.data.offset));
             }
             coders.push(coder);
@@ -123,17 +123,17 @@ impl StoredTensor {
                 (m.count, m.rows, m.cols)
             }
             None if scheme != SchemeKind::Raw || coder.is_tiled() => {
-                return Err(Error::format(format!("scheme {scheme} with coder {coder} needs 'matrix'")));
+                return Err(coded!(BAD_COMBINATION, "scheme {scheme} with coder {coder} needs 'matrix'"));
             }
             None if entry.planes[0].filter.is_some() && coder == Coder::Zstd => {
-                return Err(Error::format("a filter needs 'matrix'"));
+                return Err(coded!(BAD_COMBINATION, "a filter needs 'matrix'"));
             }
             None => (1, 1, in_plane),
         };
         let scales = match (&entry.scales, entry.matrix) {
             (Some(s), Some(m)) => Some(StoredScales::new(s, m, scheme)?),
             _ if scheme.makes_symbols() => {
-                return Err(Error::format(format!("scheme {scheme} needs 'scales' and 'matrix'")));
+                return Err(coded!(BAD_COMBINATION, "scheme {scheme} needs 'scales' and 'matrix'"));
             }
             _ => None,
         };
@@ -228,21 +228,23 @@ impl StoredTensor {
             (true, Dtype::I8) if symbols => Ok(()),
             (true, other) => {
                 let what = if symbols { "F32, F16, BF16 or, as symbols, to I8" } else { "F32, F16 or BF16" };
-                Err(Error::input(format!("scheme {} decodes to {what}, not {other}", self.scheme))
+                Err(coded!(DECODED_DTYPE, "scheme {} decodes to {what}, not {other}", self.scheme)
                     .advice("leave dtype out, or ask for one of these"))
             }
             (false, own) if own == self.dtype => Ok(()),
-            (false, other) => Err(Error::input(format!(
+            (false, other) => Err(coded!(
+                DECODED_DTYPE,
                 "a {} tensor of scheme {} cannot be read as {other}",
-                self.dtype, self.scheme
-            ))
+                self.dtype,
+                self.scheme
+            )
             .advice("leave dtype out, and convert it afterwards")),
         }
     }
 }
 
-fn upgrade(what: String) -> Error {
-    Error::unsupported(what).advice("upgrade wcodec")
+fn upgrade(code: Code, what: String) -> Error {
+    code.error(what).advice("upgrade wcodec")
 }
 
 /// Checks planes that hold parts of elements of `dtype`: no bit may be in two planes, and all planes must be cut into
@@ -250,18 +252,18 @@ fn upgrade(what: String) -> Error {
 fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
     for plane in planes {
         if let Coding::Tiles(Tiling { layout: layout @ (Layout::Pair | Layout::Quad), .. }) = plane.form.coding {
-            return Err(Error::format(format!("layout {layout} in scheme lossless")));
+            return Err(coded!(BAD_COMBINATION, "layout {layout} in scheme lossless"));
         }
     }
     if let [StoredPlane { fields: None, form, .. }] = planes {
         return if dtype.size() == 1 && form.coding.element_bytes() == 1 {
             Ok(())
         } else {
-            Err(Error::format(format!("one plane for the elements of {dtype}")))
+            Err(coded!(BAD_FIELDS, "one plane for the elements of {dtype}"))
         };
     }
     let fields: Option<Vec<Fields>> = planes.iter().map(|p| p.fields.clone()).collect();
-    let fields = fields.ok_or_else(|| Error::format("one of several planes without 'fields'"))?;
+    let fields = fields.ok_or_else(|| coded!(BAD_FIELDS, "one of several planes without 'fields'"))?;
     check_planes(&fields, dtype.size())?;
     let cut = |p: &StoredPlane| match p.form.coding {
         Coding::Raw => None,
@@ -273,10 +275,10 @@ fn check_split(planes: &[StoredPlane], dtype: Dtype) -> Result<()> {
         let bytes = plane.form.coding.element_bytes();
         if fields.bytes() != bytes {
             let runs = fields.runs();
-            return Err(Error::format(format!("'fields' {runs:?} of a plane of {bytes} bytes an element")));
+            return Err(coded!(BAD_FIELDS, "'fields' {runs:?} of a plane of {bytes} bytes an element"));
         }
         if cut(plane).is_some_and(|cut| Some(cut) != first) {
-            return Err(Error::format("planes of one tensor that are cut differently"));
+            return Err(coded!(BAD_FIELDS, "planes of one tensor that are cut differently"));
         }
     }
     Ok(())
@@ -287,14 +289,14 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
     let transposed = m.row_axis == 1 && m.count == 1 && entry.shape == [m.cols, m.rows];
     if n != elements || !(m.row_axis == 0 || transposed) {
         let view = [m.count, m.rows, m.cols, m.row_axis];
-        return Err(Error::format(format!("the matrix view {view:?} does not fit shape {:?}", entry.shape)));
+        return Err(coded!(BAD_COMBINATION, "the matrix view {view:?} does not fit shape {:?}", entry.shape));
     }
     if in_plane != elements {
         let dtype = &entry.dtype;
-        return Err(Error::format(format!("a matrix view of raw {dtype} elements, which have more than 8 bits")));
+        return Err(coded!(BAD_COMBINATION, "a matrix view of raw {dtype} elements, which have more than 8 bits"));
     }
     if scheme == SchemeKind::Raw && m.row_axis != 0 {
-        return Err(Error::format("a transposed matrix view in scheme raw"));
+        return Err(coded!(BAD_COMBINATION, "a transposed matrix view in scheme raw"));
     }
     Ok(())
 }
@@ -307,7 +309,10 @@ impl StoredScales {
             if dtype_text != Some(dtype.get()) {
                 // The text may have any length.
                 let what: String = dtype_text.unwrap_or("none").chars().take(32).collect();
-                return Err(upgrade(format!("scales of scheme {scheme} with dtype {what}, not {dtype}")));
+                return Err(upgrade(
+                    Code::SCALES_KIND,
+                    format!("scales of scheme {scheme} with dtype {what}, not {dtype}"),
+                ));
             }
         }
         let granularity = match (entry.per.as_str(), entry.block) {
@@ -315,11 +320,11 @@ impl StoredScales {
             ("tensor", None) => Granularity::Tensor,
             ("block", Some(n)) => Granularity::Block(n).check()?,
             (per, block) => {
-                return Err(Error::format(format!("scales per '{per}' with block {block:?}")));
+                return Err(coded!(BAD_SCALES, "scales per '{per}' with block {block:?}"));
             }
         };
         if scheme == SchemeKind::Rate && granularity != Granularity::Row {
-            return Err(upgrade(format!("scales of scheme rate per {granularity}, not per row")));
+            return Err(upgrade(Code::SCALES_KIND, format!("scales of scheme rate per {granularity}, not per row")));
         }
         // The product is checked because nothing has compared the matrix with the file yet.
         let scales = match granularity {
@@ -331,7 +336,7 @@ impl StoredScales {
         let segment = entry.data;
         if want.map(|n| n as u64) != Some(segment.length) {
             return Err(
-                Error::format(format!("{} bytes of scales per {granularity}", segment.length)).offset(segment.offset)
+                coded!(BAD_SCALES, "{} bytes of scales per {granularity}", segment.length).offset(segment.offset)
             );
         }
         Ok(Self { granularity, dtype, offset: scheme.offset(), segment })
@@ -368,7 +373,7 @@ fn stated_dtype(scheme: SchemeKind) -> Option<Box<RawValue>> {
 }
 
 fn need<T: Copy>(value: Option<T>, key: &str) -> Result<T> {
-    value.ok_or_else(|| Error::format(format!("a plane without '{key}'")))
+    value.ok_or_else(|| coded!(BAD_PLANE, "a plane without '{key}'"))
 }
 
 impl StoredPlane {
@@ -392,13 +397,13 @@ impl StoredPlane {
             }
         };
         if coding.element_bytes() > 1 && scheme != SchemeKind::Lossless {
-            return Err(Error::format(format!("layout split in scheme {scheme}")));
+            return Err(coded!(BAD_COMBINATION, "layout split in scheme {scheme}"));
         }
         if scheme == SchemeKind::Lossless && p.filter.is_some() {
-            return Err(Error::format("a filter in scheme lossless"));
+            return Err(coded!(BAD_COMBINATION, "a filter in scheme lossless"));
         }
         if coding.filter() == Filter::Trellis && (scheme != SchemeKind::Rate || coder == Coder::Zstd) {
-            return Err(Error::format(format!("filter trellis in scheme {scheme} with coder {coder}")));
+            return Err(coded!(BAD_CODER_NUMBER, "filter trellis in scheme {scheme} with coder {coder}"));
         }
         let coded = coder != Coder::Raw;
         let max_chunk = if coded { need(p.max_chunk, "max_chunk")? } else { 0 };
@@ -406,15 +411,15 @@ impl StoredPlane {
         let chunks = form.chunks()?;
         let said = if coded { need(p.chunks, "chunks")? } else { chunks };
         if said != chunks {
-            return Err(Error::format(format!("the index says {said} chunks, and there are {chunks}")));
+            return Err(coded!(CHUNK_COUNT, "the index says {said} chunks, and there are {chunks}"));
         }
         if !coded && p.data.length != elements as u64 {
             let what = format!("{} bytes in a raw plane of {elements}", p.data.length);
-            return Err(Error::corrupt(what).offset(p.data.offset));
+            return Err(coded!(SEGMENT_LENGTH, what).offset(p.data.offset));
         }
         let fields = p.fields.as_deref().filter(|_| scheme == SchemeKind::Lossless).map(|text| {
             let runs = serde_json::from_str(text.get());
-            runs.map_err(|e| Error::format(format!("'fields' cannot be read: {e}"))).and_then(Fields::new)
+            runs.map_err(|e| coded!(BAD_FIELDS, "'fields' cannot be read: {e}")).and_then(Fields::new)
         });
         let fields = fields.transpose()?;
         Ok(Self { form, fields, elements, chunks, table, offsets: p.offsets, data: p.data, side: p.side, hash: p.hash })

@@ -69,8 +69,7 @@ impl Dtype {
     /// The dtype with this name, or an [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) error.
     pub fn from_name(name: &str) -> Result<Self> {
         DTYPES.iter().find(|r| r.1 == name).map(|r| r.0).ok_or_else(|| {
-            Error::unsupported(format!("unknown dtype '{name}'"))
-                .advice("convert the tensor, or leave it out with exclude")
+            coded!(UNKNOWN_DTYPE, "unknown dtype '{name}'").advice("convert the tensor, or leave it out with exclude")
         })
     }
 
@@ -95,7 +94,7 @@ pub fn element_count(shape: &[usize]) -> Result<usize> {
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d))
-        .ok_or_else(|| Error::format(format!("shape {shape:?} has too many elements")))
+        .ok_or_else(|| coded!(BAD_SIZES, "shape {shape:?} has too many elements"))
 }
 
 /// Bytes of a tensor; an error from 2^63 on, so that sums and products of a few sizes cannot overflow.
@@ -104,7 +103,7 @@ pub(crate) fn check_bytes(shape: &[usize], dtype: Dtype) -> Result<u64> {
         .checked_mul(dtype.size())
         .filter(|&n| n <= isize::MAX as usize)
         .map(|n| n as u64)
-        .ok_or_else(|| Error::format(format!("a {dtype} tensor of shape {shape:?} is too large")))
+        .ok_or_else(|| coded!(BAD_SIZES, "a {dtype} tensor of shape {shape:?} is too large"))
 }
 
 /// Borrowed tensor: row-major little-endian elements.
@@ -121,7 +120,7 @@ impl<'a> TensorView<'a> {
         let want = element_count(shape)?.checked_mul(dtype.size());
         if want != Some(data.len()) {
             let got = data.len();
-            return Err(Error::input(format!("{got} bytes do not make a {dtype} tensor of shape {shape:?}")));
+            return Err(coded!(INPUT_BUG, "{got} bytes do not make a {dtype} tensor of shape {shape:?}"));
         }
         Ok(Self { dtype, shape, data })
     }
@@ -214,7 +213,7 @@ pub(crate) fn copy_with(from: &[u8], to: &mut [u8], pool: &Pool, cancel: &Cancel
 }
 
 pub(crate) fn out_of_memory(bytes: usize) -> Error {
-    Error::input(format!("not enough memory for {bytes} bytes")).advice("free memory, or read fewer tensors at a time")
+    coded!(NO_MEMORY, "not enough memory for {bytes} bytes").advice("free memory, or read fewer tensors at a time")
 }
 
 /// A vector of `len` zeros; an error if memory does not suffice.

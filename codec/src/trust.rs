@@ -4,7 +4,7 @@
 //! its owner can say whether that is intended or an attack, by one option when it is opened.
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The largest index that is read from an untrusted file, bytes.
 pub(crate) const INDEX: u64 = 256 << 20;
@@ -48,7 +48,7 @@ impl OpenOptions {
             return Ok(());
         }
         let what = format!("an index of {length} bytes; of a file that is not trusted at most {INDEX} are read");
-        Err(Error::input(what).offset(16).advice(AS_TRUSTED))
+        Err(coded!(NOT_TRUSTED, what).offset(16).advice(AS_TRUSTED))
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn check_decoded(trusted: bool, stored: u64, decoded: u64, advice: &'
         return Ok(());
     }
     let what = format!("{stored} stored bytes become {decoded} in memory, and the file is not trusted");
-    Err(Error::input(what).advice(advice))
+    Err(coded!(NOT_TRUSTED, what).advice(advice))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::checkpoint::{Dequantized, Quantization, Source, SourceTensor};
 use crate::decode::{Container, DecodeOptions, Pass};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::{Scales, Weight};
@@ -217,7 +217,7 @@ fn compare_values(
     let info = container.info(name)?;
     if original.len() as u64 != info.original_bytes {
         let got = original.len();
-        return Err(Error::input(format!("the source gives {got} bytes for {:?}", info.shape)).tensor(name));
+        return Err(coded!(INPUT_BUG, "the source gives {got} bytes for {:?}", info.shape).tensor(name));
     }
     container.pass(name, options, |pass| match pass.tensor().scheme.equality() {
         Equality::Bits => compare_bits(pass, original, options),
@@ -297,7 +297,7 @@ fn compare_symbols<T: Weight>(
 }
 
 fn scales_of<'a>(pass: &'a Pass<'_>) -> Result<Scales<'a>> {
-    let none = || Error::format("a tensor of symbols without scales").advice("encode the model again");
+    let none = || coded!(BAD_COMBINATION, "a tensor of symbols without scales").advice("encode the model again");
     pass.scales().ok_or_else(none)
 }
 

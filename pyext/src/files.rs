@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::{Checkpoint, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, join_to};
+use wcodec::{Checkpoint, Code, DecodeOptions, Error, OutputFile, OutputFolder, OutputKind, Result, Source, join_to};
 
 use crate::container::Container;
 use crate::errors::to_py;
@@ -56,7 +56,7 @@ impl Output {
 }
 
 fn closed() -> Error {
-    Error::input("the output is finished already")
+    Code::INPUT_BUG.error("the output is finished already")
 }
 
 #[pymethods]

@@ -166,5 +166,5 @@ pub fn open_options(trusted: bool) -> OpenOptions {
 }
 
 fn unknown(what: &str, got: &str, want: &str) -> wcodec::Error {
-    wcodec::Error::input(format!("unknown {what} '{got}'")).advice(format!("use {want}"))
+    wcodec::Code::UNKNOWN_CHOICE.error(format!("unknown {what} '{got}'")).advice(format!("use {want}"))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use wcodec::{AlignedBytes, Cancel, Dtype, Error, Pool, Result, Source, SourceBytes, SourceTensor, TensorView};
+use wcodec::{AlignedBytes, Cancel, Code, Dtype, Pool, Result, Source, SourceBytes, SourceTensor, TensorView};
 
 use crate::arrays::Array;
 use crate::gpu::{Fetchers, OnDevice};
@@ -109,7 +109,7 @@ impl Source for PySource {
                 tensor.dtype,
                 tensor.shape
             );
-            return Err(Error::input(what).tensor(&tensor.name).advice(STAY));
+            return Err(Code::CHANGED_WHILE_READ.error(what).tensor(&tensor.name).advice(STAY));
         }
         Ok(SourceBytes::Owned(bytes))
     }

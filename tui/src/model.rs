@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use wcodec::container::{HEADER_BYTES, Header};
-use wcodec::{Container, Error, OpenOptions, Result, TensorInfo};
+use wcodec::{Code, Container, OpenOptions, Result, TensorInfo};
 
 use self::original::Original;
 use self::totals::Totals;
@@ -153,7 +153,7 @@ impl FileModel {
             return container.reader().place(name);
         }
         self.find(name).ok_or_else(|| {
-            let e = Error::input("there is no such tensor").file(&self.path).tensor(name);
+            let e = Code::INPUT_BUG.error("there is no such tensor").file(&self.path).tensor(name);
             match wcodec::names::near(name, self.tensors.iter().map(|t| t.name.as_str())) {
                 Some(near) => e.advice(format!("did you mean '{near}'?")),
                 None => e,
@@ -168,11 +168,12 @@ impl FileModel {
     pub fn container(&self) -> Result<&Container> {
         match &self.content {
             Content::Container(container) => Ok(container),
-            Content::Original(_) => Err(Error::input("it is not encoded: there is nothing to decode")
+            Content::Original(_) => Err(Code::ENCODED_OR_NOT
+                .error("it is not encoded: there is nothing to decode")
                 .file(&self.path)
                 .advice("encode it first, with wcodec encode or the key E")),
             Content::Cut(..) => {
-                Err(Error::corrupt("it was cut off before its index").file(&self.path).advice("copy it again"))
+                Err(Code::FILE_LENGTH.error("it was cut off before its index").file(&self.path).advice("copy it again"))
             }
         }
     }

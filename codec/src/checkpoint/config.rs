@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::file::read_small;
 
 /// A model's configuration.
@@ -77,7 +77,7 @@ pub fn container_in(folder: &Path) -> Result<PathBuf> {
     if let Some(name) = container_of(folder) {
         let path = folder.join(name);
         if !path.is_file() {
-            return Err(Error::missing("config.json names this file, and it is missing", &path)
+            return Err(Error::missing(Code::NO_CONTAINER, "config.json names this file, and it is missing", &path)
                 .advice("put it back, or save the model again"));
         }
         return Ok(path);
@@ -90,9 +90,9 @@ pub fn container_in(folder: &Path) -> Result<PathBuf> {
         .collect();
     match configs.len() {
         1 => Ok(configs.remove(0)),
-        0 => Err(Error::missing("no .wcodec file in the folder", folder)
+        0 => Err(Error::missing(Code::NO_MODEL, "no .wcodec file in the folder", folder)
             .advice("name a .wcodec file, or encode the model first")),
-        n => Err(Error::input(format!("there are {n} .wcodec files in the folder"))
+        n => Err(coded!(SEVERAL_SOURCES, "there are {n} .wcodec files in the folder")
             .file(folder)
             .advice("name one of them")),
     }

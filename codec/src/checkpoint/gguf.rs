@@ -7,7 +7,7 @@ use std::path::Path;
 use gguf_rs_lib::format::{GGUF_DEFAULT_ALIGNMENT, MetadataValue};
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file::InputFile;
 use crate::foreign;
 use crate::tensor::{AlignedBytes, Dtype};
@@ -88,7 +88,7 @@ impl Gguf {
     fn read(file: InputFile) -> Result<Self> {
         let head = file.read(0, file.length().min(8) as usize, &Cancel::new())?;
         if foreign::is_big_endian_gguf(&head) {
-            return Err(Error::unsupported("this is a big-endian GGUF file").advice(foreign::LITTLE_ENDIAN));
+            return Err(coded!(GGUF_BYTE_ORDER, "this is a big-endian GGUF file").advice(foreign::LITTLE_ENDIAN));
         }
         let mut header = Header { file: &file, at: 0, end: file.length().min(MOST), failed: None };
         let parsed = parse(&mut BufReader::with_capacity(PIECE, &mut header));
@@ -155,7 +155,7 @@ impl Gguf {
     pub fn read_part(&self, index: usize, offset: u64, length: usize, cancel: &Cancel) -> Result<AlignedBytes> {
         let t = &self.tensors[index];
         if offset.checked_add(length as u64).is_none_or(|end| end > t.bytes) {
-            return Err(Error::input(format!("{length} bytes from {offset} on are not in it")).tensor(&t.name));
+            return Err(coded!(INPUT_BUG, "{length} bytes from {offset} on are not in it").tensor(&t.name));
         }
         self.file.read(t.offset + offset, length, cancel).map_err(|e| e.tensor(&t.name))
     }

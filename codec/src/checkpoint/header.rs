@@ -6,7 +6,7 @@ use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file::InputFile;
 use crate::foreign;
 use crate::tensor::Dtype;
@@ -30,7 +30,7 @@ impl Opaque {
     pub(crate) fn check(self) -> Result<Self> {
         let known = Dtype::from_name(&self.dtype).is_ok();
         if known || self.dtype.is_empty() {
-            return Err(Error::format(format!("'{}' is no other dtype", self.dtype))
+            return Err(coded!(BAD_OPAQUE, "'{}' is no other dtype", self.dtype)
                 .advice("encode the model again, or get the file again"));
         }
         Ok(self)
@@ -63,24 +63,24 @@ pub(super) fn read_header(file: &InputFile, cut: bool) -> Result<(u64, Header)> 
     if (!fits || head.get(8) != Some(&b'{'))
         && let Some(format) = foreign::known_as(file.path(), &head, file.length())
     {
-        return Err(Error::format(format!("this is {}, not a .safetensors file", format.what)).advice(format.advice));
+        return Err(coded!(NOT_A_CONTAINER, "this is {}, not a .safetensors file", format.what).advice(format.advice));
     }
     if file.length() < 8 {
         return Err(
-            Error::format(format!("a file of {} bytes is not a safetensors file", file.length())).advice(advice)
+            coded!(NOT_SAFETENSORS, "a file of {} bytes is not a safetensors file", file.length()).advice(advice)
         );
     }
     if !fits {
-        return Err(Error::format(format!("a safetensors header of {length} bytes does not fit the file"))
+        return Err(coded!(NOT_SAFETENSORS, "a safetensors header of {length} bytes does not fit the file")
             .offset(0)
             .advice(advice));
     }
     let header = file.read(8, length as usize, &go)?;
     let header = parse(&header)
-        .map_err(|e| Error::format(format!("the safetensors header is damaged: {e}")).offset(8).advice(advice))?;
+        .map_err(|e| coded!(NOT_SAFETENSORS, "the safetensors header is damaged: {e}").offset(8).advice(advice))?;
     let want = (8 + length).saturating_add(header.known.data_len() as u64);
     if want != file.length() && !(cut && file.length() < want) {
-        return Err(Error::corrupt(format!("the file has {} bytes, and its header says {want}", file.length()))
+        return Err(coded!(FILE_LENGTH, "the file has {} bytes, and its header says {want}", file.length())
             .offset(want.min(file.length()))
             .advice("it was cut off or appended to: download it again"));
     }

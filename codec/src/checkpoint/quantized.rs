@@ -279,7 +279,7 @@ impl Source for Dequantized<'_> {
                 crate::tensor::check_bytes(&all[at].shape, all[at].dtype).map_err(|e| e.tensor(&all[at].name))?;
             if bytes.len() as u64 != want {
                 let what = format!("the source gives {} bytes for {:?}", bytes.len(), all[at].shape);
-                return Err(Error::input(what).tensor(&all[at].name));
+                return Err(coded!(INPUT_BUG, what).tensor(&all[at].name));
             }
             Ok(bytes)
         };

@@ -40,7 +40,7 @@ impl Shards {
 pub fn find_shards(folder: &Path) -> Result<Shards> {
     let is_there = |name: &str| folder.join(name).is_file();
     if let Some(name) = container_of(folder).filter(|_| is_whole(folder)) {
-        return Err(Error::input(format!("it is a compressed model, whose weights are in '{name}'"))
+        return Err(coded!(COMPRESSED_SOURCE, "it is a compressed model, whose weights are in '{name}'")
             .file(folder)
             .advice("name the original checkpoint, or decode that file first"));
     }
@@ -64,7 +64,7 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
     }
     let file = match (&indexes[..], &files[..]) {
         ([], []) => {
-            return Err(Error::input("no .safetensors file in the folder")
+            return Err(coded!(OTHER_FORM, "no .safetensors file in the folder")
                 .file(folder)
                 .advice("name the folder of a Hugging Face checkpoint, or convert it to .safetensors"));
         }
@@ -75,23 +75,25 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
             None => index,
         },
         ([], [first, second, ..]) => {
-            return Err(Error::input(format!(
+            return Err(coded!(
+                SEVERAL_SOURCES,
                 "several .safetensors files and no index of them: '{first}', '{second}'{}",
                 if files.len() > 2 { ", ..." } else { "" }
-            ))
+            )
             .file(folder)
             .advice("name one of the files, or add model.safetensors.index.json"));
         }
         ([first, second, ..], _) => {
-            return Err(Error::input(format!("several indexes of shards in the folder: '{first}', '{second}'"))
+            return Err(coded!(SEVERAL_SOURCES, "several indexes of shards in the folder: '{first}', '{second}'")
                 .file(folder)
                 .advice("name one of the files"));
         }
     };
     if let Some(pickled) = PICKLED.into_iter().find(|name| is_there(name)) {
-        return Err(Error::input(format!(
+        return Err(coded!(
+            OTHER_WEIGHTS,
             "transformers reads '{pickled}' of this folder, not '{file}', whose name it does not look for"
-        ))
+        )
         .file(folder)
         .advice(format!("name the file to read, rename it to {REST_FILE}, or move the other away")));
     }
@@ -101,7 +103,9 @@ pub fn find_shards(folder: &Path) -> Result<Shards> {
 /// The weights that `config.json` names.
 fn named(folder: &Path, name: &str) -> Result<Shards> {
     let refuse = |what: String| {
-        Error::format(what).file(&folder.join(CONFIG)).advice("restore the file, or name the file of the weights")
+        coded!(WEIGHTS_OF_CONFIG, what)
+            .file(&folder.join(CONFIG))
+            .advice("restore the file, or name the file of the weights")
     };
     if Path::new(name).file_name() != Some(name.as_ref()) || !(name.ends_with(ENDING) || name.ends_with(INDEX_ENDING)) {
         return Err(refuse(format!(
@@ -123,10 +127,10 @@ fn indexed(folder: &Path, index: &str) -> Result<Shards> {
     let path = folder.join(index);
     let text = read_small(&path, MOST_TEXT)?;
     let parsed: ShardIndex = serde_json::from_slice(&text).map_err(|e| {
-        Error::format(format!("not an index of shards: {e}")).file(&path).advice("download the checkpoint again")
+        coded!(BAD_SHARD_INDEX, "not an index of shards: {e}").file(&path).advice("download the checkpoint again")
     })?;
     if parsed.weight_map.is_empty() {
-        return Err(Error::format("the index of the shards names no tensor")
+        return Err(coded!(BAD_SHARD_INDEX, "the index of the shards names no tensor")
             .file(&path)
             .advice("download the checkpoint again"));
     }
@@ -134,7 +138,7 @@ fn indexed(folder: &Path, index: &str) -> Result<Shards> {
     shards.sort();
     shards.dedup();
     if let Some(bad) = shards.iter().find(|s| Path::new(s).file_name() != Some(s.as_ref())) {
-        return Err(Error::format(format!("a shard named '{bad}' is not in the folder"))
+        return Err(coded!(SHARD_ELSEWHERE, "a shard named '{bad}' is not in the folder")
             .file(&path)
             .advice("put the shards beside the index, and plain names into it"));
     }

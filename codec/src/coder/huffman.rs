@@ -4,7 +4,7 @@
 use super::LANES;
 use super::quad::{QUADS, Quad, index_of};
 use super::table::{CodeTable, QuadTable, SYMBOLS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod avx512;
@@ -244,12 +244,12 @@ struct Body<'a, const N: usize> {
 
 impl<'a, const N: usize> Body<'a, N> {
     fn new(body: &'a [u8]) -> Result<Self> {
-        let short = || Error::corrupt(format!("a huffman chunk body of {} bytes", body.len()));
+        let short = || coded!(BAD_CHUNK, "a huffman chunk body of {} bytes", body.len());
         let (head, rest) = body.split_first_chunk::<LEAST_BYTES>().ok_or_else(short)?;
         let [least, width_code] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
         let quads = N != LANES;
         if width_code > if quads { MOST_UNIT } else { 1 } {
-            return Err(Error::corrupt(format!("a huffman chunk whose lengths are stored in way {width_code}")));
+            return Err(coded!(BAD_CHUNK, "a huffman chunk whose lengths are stored in way {width_code}"));
         }
         let width = if quads { 1 } else { 1 + usize::from(width_code) };
         let (excess, bits) = rest.split_at_checked(LANES * width).ok_or_else(short)?;
@@ -283,7 +283,7 @@ pub fn check_ends<const N: usize>(body: &[u8], ends_read: &[usize; N]) -> Result
     if joined && lead_clear && tail_clear {
         return Ok(());
     }
-    Err(Error::corrupt("a lane of a huffman stream does not have its length"))
+    Err(coded!(BAD_CHUNK, "a lane of a huffman stream does not have its length"))
 }
 
 #[cfg(test)]

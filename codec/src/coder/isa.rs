@@ -1,6 +1,6 @@
 //! Instruction sets that decoders can use.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::named::named;
 
 named! {
@@ -54,7 +54,7 @@ impl Isa {
     pub fn best() -> Result<Isa> {
         match std::env::var("WCODEC_ISA") {
             Ok(name) => Isa::from_name(&name).and_then(Isa::require).map_err(|e| {
-                Error::input(format!("WCODEC_ISA: {}", e.message())).advice("unset it, or name another one")
+                coded!(ENVIRONMENT, "WCODEC_ISA: {}", e.message()).advice("unset it, or name another one")
             }),
             Err(_) => Ok(*Isa::available().last().expect("scalar is always there")),
         }
@@ -66,6 +66,6 @@ impl Isa {
             return Ok(self);
         }
         let have: Vec<_> = Isa::available().iter().map(|i| i.name()).collect();
-        Err(Error::input(format!("this machine has no {self}")).advice(format!("it has: {}", have.join(" "))))
+        Err(coded!(ENVIRONMENT, "this machine has no {self}").advice(format!("it has: {}", have.join(" "))))
     }
 }

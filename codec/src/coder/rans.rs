@@ -5,7 +5,7 @@ use super::histogram::SYMBOLS;
 use super::table::FrequencyTable;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::{Layout, tile::symbols_per_block};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod avx2;
@@ -150,7 +150,7 @@ impl RansDecoder {
 /// States and words of a body.
 pub fn split_body(body: &[u8]) -> Result<([u32; LANES], &[[u8; 2]])> {
     if body.len() < STATE_BYTES || !body.len().is_multiple_of(4) {
-        return Err(Error::corrupt(format!("a rans chunk body of {} bytes", body.len())));
+        return Err(coded!(BAD_CHUNK, "a rans chunk body of {} bytes", body.len()));
     }
     let (states, words) = body.split_at(STATE_BYTES);
     let states = states.as_chunks::<4>().0;
@@ -183,7 +183,7 @@ impl Ending {
         let behind = body.get(STATE_BYTES + 2 * self.words_used..).unwrap_or(&[]);
         let (tails, good) = tails::read(&self.states, behind);
         let verdict =
-            if good { Ok(()) } else { Err(Error::corrupt("a rans stream does not end where its encoder began")) };
+            if good { Ok(()) } else { Err(coded!(BAD_CHUNK, "a rans stream does not end where its encoder began")) };
         (tails, verdict)
     }
 }

@@ -14,7 +14,7 @@ pub use super::histogram::SYMBOLS;
 
 use super::histogram::Histogram;
 use super::{Coder, Layout};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A table of either coder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Table {
             (Coder::Rans, None) => FrequencyTable::from_bytes(bits, bytes).map(Self::Rans),
             (Coder::Huffman, None) => CodeTable::from_bytes(bits, bytes).map(Self::Huffman),
             (Coder::Huffman, Some(Layout::Quad)) => QuadTable::from_bytes(bits, bytes).map(Self::Quads),
-            (_, None) => Err(Error::format(format!("a table for coder {coder}, which has none"))),
-            (_, Some(layout)) => Err(Error::format(format!("a table for coder {coder} and layout {layout}"))),
+            (_, None) => Err(coded!(BAD_CODER_NUMBER, "a table for coder {coder}, which has none")),
+            (_, Some(layout)) => Err(coded!(BAD_CODER_NUMBER, "a table for coder {coder} and layout {layout}")),
         }
     }
 
@@ -91,14 +91,14 @@ impl Table {
     /// [`ErrorKind::Format`](crate::ErrorKind::Format): it belongs to another coder or layout.
     pub fn check(&self, coder: Coder, layout: Layout) -> Result<()> {
         if self.coder() != coder {
-            return Err(Error::format(format!("a plane of coder {coder} names a {} table", self.coder())));
+            return Err(coded!(BAD_CODER_NUMBER, "a plane of coder {coder} names a {} table", self.coder()));
         }
         match (self.layout(), layout) {
             (Some(own), layout) if own != layout => {
-                Err(Error::format(format!("a plane of layout {layout} names a table for layout {own}")))
+                Err(coded!(BAD_CODER_NUMBER, "a plane of layout {layout} names a table for layout {own}"))
             }
             (None, layout) if layout.has_own_tables() => {
-                Err(Error::format(format!("a plane of layout {layout} names a table for other layouts")))
+                Err(coded!(BAD_CODER_NUMBER, "a plane of layout {layout} names a table for other layouts"))
             }
             _ => Ok(()),
         }
@@ -148,7 +148,7 @@ pub fn check_bits(coder: Coder, bits: u32) -> Result<()> {
     if (least..=MOST_BITS).contains(&bits) {
         return Ok(());
     }
-    Err(Error::format(format!("tables of coder {coder} have {which} bits, not {bits}")))
+    Err(coded!(BAD_CODER_NUMBER, "tables of coder {coder} have {which} bits, not {bits}"))
 }
 
 #[cfg(test)]

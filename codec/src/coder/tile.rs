@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{BLOCK_COLS, Coder, LANES, Layout, TILE_ROWS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The widest tile, columns: its chunk has at most 16 KiB, so that several fit the shared memory of any GPU.
 pub const MAX_TILE: usize = 1024;
@@ -36,7 +36,7 @@ impl TileGeometry {
     /// `tile` is not a multiple of 64 from 64 to 1,024, or the padded size does not fit.
     pub fn new(count: usize, rows: usize, cols: usize, tile: usize) -> Result<Self> {
         if tile == 0 || !tile.is_multiple_of(BLOCK_COLS) || tile > MAX_TILE {
-            return Err(Error::format(format!("tile width {tile} is not a multiple of 64 from 64 to 1024")));
+            return Err(coded!(BAD_CODER_NUMBER, "tile width {tile} is not a multiple of 64 from 64 to 1024"));
         }
         // A zero counts as one here, because partial products must fit as well.
         let padded = rows
@@ -47,7 +47,7 @@ impl TileGeometry {
             .and_then(|n| n.checked_mul(count.max(1)))
             .filter(|&n| n <= isize::MAX as usize);
         if padded.is_none() {
-            return Err(Error::format(format!("{count} matrices of {rows} x {cols} are too large")));
+            return Err(coded!(BAD_SIZES, "{count} matrices of {rows} x {cols} are too large"));
         }
         Ok(Self { count, rows, cols, tile })
     }

@@ -26,7 +26,7 @@ pub fn check_chunk(chunk: usize) -> Result<()> {
     if (1..=MAX_CHUNK).contains(&chunk) {
         return Ok(());
     }
-    Err(Error::format(format!("zstd chunks have 1 to {MAX_CHUNK} bytes, not {chunk}")))
+    Err(coded!(BAD_CODER_NUMBER, "zstd chunks have 1 to {MAX_CHUNK} bytes, not {chunk}"))
 }
 
 /// The highest level that is written: nvCOMP 4.0 never returns from some frames of level 22 (FORMAT.md, section 8).
@@ -38,7 +38,7 @@ pub fn check_level(level: i32) -> Result<()> {
     if (*zstd::compression_level_range().start()..=HIGHEST_LEVEL).contains(&level) {
         return Ok(());
     }
-    Err(Error::input(format!("zstd is not used at level {level}")).advice(format!("use 1 to {HIGHEST_LEVEL}")))
+    Err(coded!(BAD_CODING_NUMBER, "zstd is not used at level {level}").advice(format!("use 1 to {HIGHEST_LEVEL}")))
 }
 
 /// Whether `filter` can be used with chunks of this size.
@@ -55,7 +55,8 @@ pub struct Compressor {
 impl Compressor {
     /// A compressor at `level`.
     pub fn new(level: i32) -> Result<Self> {
-        let none = || Error::input("zstd: no memory for its state").advice("free memory, or use a lower level");
+        let none =
+            || coded!(ZSTD_ENCODING, "zstd: no memory for its state").advice("free memory, or use a lower level");
         let mut context = CCtx::try_create().ok_or_else(none)?;
         let set = context.set_parameter(CParameter::CompressionLevel(level));
         set.map_err(|code| failed(level, code))?;
@@ -112,7 +113,7 @@ impl Compressor {
 
 fn failed(level: i32, code: usize) -> Error {
     let what = format!("zstd at level {level}: {}", get_error_name(code));
-    Error::input(what).advice("free memory, or use a lower level")
+    coded!(ZSTD_ENCODING, what).advice("free memory, or use a lower level")
 }
 
 /// Calls for each run of a row, because filters restart at rows and at the chunk's start, which may lie within a row.
@@ -136,7 +137,7 @@ fn for_each_row_run(
 
 /// The entry of the chunk offsets for a frame of `length` bytes at byte `start`.
 pub fn frame_entry(start: usize, length: usize) -> Result<[u8; 8]> {
-    let too_large = |_| Error::input("a plane of more than 32 GiB").advice("split the tensor, or use coder raw");
+    let too_large = |_| coded!(TOO_LARGE, "a plane of more than 32 GiB").advice("split the tensor, or use coder raw");
     let start = u32::try_from(start / ALIGN).map_err(too_large)?.to_le_bytes();
     let length = u32::try_from(length).map_err(too_large)?.to_le_bytes();
     Ok(bytemuck::cast([start, length]))
@@ -172,7 +173,7 @@ impl<'a> PlaneFrames<'a> {
         let frames = Self { data, entries: offsets.as_chunks::<8>().0, chunk, bytes, first };
         if !offsets.len().is_multiple_of(8) || frames.entries.len() != bytes.div_ceil(chunk) {
             let n = offsets.len();
-            return Err(Error::corrupt(format!("{n} bytes of offsets for {bytes} bytes in frames of {chunk}")));
+            return Err(coded!(CHUNK_PLACES, "{n} bytes of offsets for {bytes} bytes in frames of {chunk}"));
         }
         let mut end = 0;
         for i in 0..frames.count() {
@@ -181,11 +182,11 @@ impl<'a> PlaneFrames<'a> {
             end = start + length;
             if !gap_ok || length == 0 || end > data.len() {
                 let i = first + i;
-                return Err(Error::corrupt(format!("zstd frame {i} lies at {start}..{end} of {}", data.len())));
+                return Err(coded!(CHUNK_PLACES, "zstd frame {i} lies at {start}..{end} of {}", data.len()));
             }
         }
         if end != data.len() {
-            return Err(Error::corrupt(format!("zstd frames end at {end} of {}", data.len())));
+            return Err(coded!(CHUNK_PLACES, "zstd frames end at {end} of {}", data.len()));
         }
         Ok(frames)
     }
@@ -210,7 +211,7 @@ impl<'a> PlaneFrames<'a> {
     pub fn check(&self, i: usize) -> Result<()> {
         let (start, length) = self.range(i);
         check_frame(&self.data[start..start + length], self.decoded(i).len())
-            .map_err(|what| Error::corrupt(format!("zstd frame {i}: {what}")).offset(start as u64))
+            .map_err(|what| coded!(ZSTD_FRAME, "zstd frame {i}: {what}").offset(start as u64))
     }
 
     /// Decodes chunk `i` into `out`, which has its length; rows have `cols` bytes.
@@ -224,12 +225,12 @@ impl<'a> PlaneFrames<'a> {
     ) -> Result<()> {
         let (start, length) = self.range(i);
         let number = self.first + i;
-        let bad = |what: String| Error::corrupt(format!("zstd frame {number}: {what}")).offset(start as u64);
+        let bad = |what: String| coded!(ZSTD_FRAME, "zstd frame {number}: {what}").offset(start as u64);
         let want = out.len();
         let frame = &self.data[start..start + length];
         check_frame(frame, want).map_err(bad)?;
         if context.is_none() {
-            let failed = |e| Error::input(format!("zstd: {e}")).advice("free memory, or use fewer threads");
+            let failed = |e| coded!(NO_MEMORY, "zstd: {e}").advice("free memory, or use fewer threads");
             *context = Some(zstd::bulk::Decompressor::new().map_err(failed)?);
         }
         let context = context.as_mut().expect("made above");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A 64-bit hash; 16 hexadecimal digits in the index, since JSON numbers lose the last bits in many readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ impl Hash {
         if computed == self {
             return Ok(());
         }
-        Err(Error::corrupt("the decoded bytes do not match their hash").advice("encode the model again"))
+        Err(coded!(DECODED_HASH, "the decoded bytes do not match their hash").advice("encode the model again"))
     }
 }
 

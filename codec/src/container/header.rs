@@ -1,7 +1,7 @@
 //! The first 64 bytes.
 
 use super::hash::hash;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
@@ -60,37 +60,34 @@ impl Header {
             } else {
                 format!("the file has only {} bytes", bytes.len())
             };
-            return Err(Error::format(what).advice("a wcodec container has a header of 64 bytes; check the path"));
+            return Err(coded!(TOO_SHORT, what).advice("a wcodec container has a header of 64 bytes; check the path"));
         };
         let number = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"));
         if b.iter().all(|&b| b == 0) {
-            return Err(Error::format("the header is empty: writing this file was interrupted")
+            return Err(coded!(UNFINISHED, "the header is empty: writing this file was interrupted")
                 .advice("encode the model again"));
         }
         if b[..8] != MAGIC {
-            return Err(Error::format("not a wcodec container: the magic bytes are wrong")
+            return Err(coded!(NOT_A_CONTAINER, "not a wcodec container: the magic bytes are wrong")
                 .offset(0)
                 .advice("check the path"));
         }
         if hash(&b[..56]).0 != number(56) {
-            return Err(Error::corrupt("the header's hash does not match")
+            return Err(coded!(HEADER_HASH, "the header's hash does not match")
                 .offset(0)
                 .advice("restore the file, or encode the model again"));
         }
         let version = (u16::from_le_bytes([b[8], b[9]]), u16::from_le_bytes([b[10], b[11]]));
         if version.0 > VERSION.0 {
-            return Err(Error::unsupported(format!(
-                "format version {}.{}: written by a newer wcodec",
-                version.0, version.1
-            ))
-            .offset(8)
-            .advice("upgrade wcodec"));
+            return Err(coded!(NEWER_FORMAT, "format version {}.{}: written by a newer wcodec", version.0, version.1)
+                .offset(8)
+                .advice("upgrade wcodec"));
         }
         if version.0 == 0 {
-            return Err(Error::format("format version 0 does not exist").offset(8));
+            return Err(coded!(BAD_HEADER, "format version 0 does not exist").offset(8));
         }
         if number(48) != 0 || b[12..16] != [0; 4] {
-            return Err(Error::format("a reserved field of the header is not 0").offset(8));
+            return Err(coded!(BAD_HEADER, "a reserved field of the header is not 0").offset(8));
         }
         let header = Self {
             version,
@@ -100,10 +97,11 @@ impl Header {
             file_length: number(40),
         };
         if header.file_length != file_length {
-            return Err(Error::corrupt(format!(
+            return Err(coded!(
+                FILE_LENGTH,
                 "the file has {file_length} bytes, and should have {}",
                 header.file_length
-            ))
+            )
             .offset(file_length.min(header.file_length))
             .advice("it was cut off or appended to: copy it again, or encode the model again"));
         }
@@ -112,7 +110,7 @@ impl Header {
             || header.index_offset < HEADER_BYTES as u64
             || end != Some(file_length)
         {
-            return Err(Error::format("the header's place of the index is not in the file").offset(16));
+            return Err(coded!(BAD_HEADER, "the header's place of the index is not in the file").offset(16));
         }
         Ok(header)
     }

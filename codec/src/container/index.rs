@@ -13,7 +13,7 @@ use super::header::{LATER_VERSION, LATEST_VERSION, NEWEST_VERSION, VERSION};
 use super::segment::Segment;
 use crate::checkpoint::Opaque;
 use crate::coder::table::LEAST_BITS;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::SchemeKind;
 use crate::tensor::Dtype;
 
@@ -161,9 +161,7 @@ impl MatrixEntry {
         let product = parts.iter().try_fold(1usize, |n, &part| n.checked_mul(part.max(1)));
         match product.filter(|&n| n <= isize::MAX as usize) {
             Some(n) => Ok(if parts.contains(&0) { 0 } else { n }),
-            None => {
-                Err(Error::format(format!("{} matrices of {} x {} are too large", self.count, self.rows, self.cols)))
-            }
+            None => Err(coded!(BAD_SIZES, "{} matrices of {} x {} are too large", self.count, self.rows, self.cols)),
         }
     }
 }
@@ -314,10 +312,10 @@ impl TensorEntry {
         }
         let said = self.source.as_ref().filter(|text| text.get().starts_with('{'));
         let said = said.and_then(|text| serde_json::from_str::<Opaque>(text.get()).ok());
-        let said = said.ok_or_else(|| Error::format("scheme opaque needs 'source'"))?.check()?;
+        let said = said.ok_or_else(|| coded!(BAD_OPAQUE, "scheme opaque needs 'source'"))?.check()?;
         match self.shape[..] {
             [bytes] if self.dtype == Dtype::U8.name() && said.fits(bytes as u64) => {}
-            _ => return Err(Error::format("scheme opaque is a list of U8, as long as its source")),
+            _ => return Err(coded!(BAD_OPAQUE, "scheme opaque is a list of U8, as long as its source")),
         }
         Ok(Some(said))
     }
@@ -365,7 +363,7 @@ impl Index {
     /// The value cannot be written as JSON.
     pub fn set_model(&mut self, model: Option<&serde_json::Value>) -> Result<()> {
         let text = model.map(serde_json::value::to_raw_value).transpose();
-        self.model = text.map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
+        self.model = text.map_err(|e| coded!(BAD_TEXT, "metadata cannot be written: {e}"))?;
         Ok(())
     }
 
@@ -383,11 +381,11 @@ impl Index {
             features: Vec<String>,
         }
         // Strings under unknown keys are skipped unchecked, and would fail later when the index is shown.
-        let text = std::str::from_utf8(bytes).map_err(|e| Error::format(format!("the index is not UTF-8: {e}")))?;
+        let text = std::str::from_utf8(bytes).map_err(|e| coded!(BAD_INDEX, "the index is not UTF-8: {e}"))?;
         if !text.trim_ascii_start().starts_with('{') {
-            return Err(Error::format("the index is not a JSON object"));
+            return Err(coded!(BAD_INDEX, "the index is not a JSON object"));
         }
-        let parse_error = |e: serde_json::Error| Error::format(format!("the index is not what it should be: {e}"));
+        let parse_error = |e: serde_json::Error| coded!(BAD_INDEX, "the index is not what it should be: {e}");
         let parsed = serde_json::from_str::<Self>(text);
         let (format, features) = match &parsed {
             Ok(index) => (index.format.clone(), index.features.clone()),
@@ -397,17 +395,15 @@ impl Index {
             }
         };
         if format != FORMAT {
-            return Err(Error::format(format!("the index is of format '{format}', not '{FORMAT}'")));
+            return Err(coded!(BAD_INDEX, "the index is of format '{format}', not '{FORMAT}'"));
         }
         if let Some(f) = features.iter().find(|f| !KNOWN_FEATURES.contains(&f.as_str())) {
             if f == DRAFT {
                 let what = format!("the file is of a draft of format 1.1 ('{f}'), which is settled now");
-                return Err(Error::unsupported(what).advice("compress the model again"));
+                return Err(coded!(DRAFT_FORMAT, what).advice("compress the model again"));
             }
-            return Err(Error::unsupported(format!(
-                "the file needs the feature '{f}', which this version does not know"
-            ))
-            .advice("upgrade wcodec"));
+            return Err(coded!(NEWER_FORMAT, "the file needs the feature '{f}', which this version does not know")
+                .advice("upgrade wcodec"));
         }
         parsed.map_err(parse_error)
     }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 
 use super::index::{Index, TensorEntry};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The positions of an index's tensors by name. It holds positions, not names: a hostile index may have millions of
 /// names.
@@ -25,7 +25,7 @@ impl Names {
         let mut names = Self { places: HashTable::with_capacity(tensors.len()), hasher: RandomState::new() };
         for (place, tensor) in tensors.iter().enumerate() {
             if tensor.name.is_empty() || names.of_tensor(tensors, &tensor.name).is_some() {
-                return Err(Error::format("the name of a tensor is empty or not unique").tensor(&tensor.name));
+                return Err(coded!(BAD_NAMES, "the name of a tensor is empty or not unique").tensor(&tensor.name));
             }
             let hash = |&place: &usize| names.hasher.hash_one(&tensors[place].name);
             names.places.insert_unique(hash(&place), place, hash);
@@ -33,10 +33,10 @@ impl Names {
         for (alias, target) in &index.aliases {
             // The target must be a tensor, so an alias of an alias is refused.
             if names.of_tensor(tensors, target).is_none() {
-                return Err(Error::format(format!("an alias of '{target}', which is not there")).tensor(alias));
+                return Err(coded!(BAD_NAMES, "an alias of '{target}', which is not there").tensor(alias));
             }
             if alias.is_empty() || names.of_tensor(tensors, alias).is_some() {
-                return Err(Error::format("the name of an alias is empty or not unique").tensor(alias));
+                return Err(coded!(BAD_NAMES, "the name of an alias is empty or not unique").tensor(alias));
             }
         }
         Ok(names)

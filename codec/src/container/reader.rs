@@ -119,7 +119,9 @@ impl Reader {
         let head = storage.read(0, length.min(foreign::HEAD_BYTES as u64), false, &options.cancel)?;
         let path = if let Storage::File(file) = &storage { file.path() } else { Path::new("") };
         if let Some(format) = foreign::known_as(path, &head, length).filter(|_| !head.starts_with(&MAGIC)) {
-            return Err(Error::format(format!("this is {}, not a wcodec container", format.what)).advice(format.advice));
+            return Err(
+                coded!(NOT_A_CONTAINER, "this is {}, not a wcodec container", format.what).advice(format.advice)
+            );
         }
         let header = Header::from_bytes(&head[..head.len().min(HEADER_BYTES)], length)?;
         options.check_index(header.index_length)?;
@@ -160,7 +162,7 @@ impl Reader {
     pub fn index_json(&self) -> Result<String> {
         let bytes = read_index(&self.storage, &self.header, &Cancel::new()).map_err(|e| self.name(e))?;
         let text = String::from_utf8(bytes.to_vec());
-        text.map_err(|e| self.name(Error::format(format!("the index is not UTF-8: {e}"))))
+        text.map_err(|e| self.name(coded!(BAD_INDEX, "the index is not UTF-8: {e}")))
     }
 
     /// The path of the file; `None` in memory.
@@ -186,7 +188,7 @@ impl Reader {
                 Some(near) => format!("did you mean '{near}'?"),
                 None => format!("it has {} tensors; see `wcodec inspect`", self.index.tensors.len()),
             };
-            self.name(Error::input(format!("no tensor '{name}'")).advice(advice))
+            self.name(coded!(NO_TENSOR, "no tensor '{name}'").advice(advice))
         })
     }
 
@@ -277,7 +279,7 @@ impl Reader {
     pub(crate) fn part(&self, segment: &Segment, range: Range<u64>, cancel: &Cancel) -> Result<AlignedBytes> {
         if range.start > range.end || range.end > segment.length {
             return Err(self.name(
-                Error::corrupt(format!("bytes {range:?} of a segment of {}", segment.length)).offset(segment.offset),
+                coded!(SEGMENT_LENGTH, "bytes {range:?} of a segment of {}", segment.length).offset(segment.offset),
             ));
         }
         self.read(segment.offset + range.start, range.end - range.start, cancel)
@@ -312,7 +314,7 @@ impl Reader {
         for (offset, length) in ends {
             let padding = self.storage.read(end, offset - end, false, &Cancel::new()).map_err(|e| self.name(e))?;
             if let Some(at) = padding.iter().position(|&b| b != 0) {
-                return Err(self.name(Error::corrupt("padding between segments is not zero").offset(end + at as u64)));
+                return Err(self.name(coded!(PADDING, "padding between segments is not zero").offset(end + at as u64)));
             }
             end = offset + length;
         }
@@ -331,7 +333,7 @@ fn check_hash(index: &[u8], header: &Header) -> Result<()> {
     if hash(index).0 == header.index_hash {
         return Ok(());
     }
-    Err(Error::corrupt("the index's hash does not match")
+    Err(coded!(HEADER_HASH, "the index's hash does not match")
         .offset(header.index_offset)
         .advice("restore the file, or encode the model again"))
 }
@@ -373,7 +375,7 @@ fn check_tensors(index: &Index) -> Result<()> {
         let dtype = Dtype::from_name(&t.dtype).map_err(|e| e.tensor(&t.name).advice("upgrade wcodec"))?;
         check_bytes(&t.shape, dtype).map_err(|e| e.tensor(&t.name))?;
         if t.planes.iter().any(|p| p.table.is_some_and(|table| table >= index.tables.len())) {
-            return Err(Error::format("a plane names a table that is not there").tensor(&t.name));
+            return Err(coded!(BAD_NAMES, "a plane names a table that is not there").tensor(&t.name));
         }
     }
     Ok(())
@@ -394,7 +396,7 @@ impl Storage {
             Storage::File(f) if direct => f.read_direct(offset, length, cancel),
             Storage::File(f) => f.read(offset, length, cancel),
             Storage::Memory(f) => {
-                let beyond = || Error::format("bytes beyond the end of the container").offset(offset);
+                let beyond = || coded!(BAD_SEGMENTS, "bytes beyond the end of the container").offset(offset);
                 // Checked first, because a length from a damaged index may exceed memory.
                 if offset.checked_add(length as u64).is_none_or(|end| end > f.length()) {
                     return Err(beyond());

@@ -33,7 +33,7 @@ impl Segment {
 
     /// The error for stored bytes that do not have their hash.
     pub(crate) fn differs(&self) -> Error {
-        Error::corrupt(format!("the hash of a segment of {} bytes does not match", self.length))
+        coded!(SEGMENT_HASH, "the hash of a segment of {} bytes does not match", self.length)
             .offset(self.offset)
             .advice("restore the file, or encode the model again; other tensors are still readable")
     }
@@ -74,19 +74,19 @@ pub(crate) fn check_layout(mut segments: Vec<(u64, u64)>, index_offset: u64) -> 
     for (offset, length) in segments {
         let next = offset.checked_add(length).filter(|&e| e <= index_offset);
         let (Some(want), Some(next)) = (place(end, length), next) else {
-            return Err(Error::format(format!("a segment of {length} bytes reaches beyond the index")).offset(offset));
+            return Err(coded!(BAD_SEGMENTS, "a segment of {length} bytes reaches beyond the index").offset(offset));
         };
         if offset != want {
             let what =
                 if offset < want { "overlaps the one before it or lies askew" } else { "leaves a hole before it" };
-            return Err(Error::format(format!("a segment of {length} bytes {what}")).offset(offset));
+            return Err(coded!(BAD_SEGMENTS, "a segment of {length} bytes {what}").offset(offset));
         }
         if length > 0 {
             end = next;
         }
     }
     if align_up(end, SMALL_ALIGN) != Some(index_offset) {
-        return Err(Error::format("bytes between the last segment and the index belong to nothing").offset(end));
+        return Err(coded!(BAD_SEGMENTS, "bytes between the last segment and the index belong to nothing").offset(end));
     }
     Ok(())
 }

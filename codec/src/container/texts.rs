@@ -25,7 +25,7 @@ impl IndexTexts {
         let mut keys = Object::parse(json)?;
         let list = |key: &str| match keys.get(key) {
             Some(text) => serde_json::from_str::<Vec<Box<RawValue>>>(text.get()).map_err(bad_entry),
-            None => Err(Error::format(format!("an index without '{key}'"))),
+            None => Err(coded!(BAD_INDEX, "an index without '{key}'")),
         };
         let (tables, tensors) = (list("tables")?, list("tensors")?);
         keys.0.retain(|(key, _)| !matches!(&*key.0, "tables" | "tensors" | "aliases" | "model"));
@@ -50,7 +50,8 @@ impl IndexTexts {
 
 /// The text of an entry, which exists unless the file has changed since it was opened.
 fn text_at(texts: &[Box<RawValue>], place: usize) -> Result<&str> {
-    let text = texts.get(place).ok_or_else(|| Error::format("the index has fewer entries than when it was opened"))?;
+    let text =
+        texts.get(place).ok_or_else(|| coded!(BAD_INDEX, "the index has fewer entries than when it was opened"))?;
     Ok(text.get())
 }
 
@@ -120,10 +121,10 @@ impl Serialize for Object<'_> {
 
 /// Converts serde's error about an entry.
 pub fn bad_entry(e: serde_json::Error) -> Error {
-    Error::format(format!("an entry of the index: {e}"))
+    coded!(BAD_INDEX, "an entry of the index: {e}")
 }
 
 /// A value as text.
 pub fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
-    to_raw_value(value).map_err(|e| Error::format(format!("the index cannot be written: {e}")))
+    to_raw_value(value).map_err(|e| coded!(FORMAT, "the index cannot be written: {e}"))
 }

@@ -72,8 +72,7 @@ impl<W: Write + Seek> Writer<W> {
 
     /// Writes index and header; returns the index, the length of the file and its writer.
     pub fn finish(mut self) -> Result<(Index, u64, W)> {
-        let json =
-            serde_json::to_vec(&self.index).map_err(|e| Error::input(format!("metadata cannot be written: {e}")))?;
+        let json = serde_json::to_vec(&self.index).map_err(|e| coded!(BAD_TEXT, "metadata cannot be written: {e}"))?;
         let index = std::mem::take(&mut self.index);
         let (file_length, out) = self.close(index.version(), &json)?;
         Ok((index, file_length, out))
@@ -107,5 +106,5 @@ impl<W: Write + Seek> Writer<W> {
 }
 
 fn too_large() -> Error {
-    Error::input("the container would be larger than 2^64 bytes")
+    coded!(TOO_LARGE, "the container would be larger than 2^64 bytes")
 }

@@ -9,7 +9,7 @@ use crate::coder::plane::Coding;
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
 use crate::container::{AheadFacts, ReadAhead, Segment, Span};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::stored::{StoredPlane, StoredTensor};
 
 /// Options for reading tensors ahead.
@@ -73,7 +73,8 @@ impl Container {
             return Ok(());
         }
         let file = self.reader.file().ok_or_else(|| {
-            Error::input("a container in memory cannot be read from disk").advice("save it, and open the file")
+            coded!(DISK_NEEDS_A_FILE, "a container in memory cannot be read from disk")
+                .advice("save it, and open the file")
         })?;
         let mut covers = Vec::new();
         for name in self.stored_names(names)? {
@@ -135,7 +136,7 @@ impl Container {
     }
 
     fn reads_of_part(&self, plane: &StoredPlane, range: Range<usize>) -> Result<Vec<Span>> {
-        let offsets = || plane.offsets.as_ref().ok_or_else(|| Error::format("a plane without 'offsets'"));
+        let offsets = || plane.offsets.as_ref().ok_or_else(|| coded!(BAD_PLANE, "a plane without 'offsets'"));
         match plane.form.coding {
             Coding::Raw => Ok(vec![part(&plane.data, range)]),
             Coding::Zstd { chunk, .. } => {

@@ -80,13 +80,13 @@ impl Container {
                 return if fits {
                     Ok(None)
                 } else {
-                    Err(at(Error::corrupt(format!("{data} bytes in a raw plane of {elements}"))))
+                    Err(at(coded!(SEGMENT_LENGTH, "{data} bytes in a raw plane of {elements}")))
                 };
             };
             let table = plane.table.map(|t| self.table(t, options.verify)).transpose()?;
             let coder = tiling.coder;
             match &table {
-                None => return Err(at(Error::format(format!("a plane of coder {coder} without a table")))),
+                None => return Err(at(coded!(BAD_PLANE, "a plane of coder {coder} without a table"))),
                 Some(t) => t.check(coder, tiling.layout).map_err(at)?,
             }
             let read = |s: &Segment| self.reader.segment_with(s, options.verify, &options.cancel);

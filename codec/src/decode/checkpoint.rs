@@ -72,7 +72,7 @@ pub fn decode(
     if let Some(rest) = rest {
         for tensor in stored(rest) {
             if container.reader().find(tensor.name).is_some() {
-                let e = Error::format("it is in the container and in the rest of the model")
+                let e = coded!(REST_OVERLAPS, "it is in the container and in the rest of the model")
                     .tensor(tensor.name)
                     .advice("put the file beside the container that was saved with it");
                 return Err(match rest.path() {
@@ -164,18 +164,19 @@ fn write(
     let mut entries = Vec::new();
     for tensor in &tensors {
         if tensor.name == "__metadata__" {
-            return Err(Error::input("safetensors keeps this name for itself")
+            return Err(coded!(RESERVED_NAME, "safetensors keeps this name for itself")
                 .tensor(tensor.name)
                 .advice("encode it under another name"));
         }
         let dtype = serde_json::from_value(tensor.dtype.name().into()).map_err(|e| {
-            Error::unsupported(format!("safetensors has no dtype {}: {e}", tensor.dtype))
+            coded!(LIBRARY_DTYPE, "safetensors has no dtype {}: {e}", tensor.dtype)
                 .tensor(tensor.name)
                 .advice("read it with load_file instead")
         })?;
         let length = check_bytes(tensor.shape, tensor.dtype).map_err(|e| e.tensor(tensor.name).of_container())?;
         let next = usize::try_from(length).ok().and_then(|n| end.checked_add(n));
-        let next = next.ok_or_else(|| Error::format("the tensors are too large").tensor(tensor.name).of_container())?;
+        let next =
+            next.ok_or_else(|| coded!(BAD_SIZES, "the tensors are too large").tensor(tensor.name).of_container())?;
         entries.push((
             tensor.name.to_owned(),
             TensorInfo { dtype, shape: tensor.shape.to_vec(), data_offsets: (end, next) },
@@ -184,7 +185,7 @@ fn write(
     }
     let lengths: Vec<usize> = entries.iter().map(|(_, t)| t.data_offsets.1 - t.data_offsets.0).collect();
     let text: HashMap<String, String> = metadata.into_iter().collect();
-    let bad = |e: String| Error::format(format!("the safetensors header cannot be written: {e}"));
+    let bad = |e: String| coded!(FORMAT, "the safetensors header cannot be written: {e}");
     let metadata = Metadata::new((!text.is_empty()).then_some(text), entries).map_err(|e| bad(e.to_string()))?;
     let mut header = header_of(&metadata, &tensors).map_err(|e| bad(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
@@ -208,7 +209,7 @@ fn write(
         failed.map_or(read, Err)?;
         if written != length {
             let what = format!("the source gives {written} bytes for {:?}", tensor.shape);
-            return Err(Error::input(what).tensor(tensor.name));
+            return Err(coded!(INPUT_BUG, what).tensor(tensor.name));
         }
         done += length as u64;
         progress(&ProgressEvent { tensor: tensor.name, done, total })?;

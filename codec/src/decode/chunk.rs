@@ -7,7 +7,7 @@ use super::options::DecodeOptions;
 use crate::coder::plane::{Coding, Scratch};
 use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::frame_place;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::SchemeKind;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::try_vec;
@@ -85,7 +85,7 @@ impl Container {
                 (0..plane.chunks)
                     .map(|i| {
                         let coded = at(i + 1).checked_sub(at(i));
-                        let coded = coded.ok_or_else(|| Error::corrupt("chunk offsets do not ascend"))?;
+                        let coded = coded.ok_or_else(|| coded!(CHUNK_PLACES, "chunk offsets do not ascend"))?;
                         let (_, rows, cols) = g.cells(i);
                         let side = tiling.side_bytes(g.position(i).width) as u64;
                         Ok(ChunkSize { bytes: coded + side, elements: (rows.len() * cols.len()) as u64 })
@@ -109,8 +109,8 @@ impl Container {
         if index >= plane.chunks {
             let has = plane.chunks;
             return Err(match plane.form.coding {
-                Coding::Raw => Error::input(format!("no chunk {index}: a raw plane is one")),
-                _ => Error::input(format!("no chunk {index}: the tensor has {has}")),
+                Coding::Raw => coded!(INPUT_BUG, "no chunk {index}: a raw plane is one"),
+                _ => coded!(INPUT_BUG, "no chunk {index}: the tensor has {has}"),
             });
         }
         // For chunks that are not tiles: elements in row-major order.
@@ -139,7 +139,7 @@ impl Container {
             }
         };
         if range.start > range.end || range.end > plane.data.length {
-            return Err(Error::corrupt(format!("chunk {index} lies at {range:?} of {}", plane.data.length)));
+            return Err(coded!(CHUNK_PLACES, "chunk {index} lies at {range:?} of {}", plane.data.length));
         }
         let beside = t.planes[1..].iter().map(|p| self.beside(p, index, decoded));
         let side = beside.sum::<Result<u64>>()? + side;
@@ -166,7 +166,7 @@ impl Container {
             Coding::Tiles(_) => {
                 let entries = self.entries::<4>(plane, index..index + 2, plane.chunks + 1, true)?;
                 let at = |i: usize| u64::from(u32::from_le_bytes(entries[i])) * OFFSET_UNIT as u64;
-                at(1).checked_sub(at(0)).ok_or_else(|| Error::corrupt("chunk offsets do not ascend"))
+                at(1).checked_sub(at(0)).ok_or_else(|| coded!(CHUNK_PLACES, "chunk offsets do not ascend"))
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::coder::table::Table;
 use crate::coder::{Coder, Layout};
 use crate::container::texts::IndexTexts;
 use crate::container::{Index, Reader};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::info::{TensorInfo, TensorInfos};
 use crate::pool::Pool;
 use crate::stored::StoredTensor;
@@ -165,7 +165,7 @@ impl Container {
     pub fn model(&self) -> Result<Option<serde_json::Value>> {
         let parse = |text: &RawValue| {
             serde_json::from_str(text.get())
-                .map_err(|e| self.reader.name(Error::format(format!("the index's 'model' cannot be read: {e}"))))
+                .map_err(|e| self.reader.name(coded!(BAD_MODEL_RECORD, "the index's 'model' cannot be read: {e}")))
         };
         self.index().model.as_deref().map(parse).transpose()
     }
@@ -217,7 +217,7 @@ impl Container {
     pub fn copy_to(&self, out: &mut [u8], cancel: &Cancel) -> Result<()> {
         let (has, wants) = (self.file_len(), out.len());
         if wants as u64 != has {
-            return Err(Error::input(format!("a container of {has} bytes is to be copied to {wants}"))
+            return Err(coded!(INPUT_BUG, "a container of {has} bytes is to be copied to {wants}")
                 .advice("copy it to as many bytes as it has"));
         }
         let copy = |(i, piece): (usize, &mut [u8])| self.reader.copy((i * COPIED) as u64, piece, cancel);
@@ -276,16 +276,15 @@ impl Container {
             return Ok(t.clone());
         }
         let entry = &self.index().tables[number];
-        let coder =
-            Coder::from_name(&entry.coder).map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
+        let coder = Coder::from_name(&entry.coder).map_err(|e| e.code().error(e.message()).advice("upgrade wcodec"))?;
         let layout = entry.layout.as_deref().map(Layout::from_name).transpose();
-        let layout = layout.map_err(|e| Error::unsupported(e.message()).advice("upgrade wcodec"))?;
+        let layout = layout.map_err(|e| e.code().error(e.message()).advice("upgrade wcodec"))?;
         // The length is checked before the table is read: a table is small.
         let (least, most) = Table::stored_bytes(coder, layout);
         if most > 0 && !(least..=most).contains(&entry.data.length) {
             let has = if least == most { format!("{most}") } else { format!("at most {most}") };
             let what = format!("a {coder} table has {has} bytes, not {}", entry.data.length);
-            return Err(Error::corrupt(what).offset(entry.data.offset));
+            return Err(coded!(BAD_TABLE, what).offset(entry.data.offset));
         }
         let bytes = self.reader.segment(&entry.data, verify)?;
         let table = Table::from_bytes(coder, layout, entry.bits, &bytes).map_err(|e| e.offset(entry.data.offset))?;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::container::Container;
 use crate::checkpoint::{Checkpoint, REST_FILE, Source, container_of, is_whole};
 use crate::container::metadata::REST_KEY;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::file::folder_of;
 
 impl Container {
@@ -21,7 +21,7 @@ impl Container {
         let folder = self.path().map(folder_of);
         if let Some(name) = self.metadata().get(REST_KEY) {
             if Path::new(name).file_name() != Some(name.as_ref()) {
-                let e = Error::format(format!("the rest of the model is named '{name}', which is not in the folder"))
+                let e = coded!(REST_ELSEWHERE, "the rest of the model is named '{name}', which is not in the folder")
                     .advice("save the model again");
                 return Err(self.reader().name(e));
             }
@@ -40,8 +40,12 @@ impl Container {
     pub fn open_rest(&self) -> Result<Option<Checkpoint>> {
         let Some(path) = self.rest()? else { return Ok(None) };
         if self.path().is_none() || !path.is_file() {
-            return Err(Error::missing("the tensors of the model that are not compressed are missing", &path)
-                .advice("put this file back beside the container, or decode without it: --partial, partial=True"));
+            return Err(Error::missing(
+                Code::NO_REST,
+                "the tensors of the model that are not compressed are missing",
+                &path,
+            )
+            .advice("put this file back beside the container, or decode without it: --partial, partial=True"));
         }
         let rest = Checkpoint::open_rest(&path)?;
         // A whole container that was encoded to the file name in config.json.

@@ -112,7 +112,8 @@ impl Container {
             }
             return Ok(out);
         }
-        let stored = tensor.symbol_scales().ok_or_else(|| Error::format("a transposed tensor without 'scales'"))?;
+        let stored =
+            tensor.symbol_scales().ok_or_else(|| coded!(BAD_COMBINATION, "a transposed tensor without 'scales'"))?;
         let scales = self.read_scales(stored, options)?;
         let scales = Scales::new(stored.granularity, stored.offset, cols, &scales, 0);
         match dtype {
@@ -166,14 +167,14 @@ impl Container {
         let offsets = self.entries::<4>(plane, chunks.start..chunks.end + 1, g.chunks() + 1, false)?;
         let offsets: Vec<usize> = offsets.iter().map(|&e| u32::from_le_bytes(e) as usize * OFFSET_UNIT).collect();
         if !offsets.is_sorted() {
-            return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset));
+            return Err(coded!(CHUNK_PLACES, "chunk offsets do not ascend").offset(plane.data.offset));
         }
         let (base, end) = (offsets[0], offsets[offsets.len() - 1]);
         let data = self.reader.part(&plane.data, base as u64..end as u64, &options.cancel)?;
         let per_strip: usize = (0..g.tiles()).map(|t| tiling.side_bytes(g.position(t).width)).sum();
         let stored = plane.side.as_ref().map_or(0, |s| s.length);
         if per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
-            return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset));
+            return Err(coded!(SEGMENT_LENGTH, "{stored} bytes of side plane").offset(plane.data.offset));
         }
         let side = match &plane.side {
             Some(s) => {
@@ -234,7 +235,8 @@ impl Container {
         let mut rebased = Vec::with_capacity(places.len() * 8);
         for &(start, length) in &places {
             let at = start.checked_sub(base).ok_or_else(|| {
-                Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset.saturating_add(start as u64))
+                coded!(CHUNK_PLACES, "chunk offsets do not ascend")
+                    .offset(plane.data.offset.saturating_add(start as u64))
             })?;
             // Both were read as 32-bit numbers.
             rebased.extend_from_slice(&((at / ALIGN) as u32).to_le_bytes());
@@ -275,10 +277,10 @@ impl Container {
         all: usize,
         verify: bool,
     ) -> Result<Vec<[u8; N]>> {
-        let segment = plane.offsets.as_ref().ok_or_else(|| Error::format("a plane without 'offsets'"))?;
+        let segment = plane.offsets.as_ref().ok_or_else(|| coded!(BAD_PLANE, "a plane without 'offsets'"))?;
         if all.checked_mul(N).map(|n| n as u64) != Some(segment.length) {
             let what = format!("{} bytes of offsets for {all} entries", segment.length);
-            return Err(Error::corrupt(what).offset(segment.offset));
+            return Err(coded!(CHUNK_PLACES, what).offset(segment.offset));
         }
         let bytes = if verify {
             AlignedBytes::copy_of(&self.reader.segment(segment, true)?[some.start * N..some.end * N])?
@@ -312,12 +314,10 @@ impl Container {
 /// The elements of the tensor in its `rows`.
 pub(super) fn elements_of(shape: &[usize], rows: &Range<usize>) -> Result<Range<usize>> {
     let Some((&all, others)) = shape.split_first() else {
-        return Err(Error::input("a scalar has no rows").advice("read it as a whole"));
+        return Err(coded!(BAD_ROWS, "a scalar has no rows").advice("read it as a whole"));
     };
     if rows.start > rows.end || rows.end > all {
-        return Err(
-            Error::input(format!("rows {rows:?} of a tensor with {all} rows")).advice("ask for rows that it has")
-        );
+        return Err(coded!(BAD_ROWS, "rows {rows:?} of a tensor with {all} rows").advice("ask for rows that it has"));
     }
     if all == 0 {
         return Ok(0..0);
@@ -332,7 +332,7 @@ fn longest(plane: &StoredPlane, lengths: impl Iterator<Item = usize>) -> Result<
     let longest = lengths.max().unwrap_or(0);
     let said = plane.form.max_chunk;
     if longest > said {
-        return Err(Error::corrupt(format!("a chunk has {longest} bytes, and the index says {said} at most"))
+        return Err(coded!(CHUNK_PLACES, "a chunk has {longest} bytes, and the index says {said} at most")
             .offset(plane.data.offset));
     }
     Ok(longest)
@@ -375,7 +375,7 @@ impl Place<'_> {
     /// Moves an error's position: coders count from the start of their input, messages from the start of the file.
     fn placed(&self, e: Error) -> Error {
         let text = format!("counted from row {} on, {}", self.row, e.message());
-        placed(self.stored, self.base, Error::new(e.kind(), text).offset(e.byte_offset().unwrap_or(0)))
+        placed(self.stored, self.base, e.code().error(text).offset(e.byte_offset().unwrap_or(0)))
     }
 }
 

@@ -46,7 +46,7 @@ impl Container {
         self.with_tensor(name, &DecodeOptions::default(), |t| match &t.scales {
             Some(scales) => self.read_scales(scales, &DecodeOptions::default()),
             None => {
-                Err(Error::input(format!("a tensor of scheme {} has no scales", t.scheme)).advice("read its values"))
+                Err(coded!(NOT_QUANTIZED, "a tensor of scheme {} has no scales", t.scheme).advice("read its values"))
             }
         })
     }
@@ -99,7 +99,7 @@ impl Container {
     fn read_tensor(&self, tensor: &StoredTensor, dtype: Dtype, options: &DecodeOptions) -> Result<AlignedBytes> {
         tensor.check_dtype(dtype, false)?;
         let bytes = tensor.plane().elements.checked_mul(tensor.bytes_of_symbol(dtype));
-        let bytes = bytes.ok_or_else(|| Error::format("the tensor is too large"))?;
+        let bytes = bytes.ok_or_else(|| coded!(BAD_SIZES, "the tensor is too large"))?;
         self.check_decoded(tensor, bytes, trust::OR_TO_A_FILE)?;
         if tensor.is_joined() {
             return self.open_joined(tensor, options)?.read(options);
@@ -125,7 +125,7 @@ impl Container {
 /// The error for a tensor without symbols.
 pub(super) fn no_symbols(tensor: &StoredTensor) -> Error {
     let StoredTensor { dtype, scheme, .. } = tensor;
-    Error::input(format!("a {dtype} tensor of scheme {scheme} has no symbols")).advice("read its values")
+    coded!(NOT_QUANTIZED, "a {dtype} tensor of scheme {scheme} has no symbols").advice("read its values")
 }
 
 /// An error with its position in the file: coders count from the start of their input, which begins at `base` of the
@@ -135,7 +135,7 @@ pub(super) fn placed(plane: &StoredPlane, base: usize, error: Error) -> Error {
         return error;
     }
     let place = plane.data.offset + base as u64 + error.byte_offset().unwrap_or(0);
-    let placed = Error::new(error.kind(), error.message()).offset(place);
+    let placed = error.code().error(error.message()).offset(place);
     match error.kind() {
         ErrorKind::Corrupt => placed.advice("restore the file, or encode the model again"),
         _ => placed,
@@ -184,7 +184,7 @@ impl OpenPlane<'_> {
         options: &DecodeOptions,
     ) -> Result<AlignedBytes> {
         let bytes = self.stored.elements.checked_mul(size_of::<T>());
-        let bytes = bytes.ok_or_else(|| Error::format("the tensor is too large"))?;
+        let bytes = bytes.ok_or_else(|| coded!(BAD_SIZES, "the tensor is too large"))?;
         if transposed {
             let symbols = self.symbols(options)?;
             let mut out = AlignedBytes::zeroed(bytes)?;

@@ -2,7 +2,7 @@
 
 use crate::coder::{BLOCK_COLS, TILE_ROWS};
 use crate::container::MatrixEntry;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The fewest columns at which a 3-D tensor is taken for a stack of expert matrices `[experts, out, in]`; with fewer it
 /// is taken for the kernel of a convolution `[out, in, kernel]`.
@@ -18,7 +18,7 @@ pub fn matrix_of(shape: &[usize], transposed: bool) -> Result<MatrixEntry> {
         (&[rows, cols], false) => (1, rows, cols, 0),
         (&[cols, rows], true) => (1, rows, cols, 1),
         (_, true) => {
-            return Err(Error::input(format!("only matrices can be transposed, not shape {shape:?}"))
+            return Err(coded!(NOT_A_MATRIX, "only matrices can be transposed, not shape {shape:?}")
                 .advice("narrow the pattern given to transpose"));
         }
         (&[count, rows, cols], _) if cols >= STACK_COLS => (count, rows, cols, 0),

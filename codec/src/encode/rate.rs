@@ -16,7 +16,7 @@ use crate::checkpoint::{Source, SourceBytes, SourceTensor};
 use crate::coder::TILE_ROWS;
 use crate::coder::table::Table;
 use crate::coder::tile::wide_tile;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::Scheme;
 use crate::scheme::lossless::columns;
@@ -132,16 +132,16 @@ impl Search<'_> {
     fn check_steps(&self) -> Result<()> {
         let wrong = |step: f32| !(step.is_finite() && step > 0.0);
         if let Some(step) = self.options.step.filter(|&s| wrong(s)) {
-            return Err(Error::input(format!("a step of {step}")).advice("give a number above 0, or bits"));
+            return Err(coded!(BAD_STEPS, "a step of {step}").advice("give a number above 0, or bits"));
         }
         let names: HashSet<&str> = self.source.tensors().iter().map(|t| t.name.as_str()).collect();
         for (name, &step) in &self.options.steps {
             if wrong(step) {
-                return Err(Error::input(format!("a step of {step} for '{name}'")).advice("give numbers above 0"));
+                return Err(coded!(BAD_STEPS, "a step of {step} for '{name}'").advice("give numbers above 0"));
             }
             if !names.contains(name.as_str()) {
                 let what = format!("a step for '{name}', which is no tensor of the source");
-                return Err(Error::input(what).advice("name tensors as the source does"));
+                return Err(coded!(BAD_STEPS, what).advice("name tensors as the source does"));
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ impl Search<'_> {
         if let Some((_, least)) = too_many.filter(|(s, _)| *s >= COARSEST) {
             let most = bits(FINEST)?;
             let what = format!("{target} bits per weight cannot be reached: {least:.3} to {most:.3} can");
-            return Err(Error::input(what).advice("ask for more bits, or exclude small tensors"));
+            return Err(coded!(BITS_UNREACHABLE, what).advice("ask for more bits, or exclude small tensors"));
         }
         if self.is_of_small_tensors(group) {
             // The tables that they share depend on all of their symbols.

@@ -213,7 +213,7 @@ impl<'a> TensorTask<'a> {
                 } else {
                     int8::NOT_FINITE_ADVICE
                 };
-                Error::input(format!("{value} at index {index:?}")).advice(advice)
+                coded!(NOT_FINITE_WEIGHTS, "{value} at index {index:?}").advice(advice)
             }
             None => e,
         }
@@ -356,7 +356,7 @@ impl Encoded<'_> {
         let opaque = self.tensor.opaque.as_ref();
         let source = opaque.map(serde_json::value::to_raw_value).transpose();
         let source = source
-            .map_err(|e| Error::input(format!("its dtype cannot be written: {e}")).advice("give it another name"))?;
+            .map_err(|e| coded!(DTYPE_NOT_STORED, "its dtype cannot be written: {e}").advice("give it another name"))?;
         writer.tensor(TensorEntry {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
@@ -377,12 +377,12 @@ impl Encoded<'_> {
 fn check_trellis(coder: Coder, columns: usize, tile: usize) -> Result<()> {
     if !coder.is_tiled() {
         return Err(
-            Error::input(format!("a trellis with coder {coder}")).advice("use coder rans or huffman, or no trellis")
+            coded!(CODER_CONFLICT, "a trellis with coder {coder}").advice("use coder rans or huffman, or no trellis")
         );
     }
     if columns != tile {
         let what = format!("a trellis that restarts every {columns} columns, and tiles of {tile}");
-        return Err(Error::input(what).advice("let it restart with the tiles"));
+        return Err(coded!(BAD_LEVELS, what).advice("let it restart with the tiles"));
     }
     Ok(())
 }
@@ -451,7 +451,8 @@ fn first_not_finite(dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Option<Vec<u
 /// The symbols of `bytes`, encoded in the same way as `tensor` was.
 pub(crate) fn symbols_like(tensor: &StoredTensor, bytes: &[u8], pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let (Some(matrix), Some(scheme)) = (tensor.matrix, tensor.scheme()) else {
-        return Err(Error::format("a tensor of symbols without 'matrix' and 'scales'").advice("encode the model again"));
+        return Err(coded!(BAD_COMBINATION, "a tensor of symbols without 'matrix' and 'scales'")
+            .advice("encode the model again"));
     };
     scheme.symbols(&weights_of(tensor.dtype, bytes, &matrix), pool, cancel)
 }

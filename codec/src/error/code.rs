@@ -8,6 +8,16 @@ use std::fmt;
 
 use super::{Error, ErrorKind};
 
+/// An error of a code, by the name of its constant, with a message as `format!` takes it.
+macro_rules! coded {
+    ($code:ident, $text:literal $($arguments:tt)*) => {
+        $crate::Code::$code.error(format!($text $($arguments)*))
+    };
+    ($code:ident, $message:expr $(,)?) => {
+        $crate::Code::$code.error($message)
+    };
+}
+
 /// Makes the codes of one section: associated constants of [`Code`], and the list of them.
 macro_rules! codes {
     ($heading:literal, $kind:ident;

@@ -32,7 +32,7 @@ impl InputFile {
         let open = |e| Error::io("open the file", path, e);
         // Checked before opening, which would block on a pipe without a writer.
         if !std::fs::metadata(path).map_err(open)?.is_file() {
-            return Err(Error::input("not a regular file").file(path).advice("name a file"));
+            return Err(coded!(NOT_A_TEXT_FILE, "not a regular file").file(path).advice("name a file"));
         }
         let file = File::open(path).map_err(open)?;
         let meta = file.metadata().map_err(open)?;
@@ -91,7 +91,7 @@ impl InputFile {
         read: impl Fn(u64, &mut [u8]) -> Result<()> + Sync,
     ) -> Result<AlignedBytes> {
         if offset.checked_add(length as u64).is_none_or(|end| end > self.length) {
-            return Err(Error::format(format!("{length} bytes beyond the end of the file"))
+            return Err(coded!(BAD_SEGMENTS, "{length} bytes beyond the end of the file")
                 .file(&self.path)
                 .offset(offset));
         }
@@ -159,7 +159,7 @@ impl InputFile {
     }
 
     fn changed(&self) -> Error {
-        Error::corrupt("the file was changed while it was open").file(&self.path).advice("open it again")
+        coded!(CHANGED_WHILE_OPEN, "the file was changed while it was open").file(&self.path).advice("open it again")
     }
 }
 
@@ -189,7 +189,7 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io:
 pub fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = InputFile::open(path)?;
     if file.length > most {
-        return Err(Error::input(format!("a file of {} bytes is no such text", file.length))
+        return Err(coded!(NOT_A_TEXT_FILE, "a file of {} bytes is no such text", file.length)
             .file(path)
             .advice("check the path"));
     }

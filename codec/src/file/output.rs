@@ -72,7 +72,7 @@ impl OutputKind {
     /// [`ErrorKind::Input`](crate::ErrorKind::Input).
     pub fn check(self, path: &Path, inputs: &[PathBuf]) -> Result<()> {
         if path.is_file() && inputs.iter().any(|input| input.is_file() && is_same_file(input, path)) {
-            return Err(Error::input("the output is one of the files that are read")
+            return Err(coded!(OUTPUT_IS_READ, "the output is one of the files that are read")
                 .file(path)
                 .advice("choose another name: what is read would be lost"));
         }
@@ -80,7 +80,7 @@ impl OutputKind {
         let others = ENDINGS.iter().find(|(endings, _)| endings.iter().any(|e| ending == **e));
         if self != Self::Other && others.is_some_and(|(_, kinds)| !kinds.contains(&self)) {
             let (what, ending_of_kind) = self.words();
-            return Err(Error::input(format!("the ending .{} is not that of {what}", ending.display()))
+            return Err(coded!(OUTPUT_ENDING, "the ending .{} is not that of {what}", ending.display())
                 .file(path)
                 .advice(format!("let the name end in {ending_of_kind}")));
         }
@@ -208,11 +208,11 @@ impl OutputFile {
 /// link.
 fn check_place(path: &Path) -> Result<bool> {
     if path.as_os_str().is_empty() {
-        return Err(Error::input("the output has no name").advice("name a file"));
+        return Err(coded!(OUTPUT_IS_FOLDER, "the output has no name").advice("name a file"));
     }
     let is_folder = path.as_os_str().as_encoded_bytes().last().is_some_and(|&b| is_separator(b.into()));
     if is_folder || path.is_dir() {
-        return Err(Error::input("the output is a folder").file(path).advice("name a file in it"));
+        return Err(coded!(OUTPUT_IS_FOLDER, "the output is a folder").file(path).advice("name a file in it"));
     }
     let kind = match std::fs::symlink_metadata(path) {
         Ok(kind) => kind.file_type(),
@@ -224,7 +224,7 @@ fn check_place(path: &Path) -> Result<bool> {
         return Ok(true);
     }
     let advice = if kind.is_symlink() { "name the file that it points to" } else { "name a file" };
-    Err(Error::input(format!("the output is {}, which is not replaced", kind_of(kind))).file(path).advice(advice))
+    Err(coded!(NOT_REPLACED, "the output is {}, which is not replaced", kind_of(kind)).file(path).advice(advice))
 }
 
 /// A description of something that is neither a file nor a folder.

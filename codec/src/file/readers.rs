@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The default number of threads, and so of concurrent reads: enough for fast disks and for network storage.
 const THREADS: usize = 16;
@@ -72,7 +72,7 @@ impl Readers {
                 Ok(thread) => made.threads.push(thread),
                 Err(_) if i > 0 => break,
                 Err(e) => {
-                    return Err(Error::input(format!("cannot start a thread that reads: {e}"))
+                    return Err(coded!(NO_THREADS, "cannot start a thread that reads: {e}")
                         .advice("raise the limit of processes (`ulimit -u`)"));
                 }
             }

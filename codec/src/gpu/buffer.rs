@@ -91,7 +91,7 @@ impl DeviceBuffer {
     ) -> Result<()> {
         let bytes = from
             .get(range.clone())
-            .ok_or_else(|| Error::input(format!("bytes {range:?} of a pinned buffer of {}", from.len())))?;
+            .ok_or_else(|| coded!(INPUT_BUG, "bytes {range:?} of a pinned buffer of {}", from.len()))?;
         let (to, raw) = self.place(offset, bytes.len(), stream)?;
         if bytes.is_empty() {
             return Ok(());
@@ -134,7 +134,7 @@ impl DeviceBuffer {
     /// Address of `bytes` bytes from `offset` on, and the stream's handle.
     fn place(&self, offset: usize, bytes: usize, stream: &Stream) -> Result<(sys::CUdeviceptr, sys::CUstream)> {
         if offset.checked_add(bytes).is_none_or(|end| end > self.len) {
-            return Err(Error::input(format!("{bytes} bytes at {offset} of a device buffer of {}", self.len)));
+            return Err(coded!(INPUT_BUG, "{bytes} bytes at {offset} of a device buffer of {}", self.len));
         }
         Ok((self.ptr + offset as u64, stream.for_device(&self.device)?))
     }
@@ -177,7 +177,7 @@ pub(super) unsafe fn read_device(from: u64, bytes: &mut [u8], stream: &Stream) -
 /// An error where a copy from or to pageable memory would become part of a CUDA graph.
 pub(super) fn refuse_capture(stream: &Stream) -> Result<()> {
     if stream.is_capturing()? {
-        return Err(Error::input("a copy from or to pageable memory cannot be part of a CUDA graph")
+        return Err(coded!(CUDA_GRAPH, "a copy from or to pageable memory cannot be part of a CUDA graph")
             .advice("do it before the capture begins"));
     }
     Ok(())
@@ -192,7 +192,7 @@ fn out_of_memory(device: &Device, bytes: usize) -> Error {
 fn out_of_memory_text(about: &str, bytes: u64, memory: Option<(u64, u64)>) -> Error {
     let left =
         memory.map_or(String::new(), |(free, total)| format!(", and {} of {} are free", grouped(free), grouped(total)));
-    Error::device(format!("{about} is out of memory: {} bytes were asked for{left}", grouped(bytes)))
+    coded!(GPU_MEMORY, "{about} is out of memory: {} bytes were asked for{left}", grouped(bytes))
         .advice("end other programs that use it, as `nvidia-smi` lists them, or use a larger GPU")
 }
 
@@ -235,15 +235,17 @@ impl PinnedBuffer {
             let raw =
                 unsafe { result::malloc_host(bytes, sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP) };
             let raw = raw.or_else(|e| match driver::code(e) {
-                driver::OUT_OF_MEMORY => Err(Error::device(format!(
+                driver::OUT_OF_MEMORY => Err(coded!(
+                    PINNED_MEMORY,
                     "the system is out of memory that can be pinned: {} bytes were asked for",
                     grouped(bytes as u64)
-                ))
+                )
                 .advice("end other programs, or raise the limit of locked memory")),
                 _ => Err(e).named("cuMemHostAlloc"),
             })?;
-            ptr = NonNull::new(raw.cast())
-                .ok_or_else(|| Error::device("cuMemHostAlloc returned no memory").advice("end other programs"))?;
+            ptr = NonNull::new(raw.cast()).ok_or_else(|| {
+                coded!(PINNED_MEMORY, "cuMemHostAlloc returned no memory").advice("end other programs")
+            })?;
             // SAFETY: There are so many bytes, and nobody else knows of them.
             unsafe { ptr.write_bytes(0, bytes) };
         }
@@ -279,9 +281,8 @@ impl PinnedBuffer {
     pub(super) unsafe fn download_async(&mut self, from: u64, bytes: usize, stream: &Stream) -> Result<()> {
         let raw = stream.for_device(&self.device)?;
         let length = self.len;
-        let to = self
-            .get_mut(..bytes)
-            .ok_or_else(|| Error::input(format!("{bytes} bytes for a pinned buffer of {length}")))?;
+        let to =
+            self.get_mut(..bytes).ok_or_else(|| coded!(INPUT_BUG, "{bytes} bytes for a pinned buffer of {length}"))?;
         let _scope = stream.device().enter_uncaptured()?;
         // SAFETY: as the caller promises; the bytes fit.
         unsafe { result::memcpy_dtoh_async(to, from, raw) }.named("cuMemcpyDtoHAsync")

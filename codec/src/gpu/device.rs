@@ -12,7 +12,7 @@ use wcodec_kernels::abi::TABLE_AT;
 use super::driver::{self, DriverResult};
 use super::info::{DeviceInfo, device_infos};
 use super::module::{Code, Function, Modules};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Every device that can run the kernels. This makes a context on each, which takes a few hundred MB of its memory:
 /// [`device_infos`] does not.
@@ -79,10 +79,11 @@ impl Device {
         // SAFETY: The handle is a device's.
         let reserved = unsafe { result::device::get_attribute(handle, reserved) }.unwrap_or(0);
         if reserved > TABLE_AT as c_int {
-            return Err(Error::device(format!(
+            return Err(coded!(
+                SHARED_MEMORY,
                 "{} keeps {reserved} bytes of a block's shared memory for itself",
                 info.name
-            ))
+            )
             .advice("this wcodec's kernels do not fit it: decode on the CPU, or look for a newer wcodec"));
         }
         // SAFETY: The handle is a device's.

@@ -251,7 +251,7 @@ impl Job {
             state.running += 1;
         }
         // One that panics has failed, and nobody waits for it.
-        let panicked = |_| Err(Error::device("a thread that reads weights panicked").advice("report this"));
+        let panicked = |_| Err(coded!(DEVICE_BUG, "a thread that reads weights panicked").advice("report this"));
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
         let mut state = self.state();
         state.running -= 1;
@@ -284,7 +284,8 @@ impl Disk {
     /// The container is in memory, or the system gives no thread.
     pub fn new(container: &Container, threads: Option<usize>, direct: bool, verify: bool) -> Result<Self> {
         let file = container.reader().file().cloned().ok_or_else(|| {
-            Error::input("a container in memory cannot be read from disk").advice("save it, and open the file")
+            coded!(DISK_NEEDS_A_FILE, "a container in memory cannot be read from disk")
+                .advice("save it, and open the file")
         })?;
         let direct = direct && file.is_direct();
         Ok(Self { file, readers: Readers::new(threads)?, direct, verify, sound: Mutex::default() })
@@ -434,7 +435,7 @@ impl<S: Slot + 'static> Filling<S> {
         let differs = if fetch.is_whole() {
             differs
         } else {
-            Error::corrupt(format!("{} bytes of a segment are not those that were read before", fetch.len()))
+            coded!(READ_AGAIN, "{} bytes of a segment are not those that were read before", fetch.len())
                 .offset(fetch.file.start)
                 .advice("restore the file, or encode the model again; see whether the disk is sound")
         };

@@ -8,7 +8,7 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 use libloading::Library;
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 
 /// The oldest driver, by the version of CUDA that it implements: that of the compiler of the kernels' images.
 const OLDEST: (u32, u32) = (12, 4);
@@ -67,19 +67,20 @@ const FUNCTIONS: [&str; 46] = [
 /// The reason why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Unusable {
+    code: Code,
     message: String,
     advice: String,
 }
 
 impl Unusable {
-    fn new(message: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { message: message.into(), advice: advice.into() }
+    fn new(code: Code, message: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { code, message: message.into(), advice: advice.into() }
     }
 }
 
 impl From<Unusable> for Error {
     fn from(reason: Unusable) -> Self {
-        Error::device(reason.message).advice(reason.advice)
+        reason.code.error(reason.message).advice(reason.advice)
     }
 }
 
@@ -142,6 +143,7 @@ fn load() -> Result<(), Unusable> {
         }
     }
     Err(Unusable::new(
+        Code::NO_DRIVER,
         format!("the NVIDIA driver's library cannot be loaded: {reason}"),
         "install NVIDIA driver 550 or later, or use a machine with an NVIDIA GPU; start a container with its GPUs, as by \
          --gpus all",
@@ -154,6 +156,7 @@ fn check_functions(names: &[&str], has: impl Fn(&str) -> bool) -> Result<(), Unu
         return Ok(());
     }
     Err(Unusable::new(
+        Code::DRIVER_INCOMPLETE,
         format!("the NVIDIA driver's library has no {}", missing.join(", ")),
         "install a current NVIDIA driver; see that no other libcuda is in the library path",
     ))
@@ -167,6 +170,7 @@ fn check_version(version: c_int) -> Result<(u32, u32), Unusable> {
         return Ok(version);
     }
     Err(Unusable::new(
+        Code::DRIVER_TOO_OLD,
         format!(
             "the NVIDIA driver is too old: it implements CUDA {}.{}, and {}.{} is needed",
             version.0, version.1, OLDEST.0, OLDEST.1
@@ -195,7 +199,7 @@ pub(super) fn code(e: DriverError) -> u32 {
 /// An error of `call` that happened to `about`.
 pub(super) fn error_about(about: &str, call: &str, e: DriverError) -> Error {
     let reason = refused(call, e);
-    Error::device(format!("{about}: {}", reason.message)).advice(reason.advice)
+    reason.code.error(format!("{about}: {}", reason.message)).advice(reason.advice)
 }
 
 /// "Out of memory."
@@ -205,7 +209,7 @@ fn refused(call: &str, e: DriverError) -> Unusable {
     let text = |t: Result<&std::ffi::CStr, DriverError>| t.ok().map(|t| t.to_string_lossy().into_owned());
     let name = text(e.error_name()).unwrap_or_else(|| format!("error {}", code(e)));
     let what = text(e.error_string()).map_or(String::new(), |t| format!(", {t}"));
-    Unusable::new(format!("the NVIDIA driver's {call} failed: {name}{what}"), advice_for(code(e)))
+    Unusable::new(Code::DRIVER_CALL, format!("the NVIDIA driver's {call} failed: {name}{what}"), advice_for(code(e)))
 }
 
 /// Advice about an error of the driver.

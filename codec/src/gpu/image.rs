@@ -73,7 +73,7 @@ fn choose_by(wish: Option<&str>, info: &DeviceInfo, module: Module) -> Result<&'
     let code = match wish {
         Some("ptx") => None,
         Some(other) => {
-            return Err(Error::input(format!("WCODEC_KERNELS is '{other}'")).advice("unset it, or set it to ptx"));
+            return Err(coded!(ENVIRONMENT, "WCODEC_KERNELS is '{other}'").advice("unset it, or set it to ptx"));
         }
         None if refused => None,
         None => wcodec_kernels::cubin(module, info.compute_capability),
@@ -114,7 +114,7 @@ fn decompressed(module: Module, image: &Image) -> Result<Vec<u8>> {
     });
     data.ok_or_else(|| {
         let name = module.name();
-        Error::device(format!("the kernels that wcodec comes with are damaged: {name}, {image}"))
+        coded!(KERNELS_DAMAGED, "the kernels that wcodec comes with are damaged: {name}, {image}")
             .advice("install wcodec again")
     })
 }

@@ -7,7 +7,7 @@ use cudarc::driver::{result, sys};
 use serde::Serialize;
 
 use super::driver::{self, DriverResult};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Facts about a device that are known without using it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,7 +33,7 @@ impl DeviceInfo {
     pub(super) fn read(ordinal: usize) -> Result<(sys::CUdevice, Self)> {
         let count = device_count()?;
         if ordinal >= count {
-            return Err(Error::input(format!("there is no GPU {ordinal}")).advice(format!(
+            return Err(coded!(NO_DEVICE, "there is no GPU {ordinal}").advice(format!(
                 "the last one is GPU {}; CUDA_VISIBLE_DEVICES may hide others",
                 count.saturating_sub(1)
             )));
@@ -73,10 +73,14 @@ impl DeviceInfo {
             return Ok(());
         }
         let (major, minor) = self.compute_capability;
-        Err(Error::device(format!(
+        Err(coded!(
+            GPU_TOO_OLD,
             "GPU {} ({}) has compute capability {major}.{minor}, and {}.{} is needed",
-            self.ordinal, self.name, oldest.0, oldest.1
-        ))
+            self.ordinal,
+            self.name,
+            oldest.0,
+            oldest.1
+        )
         .advice("use a GPU of the Turing generation (T4, RTX 20) or later"))
     }
 }

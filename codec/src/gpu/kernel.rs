@@ -12,7 +12,7 @@ use super::device::Device;
 use super::driver;
 use super::module::{Code, Function};
 use super::stream::Stream;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 impl Device {
     /// A kernel of ours. The module is loaded by the first call that needs it: machine code for the device, or else PTX, which
@@ -56,12 +56,13 @@ impl Kernel {
         }
         let most = self.device.shared_memory_per_block();
         if bytes > most {
-            return Err(Error::input(format!(
+            return Err(coded!(
+                INPUT_BUG,
                 "kernel '{}' was to have {bytes} bytes of shared memory a block, and GPU {} ({}) has {most}",
                 self.name(),
                 self.device.ordinal(),
                 self.device.name()
-            )));
+            ));
         }
         let _scope = self.device.enter_uncaptured()?;
         let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -107,12 +108,13 @@ impl Kernel {
         overlap: bool,
     ) -> Result<()> {
         if params.len() != self.function.parameters {
-            return Err(Error::input(format!(
+            return Err(coded!(
+                INPUT_BUG,
                 "{} takes {} bytes of parameters, not {}",
                 self.about(),
                 self.function.parameters,
                 params.len()
-            )));
+            ));
         }
         let raw = stream.for_device(&self.device)?;
         if grid == 0 {

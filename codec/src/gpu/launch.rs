@@ -13,7 +13,7 @@ use super::work_item::{
     Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, bits_batches, bits_item, elements_of, symbols_batch,
     symbols_item,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Dtype;
 
 /// Launches that are ready, by kernel.
@@ -171,7 +171,7 @@ impl Launcher {
     pub unsafe fn multiply(&self, work: &Launches, vectors: &Vectors, stream: &Stream, overlap: bool) -> Result<()> {
         let Some(which) = MOST_VECTORS.iter().position(|&most| vectors.count <= most) else {
             let (count, most) = (vectors.count, Vectors::MOST);
-            return Err(Error::input(format!("{count} vectors for products that take {most} at most"))
+            return Err(coded!(BAD_VECTORS, "{count} vectors for products that take {most} at most")
                 .advice("decode the weights for so many"));
         };
         if vectors.count == 0 {
@@ -181,19 +181,24 @@ impl Launcher {
         let Epilogue { squared, residual, scaled, stash, arrivals, .. } = epilogue;
         let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
-            return Err(Error::input("gates and values have nowhere to meet").advice("set `stash` and `arrivals`"));
+            return Err(
+                coded!(NO_FUSED_KERNEL, "gates and values have nowhere to meet").advice("set `stash` and `arrivals`")
+            );
         }
         let usual = |gates| if gates { Activation::Silu } else { Activation::None };
         let later = |launch: &ProductLaunch| launch.params.items.iter().map(|i| i.vector).max().unwrap_or(0);
         for (kernel, launch) in &work.products[which] {
             let (x_stride, later) = (vectors.x_stride as u64, later(launch));
             if later > 0 && (squared | residual | scaled | stash) != 0 {
-                return Err(Error::input("matrices of other vectors each, with more to be done than to multiply")
-                    .advice("leave `epilogue` as it is by default"));
+                return Err(coded!(
+                    BAD_VECTORS,
+                    "matrices of other vectors each, with more to be done than to multiply"
+                )
+                .advice("leave `epilogue` as it is by default"));
             }
             // Kernels count bytes from the first vector in 32 bits.
             if x_stride.saturating_mul(2 * (vectors.count as u64 + u64::from(later))) > u32::MAX.into() {
-                return Err(Error::input(format!("vectors {x_stride} elements apart")).advice("copy them closer"));
+                return Err(coded!(BAD_VECTORS, "vectors {x_stride} elements apart").advice("copy them closer"));
             }
             let params = abi::ProductBatch {
                 vectors: vectors.count as u32,

@@ -12,7 +12,7 @@ use wcodec_kernels::Module;
 use super::driver::{self, DriverResult};
 use super::image::{self, Refused};
 use super::info::DeviceInfo;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Bytes of the compiler's messages that are kept.
 const LOG: usize = 8 << 10;
@@ -59,14 +59,14 @@ impl Modules {
                 let module = match code {
                     Code::Module(module) => image::load(info, module, load)?,
                     Code::Text(ptx) => {
-                        let text = CString::new(ptx).map_err(|_| Error::input("PTX with a zero byte"))?;
+                        let text = CString::new(ptx).map_err(|_| coded!(INPUT_BUG, "PTX with a zero byte"))?;
                         load(text.as_bytes_with_nul()).map_err(|refused| refused.error(info, "PTX"))?
                     }
                 };
                 *self.modules.entry(key.0).or_insert(module)
             }
         };
-        let c_name = CString::new(name).map_err(|_| Error::input("a kernel's name with a zero byte"))?;
+        let c_name = CString::new(name).map_err(|_| coded!(INPUT_BUG, "a kernel's name with a zero byte"))?;
         // SAFETY: The module is loaded, and stays so as the caller promises.
         let function = unsafe { Function::get(module, &c_name) }?;
         let function = Arc::new(function);
@@ -141,7 +141,7 @@ impl Function {
             result.result().is_ok().then_some(size)
         };
         if parameter(1).is_some() {
-            return Err(Error::input(format!("{about} has several parameters, and one structure was expected")));
+            return Err(coded!(INPUT_BUG, "{about} has several parameters, and one structure was expected"));
         }
         // SAFETY: The function was just found.
         let shared = unsafe {

@@ -7,7 +7,7 @@ use super::device::Device;
 use super::kernel::Kernel;
 use super::stream::Stream;
 use crate::coder::LANES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Dtype;
 
 /// Kinds of norms.
@@ -105,11 +105,11 @@ pub(super) fn launch(norm: &Norm, vectors: &NormVectors) -> Result<Option<(abi::
         Dtype::F16 => 0,
         Dtype::BF16 => 1,
         other => {
-            return Err(Error::input(format!("no kernel has norms of {other}")).advice("use F16 or BF16"));
+            return Err(coded!(NO_FUSED_KERNEL, "no kernel has norms of {other}").advice("use F16 or BF16"));
         }
     };
     let (Ok(grid), Ok(cols)) = (i32::try_from(vectors.count), i32::try_from(vectors.cols)) else {
-        return Err(Error::input(format!("{} vectors of {} elements", vectors.count, vectors.cols))
+        return Err(coded!(NO_FUSED_KERNEL, "{} vectors of {} elements", vectors.count, vectors.cols)
             .advice("compute the norms of fewer at once"));
     };
     if grid == 0 || cols == 0 {

@@ -23,7 +23,7 @@ use crate::coder::table::{MOST_BITS, Table};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, symbols_per_block};
 use crate::coder::{BLOCK_COLS, Coder, Filter, LANES, Layout, TILE_ROWS};
 use crate::decode::TensorBytes;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::scheme::Fields;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::Dtype;
@@ -143,17 +143,21 @@ impl TensorPlan {
     /// # Errors
     /// There are no such entries, or they are not rows.
     pub fn rows_of(&self, first: Range<usize>) -> Result<Range<usize>> {
-        let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(self.name()).advice(advice));
+        let refuse = |code: Code, what: String, advice: &str| Err(code.error(what).tensor(self.name()).advice(advice));
         let (all, rows) = (self.tensor.entries(), self.rows());
         if first.start > first.end || first.end > all {
-            return refuse(format!("rows {first:?} of a tensor with {all} rows"), "ask for rows that it has");
+            return refuse(
+                Code::BAD_ROWS,
+                format!("rows {first:?} of a tensor with {all} rows"),
+                "ask for rows that it has",
+            );
         }
         if first == (0..all) {
             return Ok(0..rows);
         }
         if self.tensor.transposed() || all == 0 || !rows.is_multiple_of(all) {
             let what = "it is not stored by rows, so that a GPU cannot decode some of them";
-            return refuse(what.to_owned(), "decode it as a whole");
+            return refuse(Code::GPU_ROWS, what.to_owned(), "decode it as a whole");
         }
         let per = rows / all;
         Ok(first.start * per..first.end * per)
@@ -226,7 +230,7 @@ struct Joins<'a> {
 }
 
 fn too_large() -> Error {
-    Error::unsupported("a matrix with more rows or columns than the kernels count").advice("decode it on the CPU")
+    coded!(GPU_LIMITS, "a matrix with more rows or columns than the kernels count").advice("decode it on the CPU")
 }
 
 /// The number of a tensor's planes that are written before this one: those in tiles come first, and then those that are raw, as launches have them.
@@ -251,7 +255,7 @@ fn method(
     if let Some(Joins { fields, bytes, pass }) = joins {
         if fields.bytes() != coding.element_bytes() {
             let (bits, bytes) = (fields.runs(), coding.element_bytes());
-            return Err(Error::format(format!("'fields' {bits:?} of a plane of {bytes} bytes an element")));
+            return Err(coded!(BAD_FIELDS, "'fields' {bits:?} of a plane of {bytes} bytes an element"));
         }
         // A plane of whole elements is written as symbols are.
         if bytes > 1 || !element_bits::is_whole(fields, bytes) {
@@ -262,7 +266,7 @@ fn method(
     Ok(match coding {
         Coding::Tiles(tiling) => {
             let (Some(table_number), Some(table)) = (stored.table, table) else {
-                return Err(Error::format("a plane without 'table'"));
+                return Err(coded!(BAD_PLANE, "a plane without 'table'"));
             };
             table.check(tiling.coder, tiling.layout)?;
             let geometry = tiling.geometry(matrix)?;
@@ -508,7 +512,9 @@ fn tiles_launch(items: &[TilesItem<'_>], limits: Limits) -> Result<TilesLaunch> 
             .checked_mul(to.blocks)
             .and_then(|c| cost.checked_add(c))
             .filter(|_| to.chunk_end <= i32::MAX as u32)
-            .ok_or_else(|| Error::input("too much for one launch").advice("decode fewer tensors at once"))?;
+            .ok_or_else(|| {
+            coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("decode fewer tensors at once")
+        })?;
     }
     let shared_memory = SharedMemory::new(items);
     let (blocks, most, buffers) = shared_memory.shape(limits)?;

@@ -13,7 +13,7 @@ use super::tensors::Tensors;
 use super::work_item::{DecodeItem, ProductItem, RowIds, Vectors, WorkItem};
 use super::zstd::{self, FrameRun, Zstd};
 use crate::decode::Container;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Work that only needs to be launched.
 #[derive(Debug, Default)]
@@ -111,7 +111,7 @@ impl Shared {
         unsafe { self.launcher.launch(&work.launches, stream, work.overlap)? };
         if !work.frames.is_empty() {
             let zstd = self.zstd.as_ref();
-            let zstd = zstd.ok_or_else(|| Error::device("planes of coder zstd were planned without nvCOMP"))?;
+            let zstd = zstd.ok_or_else(|| coded!(DEVICE_BUG, "planes of coder zstd were planned without nvCOMP"))?;
             // SAFETY: likewise.
             unsafe { zstd.launch(&work.frames, self.launcher.limits(), stream)? };
         }

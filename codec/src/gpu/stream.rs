@@ -6,7 +6,7 @@ use cudarc::driver::{result, sys};
 
 use super::device::Device;
 use super::driver::DriverResult;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A queue of work that the device does in order.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Stream {
     pub(super) fn for_device(&self, device: &Device) -> Result<sys::CUstream> {
         if self.device != *device {
             let (a, b) = (self.device.ordinal(), device.ordinal());
-            return Err(Error::input(format!("a stream of GPU {a} is used for GPU {b}"))
+            return Err(coded!(INPUT_BUG, "a stream of GPU {a} is used for GPU {b}")
                 .advice("use a stream of the GPU that holds the data"));
         }
         Ok(self.raw)

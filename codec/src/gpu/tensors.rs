@@ -10,7 +10,7 @@ use super::table::{Form, device_table};
 use super::work_item::{DecodeItem, ProductItem, ProductPart, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
 use crate::decode::Container;
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::tensor::Dtype;
 
 /// Planned tensors, their tables and their statuses.
@@ -83,7 +83,7 @@ impl Tensors {
 
     pub fn find(&self, name: &str) -> Result<usize> {
         self.names.get(name).copied().ok_or_else(|| {
-            Error::input(format!("no tensor '{name}' was planned for the device"))
+            coded!(INPUT_BUG, "no tensor '{name}' was planned for the device")
                 .advice("name it when the decoder is made")
         })
     }
@@ -98,7 +98,7 @@ impl Tensors {
         let kind = plan.output(item.dtype)?;
         let rows = checked_rows(plan, item.rows.as_ref())?;
         if !item.out.is_multiple_of(kind.bytes() as u64) {
-            return Err(Error::input(format!("an output at {:#x} for {}", item.out, item.dtype))
+            return Err(coded!(INPUT_BUG, "an output at {:#x} for {}", item.out, item.dtype)
                 .tensor(plan.name())
                 .advice("outputs begin at multiples of their elements' size"));
         }
@@ -176,14 +176,19 @@ impl Tensors {
         let mut before = 0u32;
         let each = items.iter().map(|item| {
             let plan = &self.plans[self.find(&item.name)?];
-            let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
+            let refuse =
+                |code: Code, what: String, advice: &str| Err(code.error(what).tensor(plan.name()).advice(advice));
             if let Some(why) = can_fuse(plan) {
                 let what = format!("no kernel multiplies with it as it is stored: {why}");
-                return refuse(what, "decode it, and multiply with what that gives");
+                return refuse(Code::NO_PRODUCT, what, "decode it, and multiply with what that gives");
             }
             if !matches!(item.dtype, Dtype::F16 | Dtype::BF16) || !multiplies(item.dtype) {
                 let what = format!("no kernel of this device multiplies vectors of {}", item.dtype);
-                return refuse(what, "use F16, or BF16 on devices of compute capability 8.0 and later");
+                return refuse(
+                    Code::NO_PRODUCT,
+                    what,
+                    "use F16, or BF16 on devices of compute capability 8.0 and later",
+                );
             }
             let rows = checked_rows(plan, item.rows.as_ref())?.len() as u32;
             let part = match item.part {
@@ -194,14 +199,14 @@ impl Tensors {
             if item.vector >= Vectors::MOST {
                 let (vector, most) = (item.vector, Vectors::MOST);
                 let what = format!("vector {vector} of calls that have {most} at most");
-                return refuse(what, "multiply in several calls");
+                return refuse(Code::BAD_VECTORS, what, "multiply in several calls");
             }
             let product =
                 ProductOutput { bias: item.bias, before, stride: rows, place: 0, part, vector: item.vector as u32 };
             // A gate gives its results with the up projection behind it.
             let rows = if item.part == ProductPart::Gate { 0 } else { rows };
             before = before.checked_add(rows).filter(|&n| n < 1 << 31).ok_or_else(|| {
-                Error::input("products of more than 2^31 rows").advice("multiply with fewer tensors at once")
+                coded!(BAD_VECTORS, "products of more than 2^31 rows").advice("multiply with fewer tensors at once")
             })?;
             let item = DecodeItem { name: item.name.clone(), out: 0, dtype: item.dtype, rows: item.rows.clone() };
             Ok((item, product))
@@ -228,9 +233,12 @@ impl Tensors {
         {
             return Ok(());
         }
-        Err(Error::input("gates and values come as a pair: matrices of one shape, one behind the other, and no others")
-            .tensor(plan(&items[0])?.name())
-            .advice("prepare them apart"))
+        Err(coded!(
+            NO_FUSED_KERNEL,
+            "gates and values come as a pair: matrices of one shape, one behind the other, and no others"
+        )
+        .tensor(plan(&items[0])?.name())
+        .advice("prepare them apart"))
     }
 
     /// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
@@ -254,7 +262,7 @@ impl Tensors {
         addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
         if let Some(why) = self.can_look_up(name)? {
-            return Err(Error::input(format!("no kernel looks rows of it up as it is stored: {why}"))
+            return Err(coded!(NO_LOOKUP, "no kernel looks rows of it up as it is stored: {why}")
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));
         }
@@ -281,7 +289,7 @@ impl Tensors {
         let more = if others > 0 { format!("; {others} other tensors are damaged too") } else { String::new() };
         let plane = &plan.tensor.planes[bad - self.first_plane[damaged[0]]];
         Some(
-            Error::corrupt(format!("chunk {} does not decode on the GPU{more}", statuses[bad]))
+            coded!(GPU_CHUNK, "chunk {} does not decode on the GPU{more}", statuses[bad])
                 .tensor(plan.name())
                 .offset(plane.data.offset)
                 .advice("restore the file, or encode the model again"),

@@ -9,7 +9,7 @@ use super::options::GpuOptions;
 use super::stream::{Event, Stream};
 use super::work_item::DecodeItem;
 use crate::decode::Container;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Dtype;
 
 /// Tensors that are decoded without the host waiting in between.
@@ -102,7 +102,7 @@ impl TimedDecoder {
         let batches = self
             .batches
             .get(tensors.clone())
-            .ok_or_else(|| Error::input(format!("tensors {tensors:?} of {}", self.batches.len())))?;
+            .ok_or_else(|| coded!(INPUT_BUG, "tensors {tensors:?} of {}", self.batches.len()))?;
         for group in batches.chunks(GROUP) {
             let events = &self.events[..=group.len()];
             events[0].record(&self.stream)?;

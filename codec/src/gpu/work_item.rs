@@ -9,7 +9,7 @@ use super::plan::{
     ElementBits, Limits, MOST_VECTORS, Method, PlaneAddresses, ProductOutput, TensorPlan, TilesItem, TilesPlan,
 };
 use crate::coder::TILE_ROWS;
-use crate::error::{Error, Result};
+use crate::error::{Code, Result};
 use crate::tensor::Dtype;
 
 /// A tensor to decode, and where to.
@@ -128,7 +128,7 @@ impl Activation {
     pub fn from_name(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|a| a.name() == name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|a| a.name()).collect();
-            Error::input(format!("no kernel has the activation '{name}'"))
+            coded!(NO_FUSED_KERNEL, "no kernel has the activation '{name}'")
                 .advice(format!("use one of {}", names.join(", ")))
         })
     }
@@ -262,12 +262,16 @@ impl<'a> WorkItem<'a> {
 pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Result<Range<usize>> {
     let all = 0..plan.rows();
     let Some(rows) = rows else { return Ok(all) };
-    let refuse = |what: String, advice: &str| Err(Error::input(what).tensor(plan.name()).advice(advice));
+    let refuse = |code: Code, what: String, advice: &str| Err(code.error(what).tensor(plan.name()).advice(advice));
     if rows.start > rows.end || rows.end > all.end {
-        return refuse(format!("rows {rows:?} of a tensor with {} rows", all.end), "ask for rows that it has");
+        return refuse(
+            Code::BAD_ROWS,
+            format!("rows {rows:?} of a tensor with {} rows", all.end),
+            "ask for rows that it has",
+        );
     }
     if plan.tensor.transposed() {
-        return refuse("rows of a transposed matrix".to_owned(), "decode it as a whole");
+        return refuse(Code::INPUT_BUG, "rows of a transposed matrix".to_owned(), "decode it as a whole");
     }
     if *rows == all {
         return Ok(all);
@@ -276,7 +280,7 @@ pub(super) fn checked_rows(plan: &TensorPlan, rows: Option<&Range<usize>>) -> Re
     let edge = |row: usize| row == all.end || (row % per).is_multiple_of(TILE_ROWS);
     if !(edge(rows.start) && edge(rows.end)) {
         let what = format!("rows {rows:?} do not begin and end at strips of {TILE_ROWS} rows of a matrix");
-        return refuse(what, "widen the range");
+        return refuse(Code::GPU_ROWS, what, "widen the range");
     }
     Ok(rows.clone())
 }

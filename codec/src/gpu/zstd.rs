@@ -17,7 +17,7 @@ use super::work_item::{
     UTIL_THREADS, WorkItem, bits_batches, bits_item, elements_of, grid_for, symbols_batch, symbols_item,
 };
 use crate::coder::Filter;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Alignment of the parts of the scratch; nvCOMP wants 16 at most.
 const ALIGN: usize = 256;
@@ -56,7 +56,7 @@ impl FrameRun {
                 status: item.status,
                 frame_begin: first as u64,
                 frames: u32::try_from(last - first)
-                    .map_err(|_| Error::unsupported("too many frames").advice("decode it on the CPU"))?,
+                    .map_err(|_| coded!(GPU_LIMITS, "too many frames").advice("decode it on the CPU"))?,
                 chunk: chunk as u32,
                 first: 0,
                 reserved: 0,

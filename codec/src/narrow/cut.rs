@@ -6,7 +6,7 @@ use crate::coder::TILE_ROWS;
 use crate::coder::tile::TileGeometry;
 use crate::container::MatrixEntry;
 use crate::decode::{Container, DecodeOptions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::int8::Granularity;
 use crate::stored::{StoredPlane, StoredTensor};
 use crate::tensor::{AlignedBytes, element_count};
@@ -32,16 +32,17 @@ impl Cut<'_> {
     pub(super) fn shape(&self, shape: &[usize]) -> Result<Vec<usize>> {
         let axis = self.axis;
         let Some(&length) = shape.get(axis) else {
-            return Err(Error::input(format!("no dimension {axis}: the tensor has shape {shape:?}"))
-                .advice("dimensions count from 0"));
+            return Err(
+                coded!(PARTS, "no dimension {axis}: the tensor has shape {shape:?}").advice("dimensions count from 0")
+            );
         };
         let bad = |r: &&Range<usize>| r.start >= r.end || r.end > length;
         if let Some(range) = self.ranges.iter().find(bad) {
             let what = format!("{range:?} of dimension {axis}, which has {length}");
-            return Err(Error::input(what).advice("ask for at least one, and for those that there are"));
+            return Err(coded!(PARTS, what).advice("ask for at least one, and for those that there are"));
         }
         let kept = self.ranges.iter().try_fold(0usize, |sum, r| sum.checked_add(r.len())).filter(|&n| n > 0);
-        let kept = kept.ok_or_else(|| Error::input("a part without ranges").advice("name at least one"))?;
+        let kept = kept.ok_or_else(|| coded!(PARTS, "a part without ranges").advice("name at least one"))?;
         let mut shape = shape.to_vec();
         shape[axis] = kept;
         element_count(&shape)?;
@@ -229,7 +230,7 @@ impl MatrixCut {
         let borders = self.cols.iter().map(|r| r.start).chain(inner.iter().map(Range::len));
         let smaller = borders.fold(block, gcd);
         let new = Granularity::Block(smaller).check().map_err(|_| {
-            Error::input(format!("columns {:?} of blocks of {block} that share a scale", self.cols))
+            coded!(NOT_DIVISIBLE, "columns {:?} of blocks of {block} that share a scale", self.cols)
                 .advice("cut at multiples of 16 columns, or encode the model with scales per row")
         })?;
         let places: Vec<usize> =

@@ -42,14 +42,14 @@ pub(super) fn copy(
     let entries = container.entries::<4>(plane, 0..g.chunks() + 1, g.chunks() + 1, options.verify)?;
     let at = |chunk: usize| u32::from_le_bytes(entries[chunk]) as usize * OFFSET_UNIT;
     if !entries.iter().map(|e| u32::from_le_bytes(*e)).is_sorted() || at(g.chunks()) as u64 != plane.data.length {
-        return Err(Error::corrupt("chunk offsets do not ascend").offset(plane.data.offset).advice(RESTORE));
+        return Err(coded!(CHUNK_PLACES, "chunk offsets do not ascend").offset(plane.data.offset).advice(RESTORE));
     }
     let side_at: Vec<usize> = (0..=g.tiles()).map(|t| t * tiling.side_bytes(g.tile())).collect();
     let side_of = |t: usize| tiling.side_bytes(g.position(t).width);
     let side_per_strip: usize = (0..g.tiles()).map(side_of).sum();
     let stored = plane.side.as_ref().map_or(0, |s| s.length);
     if side_per_strip.checked_mul(g.strips()).map(|n| n as u64) != Some(stored) {
-        return Err(Error::corrupt(format!("{stored} bytes of side plane")).offset(plane.data.offset).advice(RESTORE));
+        return Err(coded!(SEGMENT_LENGTH, "{stored} bytes of side plane").offset(plane.data.offset).advice(RESTORE));
     }
 
     let chunks: Vec<usize> = strips.iter().flat_map(|s| tiles.iter().map(move |t| s * g.tiles() + t)).collect();
@@ -59,7 +59,7 @@ pub(super) fn copy(
         let length = at(chunk + 1) - at(chunk);
         (end, max_chunk) = (end + length, max_chunk.max(length));
         let units = u32::try_from(end / OFFSET_UNIT)
-            .map_err(|_| Error::input("a part of more than 16 GiB").advice("take fewer ranges"))?;
+            .map_err(|_| coded!(PARTS, "a part of more than 16 GiB").advice("take fewer ranges"))?;
         offsets.extend_from_slice(&units.to_le_bytes());
     }
     let place = |chunk: usize| chunk / g.tiles() * side_per_strip + side_at[chunk % g.tiles()];
@@ -78,7 +78,7 @@ pub(super) fn copy(
     let hash = hash_of(&source, options).map_err(|e| match e.kind() {
         ErrorKind::Cancelled => e,
         // The coder's offsets are relative to the part, so they are dropped.
-        _ => Error::new(e.kind(), e.message()).offset(plane.data.offset).advice(RESTORE),
+        _ => e.code().error(e.message()).offset(plane.data.offset).advice(RESTORE),
     })?;
     Ok(Copied { form, offsets: Some(AlignedBytes::copy_of(&offsets)?), data, side, hash })
 }

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Elements that are joined at once: few enough to stay in a core's cache.
 const RUN: usize = 4096;
@@ -30,7 +30,7 @@ impl Fields {
             // The number of runs is unbounded.
             _ => {
                 let shown = &runs[..runs.len().min(8)];
-                Err(Error::format(format!("'fields' {shown:?} are no whole bytes of an element")))
+                Err(coded!(BAD_FIELDS, "'fields' {shown:?} are no whole bytes of an element"))
             }
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn check_planes(planes: &[Fields], bytes: usize) -> Result<()> {
             let run = u64::MAX >> (64 - width) << lowest;
             if run & !all != 0 || covered & run != 0 {
                 let what = format!("'fields' {:?} name a bit twice, or one that {bytes} bytes have not", plane.0);
-                return Err(Error::format(what));
+                return Err(coded!(BAD_FIELDS, what));
             }
             covered |= run;
         }

@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::fields::{Fields, gather};
 use crate::scheme::matrix::{SymbolPlanes, Weights};
@@ -60,7 +60,7 @@ pub(crate) fn columns(elements: &[u8], bytes: usize, cols: usize, first: usize, 
 pub(super) fn split(weights: &Weights<'_>, pool: &Pool, cancel: &Cancel) -> Result<SymbolPlanes> {
     let Weights { dtype, bytes, rows, cols, transposed, .. } = *weights;
     let fields = planes_of(dtype)
-        .ok_or_else(|| Error::input(format!("scheme lossless does not take {dtype}")).advice("use scheme raw"))?;
+        .ok_or_else(|| coded!(DECODED_DTYPE, "scheme lossless does not take {dtype}").advice("use scheme raw"))?;
     let size = dtype.size();
     let mut turned: Vec<u8>;
     let bytes = if transposed {

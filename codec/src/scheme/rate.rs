@@ -10,7 +10,7 @@
 //! R. Fischer and M. Wang, the same 38(2), 1992). Steps are proportional to the root mean square of the row, with the
 //! same factor for all rows of a model: from weights alone, this is the best rule known for models of every kind.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 mod distortion;
 mod given;
@@ -46,7 +46,7 @@ impl Bits {
         if (Self::LEAST..=Self::MOST).contains(&bits) {
             Ok(Self((bits * 1000.0).round() as u16))
         } else {
-            Err(Error::input(format!("{bits} bits per weight")).advice(format!(
+            Err(coded!(BAD_NUMBER, "{bits} bits per weight").advice(format!(
                 "ask for {} to {}",
                 Self::LEAST,
                 Self::MOST

@@ -4,7 +4,7 @@ use ndarray::{ArrayView2, ShapeBuilder};
 
 use super::int8::Weight;
 use super::matrix::Weights;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::{AlignedBytes, out_of_memory};
 
 /// Columns that are processed together: as many as the inner cache holds as f32, so that data that is read twice is
@@ -30,7 +30,7 @@ pub fn view_of<'a, T: Weight>(weights: &Weights<'a>, copy: &'a mut AlignedBytes)
         false => ArrayView2::from_shape(shape, elements),
         true => ArrayView2::from_shape(shape.f(), elements),
     };
-    view.map_err(|e| Error::input(e.to_string()))
+    view.map_err(|e| coded!(INPUT_BUG, e.to_string()))
 }
 
 /// Reads runs of rows as f32. A clone has its own buffer.

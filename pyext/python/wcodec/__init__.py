@@ -223,7 +223,7 @@ def __getattr__(name: str) -> _Any:
             raise
         from ._core.errors import UnsupportedError
 
-        raise UnsupportedError(f"wcodec.{name} needs torch (pip install torch)") from None
+        raise UnsupportedError(f"wcodec.{name} needs torch (pip install torch)", code="U201") from None
     globals()[name] = value
     return value
 

@@ -31,7 +31,7 @@ pub fn gpu_devices(py: Python<'_>) -> PyResult<String> {
         .map(|i| {
             let mut record = json!(i);
             let kernels = i.supported().and_then(|()| i.kernels());
-            record["problem"] = json!(kernels.as_ref().err().map(|e| e.to_string()));
+            record["problem"] = json!(kernels.as_ref().err().map(wcodec::Error::without_code));
             record["kernels"] = json!(kernels.ok().map(|image| image.to_string()));
             record
         })

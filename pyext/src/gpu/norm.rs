@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use wcodec::gpu::{Device, Norm, NormKind, NormVectors, Norms};
-use wcodec::{Dtype, Error, Result};
+use wcodec::{Code, Dtype, Result};
 
 use super::crate_stream;
 use crate::progress::detached;
@@ -35,7 +35,9 @@ impl NormCall {
             "rms" => NormKind::Rms,
             "layer" => NormKind::Layer,
             other => {
-                return Err(Error::input(format!("no kernel has norms of kind '{other}'")).advice("use rms or layer"));
+                return Err(Code::NO_FUSED_KERNEL
+                    .error(format!("no kernel has norms of kind '{other}'"))
+                    .advice("use rms or layer"));
             }
         };
         let &Self { epsilon, gain, gain_offset, .. } = self;

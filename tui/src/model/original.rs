@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use wcodec::container::Hash;
-use wcodec::{AlignedBytes, Cancel, Checkpoint, Dtype, Error, Gguf, Result, SegmentInfo, Source, TensorInfo};
+use wcodec::{AlignedBytes, Cancel, Checkpoint, Code, Dtype, Gguf, Result, SegmentInfo, Source, TensorInfo};
 
 /// Such a file.
 #[derive(Debug)]
@@ -120,10 +120,12 @@ impl Original {
     /// It cannot be encoded, and why.
     pub fn checkpoint(&self) -> Result<&Checkpoint> {
         match self {
-            Self::Gguf(_) => Err(Error::unsupported("GGUF files are looked at, not encoded")
+            Self::Gguf(_) => Err(Code::GGUF_EXPORT
+                .error("GGUF files are looked at, not encoded")
                 .advice("run wcodec encode FILE.gguf -o OUT/, or better, encode the checkpoint that it was made from")),
             Self::Checkpoint(c) => match (0..c.tensors().len()).find(|&i| c.missing(i) > 0) {
-                Some(i) => Err(Error::corrupt(format!("{} bytes of it are missing", c.missing(i)))
+                Some(i) => Err(Code::FILE_LENGTH
+                    .error(format!("{} bytes of it are missing", c.missing(i)))
                     .tensor(&c.tensors()[i].name)
                     .advice("the file was cut off: download it again")),
                 None => Ok(c),

@@ -2,7 +2,7 @@
 
 use wcodec::coder::histogram::count_bytes;
 use wcodec::container::TensorEntry;
-use wcodec::{Cancel, Checkpoint, Error, Result, TensorInfo};
+use wcodec::{Cancel, Checkpoint, Code, Result, TensorInfo};
 
 use super::control::Control;
 use super::error::values;
@@ -31,7 +31,7 @@ pub fn compute(
     let container = file.container()?;
     let entry = container.reader().index().tensors.get(tensor);
     let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
-        return Err(Error::input("there is no such tensor"));
+        return Err(Code::INPUT_BUG.error("there is no such tensor"));
     };
     let has_symbols = info.has_symbols();
     let has_weights = info.dtype.is_quantizable();
@@ -75,7 +75,7 @@ fn of_original(
     tensor: usize,
     control: &mut Control<'_>,
 ) -> Result<Option<WeightStats>> {
-    let info = file.tensors.get(tensor).ok_or_else(|| Error::input("there is no such tensor"))?;
+    let info = file.tensors.get(tensor).ok_or_else(|| Code::INPUT_BUG.error("there is no such tensor"))?;
     if !info.dtype.is_quantizable() || info.scheme != "raw" {
         return Ok(None);
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use wcodec::{Cancel, EncodeOptions, Error, ErrorKind, Scheme, encode};
+use wcodec::{Cancel, Code, EncodeOptions, ErrorKind, Scheme, encode};
 
 use crate::action::{Action, Report};
 use crate::encode::Progress;
@@ -66,7 +66,7 @@ impl Encoder {
             let mut last: Option<Instant> = None;
             let tell = sender.clone();
             let done = file.original().map_or_else(
-                || Err(Error::input("it is encoded already").advice("name a checkpoint")),
+                || Err(Code::ENCODED_OR_NOT.error("it is encoded already").advice("name a checkpoint")),
                 |o| o.checkpoint(),
             );
             let done = done.and_then(|checkpoint| {

@@ -128,15 +128,15 @@ pub(super) fn text(value: &MetadataValue) -> String {
 }
 
 pub(super) fn wrong(what: &str) -> Error {
-    Error::format(format!("the GGUF header is damaged: {what}")).advice("download the file again")
+    coded!(BAD_GGUF, "the GGUF header is damaged: {what}").advice("download the file again")
 }
 
 pub(super) fn damaged(e: &GGUFError) -> Error {
     match e {
-        GGUFError::UnsupportedVersion(version) => Error::unsupported(format!("GGUF files of version {version}"))
+        GGUFError::UnsupportedVersion(version) => coded!(GGUF_VERSION, "GGUF files of version {version}")
             .advice("convert the model again with a current llama.cpp: it writes version 3"),
         GGUFError::Io(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Error::corrupt("the file ends within the GGUF header").advice("it was cut off: download it again")
+            coded!(FILE_LENGTH, "the file ends within the GGUF header").advice("it was cut off: download it again")
         }
         e => wrong(&e.to_string()),
     }

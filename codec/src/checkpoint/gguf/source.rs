@@ -8,7 +8,7 @@ use super::header::LONGEST;
 use super::values::not_to;
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::foreign;
 use crate::pool::Pool;
 use crate::tensor::Dtype;
@@ -44,7 +44,7 @@ impl GgufSource {
         let file = Gguf::open(path)?;
         if let Some((part, count)) = file.part() {
             let what = format!("this is part {part} of {count} of a split GGUF file");
-            return Err(Error::unsupported(what).file(path).advice(foreign::MERGE_GGUF));
+            return Err(coded!(GGUF_SPLIT, what).file(path).advice(foreign::MERGE_GGUF));
         }
         let tensors = file
             .tensors()

@@ -28,7 +28,7 @@ impl GgufTensor {
 
     fn blocks(&self) -> Result<Blocks> {
         Blocks::of(&self.kind).ok_or_else(|| {
-            Error::unsupported(format!("its weights are of {}, which is not decoded", named(&self.kind)))
+            coded!(GGUF_TYPE, "its weights are of {}, which is not decoded", named(&self.kind))
                 .tensor(&self.name)
                 .advice("leave it out (--skip), or take a file of another type, such as Q8_0 or Q4_K")
         })
@@ -37,7 +37,7 @@ impl GgufTensor {
 
 /// The error for a dtype that blocks cannot be converted to.
 pub(super) fn not_to(dtype: Dtype) -> Error {
-    Error::input(format!("weights are decoded to F32, F16 or BF16, not to {dtype}")).advice("ask for one of these")
+    coded!(GGUF_VALUES, "weights are decoded to F32, F16 or BF16, not to {dtype}").advice("ask for one of these")
 }
 
 /// The name of a type in messages.
@@ -68,7 +68,7 @@ impl Gguf {
         let of = |e: Error| e.tensor(&t.name);
         if first.checked_add(count as u64).is_none_or(|end| end > t.elements) {
             let what = format!("{count} weights from {first} on are not in it");
-            return Err(of(Error::input(what).advice("read rows that it has")));
+            return Err(of(coded!(GGUF_VALUES, what).advice("read rows that it has")));
         }
         if let Some(stored) = t.dtype {
             let size = stored.size();
@@ -79,7 +79,7 @@ impl Gguf {
         let whole = |n: u64| n.is_multiple_of(blocks.elements as u64);
         if !whole(first) || !whole(count as u64) {
             let what = format!("{count} weights from {first} on are no whole blocks of {}", t.kind);
-            return Err(of(Error::input(what).advice("read whole rows")));
+            return Err(of(coded!(GGUF_VALUES, what).advice("read whole rows")));
         }
         let begin = first / blocks.elements as u64 * blocks.bytes as u64;
         // Checked before memory is allocated for sizes from a damaged header.
@@ -88,7 +88,7 @@ impl Gguf {
             let missing = end - self.file_len();
             let what = format!("{missing} bytes of it are missing");
             return Err(
-                of(Error::corrupt(what).advice("the file was cut off: download it again")).file(self.file.path())
+                of(coded!(FILE_LENGTH, what).advice("the file was cut off: download it again")).file(self.file.path())
             );
         }
         let made = match dtype {

@@ -40,7 +40,7 @@ impl Foreign {
         if stores {
             advice.push_str("; scheme lossless or raw stores all tensors as they are");
         }
-        Error::unsupported(what).advice(advice)
+        coded!(QUANTIZED, what).advice(advice)
     }
 }
 

@@ -95,14 +95,14 @@ impl Fault {
     pub fn error(&self, tensor: &str) -> Error {
         let e = match self {
             Fault::Missing(scales) => {
-                Error::format(format!("it is quantized, and its scales '{scales}' are not there"))
+                coded!(NO_CODE_SCALES, "it is quantized, and its scales '{scales}' are not there")
                     .advice("complete the checkpoint, or download it again")
             }
             Fault::Misfit { scales, are, of } => {
-                Error::format(format!("its scales '{scales}' are {are}, which does not fit {of}"))
+                coded!(BAD_CODE_SCALES, "its scales '{scales}' are {are}, which does not fit {of}")
                     .advice("download the checkpoint again, or use the config.json that belongs to it")
             }
-            Fault::ZeroPoints => Error::format("its FP8 codes have zero points, which are not known of FP8")
+            Fault::ZeroPoints => coded!(BAD_CODE_SCALES, "its FP8 codes have zero points, which are not known of FP8")
                 .advice("use the original checkpoint"),
         };
         e.tensor(tensor)

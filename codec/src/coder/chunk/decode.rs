@@ -71,15 +71,15 @@ impl ChunkDecoder {
     fn split<'a>(&self, chunk: &Chunk<'a>) -> Result<ChunkParts<'a>> {
         let Chunk { bytes, side, width } = *chunk;
         if side.len() != self.format.side_bytes(width) {
-            return Err(Error::corrupt(format!("{} bytes of side plane for a tile of {width} columns", side.len())));
+            return Err(coded!(SEGMENT_LENGTH, "{} bytes of side plane for a tile of {width} columns", side.len()));
         }
         let (patches, body) = if self.format.has_patches() {
             let (count, rest) = bytes
                 .split_first_chunk::<4>()
-                .ok_or_else(|| Error::corrupt("a chunk is too short for its count of patches"))?;
+                .ok_or_else(|| coded!(BAD_CHUNK, "a chunk is too short for its count of patches"))?;
             let length = (u32::from_le_bytes(*count) as usize).saturating_mul(4);
             if length > rest.len() {
-                return Err(Error::corrupt(format!("{} patches in a chunk of {} bytes", length / 4, bytes.len())));
+                return Err(coded!(BAD_CHUNK, "{} patches in a chunk of {} bytes", length / 4, bytes.len()));
             }
             rest.split_at(length)
         } else {
@@ -87,7 +87,7 @@ impl ChunkDecoder {
         };
         let raw_length = raw_body_bytes(self.format.coder, self.format.layout, width);
         if body.len() > raw_length {
-            return Err(Error::corrupt(format!("a chunk body of {} bytes where {raw_length} are raw", body.len())));
+            return Err(coded!(BAD_CHUNK, "a chunk body of {} bytes where {raw_length} are raw", body.len()));
         }
         Ok(ChunkParts { patches: patches.as_chunks::<4>().0, body, is_raw: body.len() == raw_length })
     }

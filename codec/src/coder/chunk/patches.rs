@@ -3,7 +3,7 @@
 use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::pair::{fold, with_high};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// An element whose value differs from the one that the chunk's symbols give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,13 +71,13 @@ pub fn apply(format: ChunkFormat, patches: &[[u8; 4]], width: usize, out: &mut [
     for &[low, high, value, change] in patches {
         let position = usize::from(u16::from_le_bytes([low, high]));
         if position < next || position >= TILE_ROWS * width || (!format.changes && change != 0) {
-            return Err(Error::corrupt(format!("a patch at position {position} of a tile of {width} columns")));
+            return Err(coded!(BAD_CHUNK, "a patch at position {position} of a tile of {width} columns"));
         }
         let (row, col) = place_of(position);
         let (element, value, change) = (&mut out[row * stride + col], value as i8, change as i8);
         if format.changes && element.checked_add(change) != Some(value) {
             let what = format!("a patch at position {position} that changes {element} by {change} to {value}");
-            return Err(Error::corrupt(what));
+            return Err(coded!(BAD_CHUNK, what));
         }
         *element = value;
         next = position + 1;

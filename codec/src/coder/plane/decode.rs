@@ -13,7 +13,7 @@ use crate::coder::table::Table;
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry};
 use crate::coder::zstd::PlaneFrames;
 use crate::coder::{Filter, Isa, LANES, Layout, TILE_ROWS, filter};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, ErrorKind, Result};
 use crate::tensor::reserve;
 
 /// Symbols of a piece of a raw plane.
@@ -72,7 +72,7 @@ impl<'a> Plane<'a> {
             Coding::Raw => {
                 if source.data.len() != elements {
                     let n = source.data.len();
-                    return Err(Error::corrupt(format!("{n} bytes in a raw plane of {elements}")));
+                    return Err(coded!(SEGMENT_LENGTH, "{n} bytes in a raw plane of {elements}"));
                 }
                 Kind::Raw(bytemuck::cast_slice(source.data))
             }
@@ -150,7 +150,7 @@ impl<'a> Plane<'a> {
     /// # Errors
     /// Those of [`decode_piece`](Self::decode_piece), or `cancel` was used.
     pub fn decode_row(&self, row: usize, cols: Range<usize>, out: &mut [i8], cancel: &Cancel) -> Result<()> {
-        let Kind::Tiles(t) = &self.0 else { return Err(Error::format("a plane without 'tile'")) };
+        let Kind::Tiles(t) = &self.0 else { return Err(coded!(BAD_PLANE, "a plane without 'tile'")) };
         let g = &t.geometry;
         let strip = row / g.rows() * g.strips_per_matrix() + row % g.rows() / TILE_ROWS;
         let row = row % g.rows() % TILE_ROWS;
@@ -200,7 +200,7 @@ fn check_longest(longest: usize, max_chunk: usize) -> Result<()> {
     if longest == max_chunk {
         return Ok(());
     }
-    Err(Error::corrupt(format!("the longest chunk has {longest} bytes, and the index says {max_chunk}")))
+    Err(coded!(CHUNK_PLACES, "the longest chunk has {longest} bytes, and the index says {max_chunk}"))
 }
 
 /// Checks that the parts of a plane of tiles fit together, given only the lengths of its data and side plane. Returns
@@ -214,11 +214,11 @@ pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize
     let entries = offsets.as_chunks::<4>().0;
     if !offsets.len().is_multiple_of(4) || entries.len().checked_sub(1) != Some(geometry.chunks()) {
         let (n, chunks) = (offsets.len(), geometry.chunks());
-        return Err(Error::corrupt(format!("{n} bytes of offsets for {chunks} chunks")));
+        return Err(coded!(CHUNK_PLACES, "{n} bytes of offsets for {chunks} chunks"));
     }
     let side_per_strip = (0..geometry.tiles()).map(|t| format.side_bytes(geometry.position(t).width)).sum::<usize>();
     if side_per_strip.checked_mul(geometry.strips()) != Some(side) {
-        return Err(Error::corrupt(format!("{side} bytes of side plane")));
+        return Err(coded!(SEGMENT_LENGTH, "{side} bytes of side plane"));
     }
     let at = |i: usize| u32::from_le_bytes(entries[i]) as usize * OFFSET_UNIT;
     let (mut end, mut longest) = (0, 0);
@@ -227,13 +227,13 @@ pub fn check_tiles(form: &PlaneForm, tiling: Tiling, offsets: &[u8], data: usize
         let most = format.longest(geometry.position(i).width);
         if r.start != end || r.end < r.start || r.len() > most {
             let Range { start, end } = r;
-            return Err(Error::corrupt(format!("chunk {i} lies at {start}..{end}, at most {most} bytes long")));
+            return Err(coded!(CHUNK_PLACES, "chunk {i} lies at {start}..{end}, at most {most} bytes long"));
         }
         end = r.end;
         longest = longest.max(r.len());
     }
     if end != data {
-        return Err(Error::corrupt(format!("chunks end at {end} of {data}")));
+        return Err(coded!(CHUNK_PLACES, "chunks end at {end} of {data}"));
     }
     check_longest(longest, form.max_chunk)?;
     Ok(side_per_strip)
@@ -244,7 +244,7 @@ impl<'a> Tiles<'a> {
         let Tiling { coder, layout, filter, .. } = tiling;
         let geometry = tiling.geometry(source.form.matrix)?;
         let Some(table) = source.table else {
-            return Err(Error::format(format!("a plane of coder {coder} without a table")));
+            return Err(coded!(BAD_PLANE, "a plane of coder {coder} without a table"));
         };
         table.check(coder, layout)?;
         let format = tiling.chunk_format();
@@ -377,6 +377,8 @@ impl<'a> Tiles<'a> {
     }
 
     fn place(&self, error: &Error, chunk: usize) -> Error {
-        Error::corrupt(format!("chunk {chunk}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
+        // Damage keeps the code of its cause.
+        let code = if error.kind() == ErrorKind::Corrupt { error.code() } else { Code::BAD_CHUNK };
+        code.error(format!("chunk {chunk}: {}", error.message())).offset(self.chunk_range(chunk).start as u64)
     }
 }

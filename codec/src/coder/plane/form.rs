@@ -4,7 +4,7 @@ use crate::coder::chunk_format::ChunkFormat;
 use crate::coder::quad::MOST_SHIFT;
 use crate::coder::tile::{TileGeometry, side_bytes};
 use crate::coder::{Coder, Filter, Layout, zstd};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The coding of symbols as bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl PlaneForm {
             Coding::Zstd { chunk, filter } => {
                 zstd::check_chunk(chunk)?;
                 if !zstd::filter_allowed(filter, chunk, self.matrix.2) {
-                    return Err(Error::format("filter 'up' needs chunks of whole rows"));
+                    return Err(coded!(BAD_CODER_NUMBER, "filter 'up' needs chunks of whole rows"));
                 }
                 Ok(self.elements()?.div_ceil(chunk))
             }
@@ -130,13 +130,13 @@ impl PlaneForm {
                     Layout::Quad => (t.shift <= MOST_SHIFT, "0 to 4"),
                 };
                 if !t.layout.is_of(t.coder) {
-                    return Err(Error::format(format!("layout {} with coder {}", t.layout, t.coder)));
+                    return Err(coded!(BAD_COMBINATION, "layout {} with coder {}", t.layout, t.coder));
                 }
                 if !t.layout.is_predicted() && !matches!(t.filter, Filter::None | Filter::Trellis) {
-                    return Err(Error::format(format!("layout {} with filter {}", t.layout, t.filter)));
+                    return Err(coded!(BAD_COMBINATION, "layout {} with filter {}", t.layout, t.filter));
                 }
                 if !fits {
-                    return Err(Error::format(format!("shift {} is not {most}", t.shift)));
+                    return Err(coded!(BAD_CODER_NUMBER, "shift {} is not {most}", t.shift));
                 }
                 Ok(t.geometry(self.matrix)?.chunks())
             }

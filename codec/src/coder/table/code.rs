@@ -1,7 +1,7 @@
 //! Code lengths of coder `huffman`.
 
 use crate::coder::histogram::{Histogram, SYMBOLS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Lengths of a complete, length-limited canonical prefix code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,16 +33,15 @@ impl CodeTable {
 
     /// Reads 256 bytes.
     pub fn from_bytes(bits: u32, bytes: &[u8]) -> Result<Self> {
-        let len: [u8; SYMBOLS] = bytes
-            .try_into()
-            .map_err(|_| Error::corrupt(format!("a huffman table has 256 bytes, not {}", bytes.len())))?;
+        let len: [u8; SYMBOLS] =
+            bytes.try_into().map_err(|_| coded!(BAD_TABLE, "a huffman table has 256 bytes, not {}", bytes.len()))?;
         let slots = 1u64 << bits;
         if let Some(l) = len.iter().find(|&&l| u32::from(l) > bits) {
-            return Err(Error::corrupt(format!("a huffman code of {l} bits in a table of {bits}")));
+            return Err(coded!(BAD_TABLE, "a huffman code of {l} bits in a table of {bits}"));
         }
         let used: u64 = len.iter().filter(|&&l| l > 0).map(|&l| slots >> l).sum();
         if used != slots {
-            return Err(Error::corrupt(format!("the codes of a huffman table fill {used} slots, not {slots}")));
+            return Err(coded!(BAD_TABLE, "the codes of a huffman table fill {used} slots, not {slots}"));
         }
         Ok(Self { bits, len: Box::new(len) })
     }

@@ -1,7 +1,7 @@
 //! Frequencies of coder `rans`.
 
 use crate::coder::histogram::{Histogram, SYMBOLS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Frequencies that add up to 2^bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +48,12 @@ impl FrequencyTable {
     /// Reads 256 u16.
     pub fn from_bytes(bits: u32, bytes: &[u8]) -> Result<Self> {
         if bytes.len() != 2 * SYMBOLS {
-            return Err(Error::corrupt(format!("a rans table has 512 bytes, not {}", bytes.len())));
+            return Err(coded!(BAD_TABLE, "a rans table has 512 bytes, not {}", bytes.len()));
         }
         let freq: [u16; SYMBOLS] = std::array::from_fn(|s| u16::from_le_bytes([bytes[2 * s], bytes[2 * s + 1]]));
         let (sum, slots) = (freq.iter().map(|&f| u32::from(f)).sum::<u32>(), 1u32 << bits);
         if sum != slots || freq.iter().any(|&f| u32::from(f) >= slots) {
-            return Err(Error::corrupt(format!("the frequencies of a rans table add up to {sum}, not {slots}")));
+            return Err(coded!(BAD_TABLE, "the frequencies of a rans table add up to {sum}, not {slots}"));
         }
         Ok(Self { bits, freq: Box::new(freq) })
     }

@@ -1,7 +1,7 @@
 //! Codes of coder `huffman` for the symbols of layout `quad`.
 
 use crate::coder::quad::{QUAD_BITS, QUADS, Quad, index_of};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The most codes of a table.
 pub const MOST_QUADS: usize = QUADS;
@@ -30,7 +30,7 @@ impl QuadTable {
         let (words, rest) = bytes.as_chunks::<2>();
         let (counts, quads) = match words.split_at_checked(bits as usize) {
             Some(parts) if rest.is_empty() => parts,
-            _ => return Err(Error::corrupt(format!("a table of quads of {} bytes", bytes.len()))),
+            _ => return Err(coded!(BAD_TABLE, "a table of quads of {} bytes", bytes.len())),
         };
         let counts = counts.iter().map(|n| u64::from(u16::from_le_bytes(*n)));
         let (slots, mut used, mut all) = (1u64 << bits, 0, 0);
@@ -39,10 +39,10 @@ impl QuadTable {
             all += n;
         }
         if used != slots {
-            return Err(Error::corrupt(format!("the codes of a table of quads fill {used} slots, not {slots}")));
+            return Err(coded!(BAD_TABLE, "the codes of a table of quads fill {used} slots, not {slots}"));
         }
         if all != quads.len() as u64 {
-            return Err(Error::corrupt(format!("{} symbols for {all} codes of a table of quads", quads.len())));
+            return Err(coded!(BAD_TABLE, "{} symbols for {all} codes of a table of quads", quads.len()));
         }
         let lengths = (1u8..).zip(counts).flat_map(|(length, n)| std::iter::repeat_n(length, n as usize));
         let codes: Vec<(Quad, u8)> = quads.iter().map(|q| u16::from_le_bytes(*q)).zip(lengths).collect();
@@ -51,7 +51,7 @@ impl QuadTable {
         for &(quad, length) in &codes {
             if quad & !QUAD_BITS != 0 || (length, quad) <= before || std::mem::replace(&mut seen[index_of(quad)], true)
             {
-                return Err(Error::corrupt(format!("symbol {quad:#06x} of a table of quads in the wrong place")));
+                return Err(coded!(BAD_TABLE, "symbol {quad:#06x} of a table of quads in the wrong place"));
             }
             before = (length, quad);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Inner;
 use super::streaming::{Groups, Streaming};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::device::Device;
 use crate::gpu::shared::{Bytes, Work};
 use crate::gpu::stream::Stream;
@@ -121,7 +121,7 @@ impl Batch {
     fn run(&self, stream: &Stream, cancel: &Cancel, launch: impl Fn(&Work) -> Result<()>) -> Result<()> {
         if stream.is_capturing()? {
             if self.streamed.is_some() {
-                return Err(Error::input("decoding from the host's memory cannot be part of a CUDA graph")
+                return Err(coded!(CUDA_GRAPH, "decoding from the host's memory cannot be part of a CUDA graph")
                     .advice("launch it outside of the capture, or keep the compressed bytes on the device"));
             }
             // The driver waits for work that is done at once before it frees the memory; of graphs it knows nothing.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Inner;
 use super::streaming::Streaming;
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::buffer::read_device;
 use crate::gpu::device::Device;
 use crate::gpu::groups::FileLookup;
@@ -103,7 +103,7 @@ impl Lookup {
         cancel: &Cancel,
     ) -> Result<()> {
         if stream.is_capturing()? {
-            return Err(Error::input("rows of a tensor in the file cannot be looked up in a CUDA graph")
+            return Err(coded!(CUDA_GRAPH, "rows of a tensor in the file cannot be looked up in a CUDA graph")
                 .tensor(&self.item.name)
                 .advice("do it outside of the capture, or keep the tensor on the device or in the host's memory"));
         }

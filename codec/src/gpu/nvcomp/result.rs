@@ -2,7 +2,7 @@
 
 use super::family::Version;
 use super::sys::Status;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// The meaning of a status of nvCOMP, whether a call returned it or it was written for a chunk.
 pub fn status_name(status: i32) -> &'static str {
@@ -43,7 +43,7 @@ pub(super) fn check(call: &str, status: Status, version: Version) -> Result<()> 
     let name = status_name(status);
     let cuda = status == CUDA_ERROR || status == INVALID_VALUE && version < CUDA_ERRORS_HAVE_A_CODE;
     let also = if cuda && status != CUDA_ERROR { ", which in this version may also be a CUDA error" } else { "" };
-    Err(Error::device(format!("{call} of nvCOMP {version} returned {status}, {name}{also}"))
+    Err(coded!(NVCOMP_FAILED, "{call} of nvCOMP {version} returned {status}, {name}{also}")
         .advice("NVCOMP_LOG_LEVEL=5 and NVCOMP_LOG_FILE=<path> in the environment make nvCOMP write down the reason"))
 }
 

@@ -456,7 +456,7 @@ impl Nvcomp {
         if self.family == Family::C {
             return Ok(options);
         }
-        Err(Error::device(format!("nvCOMP {} has no specialised ANS", self.version))
+        Err(coded!(NVCOMP_TOO_OLD, "nvCOMP {} has no specialised ANS", self.version)
             .advice("install nvCOMP 6.0 or later"))
     }
 }
@@ -478,11 +478,11 @@ fn open_library(path: &Path) -> Result<ManuallyDrop<Library>, libloading::Error>
 
 fn check_sizes(count: usize, max_chunk: usize, total: usize) -> Result<()> {
     if max_chunk == 0 || max_chunk > MAX_CHUNK {
-        return Err(Error::input(format!("chunks for nvCOMP have 1 to {MAX_CHUNK} bytes, not {max_chunk}")));
+        return Err(coded!(INPUT_BUG, "chunks for nvCOMP have 1 to {MAX_CHUNK} bytes, not {max_chunk}"));
     }
     // A total that is too small would make nvCOMP write behind its scratch.
     if total < max_chunk || count.checked_mul(max_chunk).is_some_and(|most| total > most) {
-        return Err(Error::input(format!("{count} chunks of at most {max_chunk} bytes cannot have {total} in all")));
+        return Err(coded!(INPUT_BUG, "{count} chunks of at most {max_chunk} bytes cannot have {total} in all"));
     }
     Ok(())
 }
@@ -490,7 +490,7 @@ fn check_sizes(count: usize, max_chunk: usize, total: usize) -> Result<()> {
 /// Some versions end the process where an array is missing.
 fn check_arrays(arrays: &[u64]) -> Result<()> {
     if arrays.contains(&0) {
-        return Err(Error::input("an array of a batch for nvCOMP has address 0"));
+        return Err(coded!(INPUT_BUG, "an array of a batch for nvCOMP has address 0"));
     }
     Ok(())
 }
@@ -503,13 +503,13 @@ fn not_loaded(insisted: Option<&Path>, refused: &[String], driver: Option<(u32, 
     let install = format!("pip install nvidia-libnvcomp-cu{cuda}");
     let reasons = refused.join("; ");
     match (insisted, refused) {
-        (Some(path), []) => Error::device(format!("there is no nvCOMP in {}", path.display()))
+        (Some(path), []) => coded!(NO_NVCOMP, "there is no nvCOMP in {}", path.display())
             .advice(format!("{install}, and name its libnvcomp.so or leave the path and {ENVIRONMENT} away")),
-        (Some(_), _) => Error::device(format!("nvCOMP cannot be used: {reasons}"))
+        (Some(_), _) => coded!(NVCOMP_REFUSED, "nvCOMP cannot be used: {reasons}")
             .advice(format!("name another libnvcomp.so of 3.0 to 6.x, or `{install}`")),
-        (None, []) => Error::device("nvCOMP, which decodes planes of coder zstd on a GPU, was not found")
+        (None, []) => coded!(NO_NVCOMP, "nvCOMP, which decodes planes of coder zstd on a GPU, was not found")
             .advice(format!("{install}, or name its libnvcomp.so in {ENVIRONMENT}")),
-        (None, _) => Error::device(format!("no nvCOMP that was found can be used: {reasons}")).advice(install),
+        (None, _) => coded!(NVCOMP_REFUSED, "no nvCOMP that was found can be used: {reasons}").advice(install),
     }
 }
 

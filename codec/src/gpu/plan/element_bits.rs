@@ -2,7 +2,7 @@
 
 use wcodec_kernels::abi::{self, MAX_RUNS, OutputKind};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::Fields;
 
 /// The bits of elements that a plane has, and when they are written.
@@ -24,7 +24,7 @@ impl ElementBits {
     pub fn new(fields: &Fields, pass: usize) -> Result<Self> {
         let runs = fields.joined();
         if runs.len() > MAX_RUNS {
-            return Err(Error::unsupported(format!("a plane of {} runs of bits of an element on a GPU", runs.len()))
+            return Err(coded!(GPU_LIMITS, "a plane of {} runs of bits of an element on a GPU", runs.len())
                 .advice("encode the tensor again, or decode it on the CPU"));
         }
         let mut bits = Self { pass: pass as u8, count: runs.len() as u8, runs: [0; MAX_RUNS] };

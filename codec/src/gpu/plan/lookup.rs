@@ -5,7 +5,7 @@ use wcodec_kernels::abi::{self, OutputKind};
 
 use super::{Limits, Method, SharedMemory, TensorPlan, TilesItem};
 use crate::coder::LANES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::work_item::RowIds;
 
 /// The reason why no kernel gathers rows of a tensor by indices that only the device knows; none if one does.
@@ -52,7 +52,7 @@ impl LookupLaunch {
     pub fn new(item: &TilesItem<'_>, limits: Limits) -> Result<Self> {
         let (tensor, kind) = (item.tensor, item.kind);
         if kind == OutputKind::Int8 {
-            return Err(Error::input("rows are looked up as F32, F16 or BF16, not as bytes")
+            return Err(coded!(BAD_LOOKUP, "rows are looked up as F32, F16 or BF16, not as bytes")
                 .tensor(tensor.name())
                 .advice("name one of these"));
         }
@@ -100,13 +100,13 @@ impl LookupLaunch {
         let chunks = ids.count.checked_mul(self.params.tiles.tiles as usize).filter(|&n| n <= i32::MAX as usize);
         let Some(chunks) = chunks else {
             let what = format!("{} rows, which are more than a launch looks up", ids.count);
-            return Err(Error::input(what).tensor(&self.name).advice("look up fewer at once"));
+            return Err(coded!(BAD_LOOKUP, what).tensor(&self.name).advice("look up fewer at once"));
         };
         let element = if self.params.kind == OutputKind::F32 as u32 { 4 } else { 2 };
         if !ids.ptr.is_multiple_of(if ids.wide { 8 } else { 4 }) || !out.is_multiple_of(element) {
             let what = format!("numbers of rows at {:#x} and an output at {out:#x}", ids.ptr);
             let advice = "both begin at multiples of their elements' size";
-            return Err(Error::input(what).tensor(&self.name).advice(advice));
+            return Err(coded!(BAD_LOOKUP, what).tensor(&self.name).advice(advice));
         }
         let grid = chunks.clamp(1, self.multiprocessors * blocks);
         let warps = chunks.div_ceil(grid).clamp(1, most);

@@ -6,7 +6,7 @@ use wcodec_kernels::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Module, Variant};
 use super::{Limits, TensorPlan, TilesItem, TilesPlan};
 use crate::coder::table::MOST_BITS;
 use crate::coder::{BLOCK_COLS, Filter, LANES, Layout, TILE_ROWS};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::plan::Method;
 
 /// Vectors that a launch is prepared for, at most. Few vectors leave more of shared memory to the weights.
@@ -400,7 +400,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         }
     });
     let Some((config, memory, per_block)) = chosen else {
-        return Err(Error::device(format!("products need {wanted} bytes of shared memory for a block"))
+        return Err(coded!(SHARED_MEMORY, "products need {wanted} bytes of shared memory for a block")
             .tensor(items[0].tiles.tensor.name())
             .advice("decode the tensor, and multiply with what that gives"));
     };
@@ -415,7 +415,9 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         let blocks = (least(item) + more * item.strips() / strips).min(item.strips());
         grid += blocks;
         let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
-            return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
+            return Err(
+                coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("multiply with fewer tensors at once")
+            );
         };
         let tiles = abi::Tiles { block_begin, block_end, ..item.tiles.params(0) };
         *to = abi::ProductItem {
@@ -438,7 +440,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
     // Kernels count results in 32 bits.
     let results = |t: &ProductOutput| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
     if items.iter().any(|item| results(&item.product) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
-        return Err(Error::input("too much for one launch").advice("multiply with fewer tensors at once"));
+        return Err(coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("multiply with fewer tensors at once"));
     }
     params.barriers = memory.barriers as u32;
     params.buffers = memory.buffers_at() as u32;

@@ -4,7 +4,7 @@ use wcodec_kernels::{BLOCK_THREADS, HALF_BLOCK_THREADS, abi};
 
 use super::{Limits, TilesItem};
 use crate::coder::LANES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Shared memory that the system takes of each block.
 const RESERVED_SHARED: usize = 1024;
@@ -72,7 +72,7 @@ impl SharedMemory {
         let (score, blocks, most, buffers) = best.expect("there are shapes");
         if score == 0 {
             let what = format!("chunks of {} bytes do not fit the device's shared memory", self.buffer);
-            return Err(Error::device(what).advice("decode on the CPU, or look for a newer wcodec"));
+            return Err(coded!(SHARED_MEMORY, what).advice("decode on the CPU, or look for a newer wcodec"));
         }
         Ok((blocks, most, buffers))
     }

@@ -1,6 +1,6 @@
 //! The elements that share a scale.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Columns of a block if none are given.
 pub const DEFAULT_BLOCK: usize = 128;
@@ -23,7 +23,7 @@ impl Granularity {
     pub fn check(self) -> Result<Self> {
         match self {
             Granularity::Block(n) if n == 0 || n % 16 != 0 => {
-                Err(Error::format(format!("blocks of scales have a multiple of 16 columns, not {n}")))
+                Err(coded!(BAD_SCALES, "blocks of scales have a multiple of 16 columns, not {n}"))
             }
             _ => Ok(self),
         }

@@ -6,7 +6,7 @@ use ndarray::{Array1, Array2, ArrayView2};
 use super::granularity::Granularity;
 use super::weight::Weight;
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{RUN, Reader, view_of};
@@ -182,7 +182,7 @@ fn largest_magnitude(weights: &[f32], row: usize, col: usize) -> Result<f32> {
         return Ok(f32::from_bits(bits));
     }
     let at = weights.iter().position(|w| !w.is_finite()).unwrap_or(0);
-    Err(Error::input(format!("{} at row {row}, column {}", weights[at], col + at)).advice(NOT_FINITE_ADVICE))
+    Err(coded!(NOT_FINITE_WEIGHTS, "{} at row {row}, column {}", weights[at], col + at).advice(NOT_FINITE_ADVICE))
 }
 
 fn round_all(weights: &[f32], scale: f32, symbols: &mut [i8]) {
@@ -210,7 +210,7 @@ pub(in crate::scheme) fn symbols(
         Dtype::F32 => quantize_bytes::<f32>(weights, granularity, pool, cancel),
         Dtype::F16 => quantize_bytes::<f16>(weights, granularity, pool, cancel),
         Dtype::BF16 => quantize_bytes::<bf16>(weights, granularity, pool, cancel),
-        other => Err(Error::input(format!("int8 does not take {other}"))),
+        other => Err(coded!(INPUT_BUG, "int8 does not take {other}")),
     }?;
     let (symbols, scales) = (symbols.into_raw_vec_and_offset().0, scales.into_raw_vec_and_offset().0);
     Ok(SymbolPlanes { planes: vec![symbols], scales: Some((granularity, scales)), ..Default::default() })

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::granularity::Granularity;
 use super::weight::Weight;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;
@@ -141,9 +141,10 @@ impl Suspects<'_> {
         };
         match symbols.par_chunks(TASK).enumerate().find_map_first(find) {
             None => Ok(()),
-            Some((row, col, symbol, scale)) => Err(Error::corrupt(format!(
+            Some((row, col, symbol, scale)) => Err(coded!(
+                NOT_FINITE,
                 "the value at row {row}, column {col} is not finite: symbol {symbol} times scale {scale:e}"
-            ))
+            )
             .advice("encode the model again: an older wcodec wrote this for weights near the largest that there are")),
         }
     }

@@ -3,7 +3,7 @@
 use std::iter::Sum;
 use std::ops::Add;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::scheme::int8::Weight;
 
 /// Advice on non-finite weights.
@@ -66,7 +66,7 @@ pub(super) fn row_squares(row: &[f32], r: usize) -> Result<f64> {
         return Ok(squares);
     }
     let at = row.iter().position(|w| !w.is_finite()).unwrap_or(0);
-    Err(Error::input(format!("{} at row {r}, column {at}", row[at])).advice(NOT_FINITE_ADVICE))
+    Err(coded!(NOT_FINITE_WEIGHTS, "{} at row {r}, column {at}", row[at]).advice(NOT_FINITE_ADVICE))
 }
 
 /// The sum of the squared errors; the scale is not 0.

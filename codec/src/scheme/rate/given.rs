@@ -34,13 +34,15 @@ pub(crate) fn given(
             levels.symbols.len(),
             levels.scales.len()
         );
-        return Err(Error::input(what).advice("give a level for each weight and a scale for each row of the matrix"));
+        return Err(
+            coded!(BAD_LEVELS, what).advice("give a level for each weight and a scale for each row of the matrix")
+        );
     }
     if let Some(row) =
         levels.scales.iter().position(|s| !s.is_finite() || *s < 0.0 || bf16::from_f32(*s).to_f32() != *s)
     {
         let what = format!("the scale of row {row} is {}", levels.scales[row]);
-        return Err(Error::input(what).advice("scales are finite values of bf16 that are not below 0"));
+        return Err(coded!(BAD_LEVELS, what).advice("scales are finite values of bf16 that are not below 0"));
     }
     match weights.dtype {
         Dtype::F32 => of_type::<f32>(weights, levels, tile, pool, cancel),
@@ -75,7 +77,7 @@ fn of_type<T: Weight>(
     })?;
     let error = sums.into_iter().sum::<Sums>().relative();
     if !error.is_finite() {
-        return Err(Error::input("levels become values that are not finite, or weights of 0 others")
+        return Err(coded!(BAD_LEVELS, "levels become values that are not finite, or weights of 0 others")
             .advice("give smaller scales"));
     }
     Ok(SymbolPlanes {
@@ -102,6 +104,6 @@ fn check_path(levels: &[i8], tile: usize, path: &mut Vec<i8>) -> std::result::Re
 }
 
 fn not_a_path(row: usize, col: usize) -> Error {
-    Error::input(format!("the level at row {row}, column {col} is none that the trellis can be at"))
+    coded!(BAD_LEVELS, "the level at row {row}, column {col} is none that the trellis can be at")
         .advice("choose levels by the trellis of FORMAT.md section 4, which restarts at each tile, or give them without a trellis")
 }

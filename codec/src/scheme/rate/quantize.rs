@@ -6,7 +6,7 @@ use super::Steps;
 use super::distortion::{RUN, Sums, row_squares};
 use super::trellis::{Branches, Costs, Viterbi};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::int8::{Granularity, Weight};
 use crate::scheme::matrix::{SymbolPlanes, Weights};
@@ -35,7 +35,7 @@ pub(crate) fn symbols(
         Dtype::F32 => of_type::<f32>(weights, steps, check, pool, cancel),
         Dtype::F16 => of_type::<f16>(weights, steps, check, pool, cancel),
         Dtype::BF16 => of_type::<bf16>(weights, steps, check, pool, cancel),
-        other => Err(Error::input(format!("scheme rate does not take {other}")).advice("use scheme lossless or raw")),
+        other => Err(coded!(BAD_LEVELS, "scheme rate does not take {other}").advice("use scheme lossless or raw")),
     }
 }
 

@@ -201,7 +201,9 @@ def _try_cpu() -> None:
         container, weights = _sample(coder)
         error = np.abs(container["w"].numpy() - weights) - container["w"].scales() * 0.5001
         if error.max() > 0:
-            raise WcodecError(f"{coder} does not decode what it encodes (report this, with the output of the command)")
+            raise WcodecError(
+                f"{coder} does not decode what it encodes (report this, with the output of the command)", code="D501"
+            )
 
 
 def _try_gpu(number: int, *coders: str) -> None:
@@ -210,7 +212,9 @@ def _try_gpu(number: int, *coders: str) -> None:
         results = _native.verify_on_gpu(container._open, ["w"], number, decoder.gpu_options(), None)
         for tensor in json.loads(results):
             if tensor["status"] != "ok":
-                raise WcodecError(f"{coder}: {tensor['detail']} (report this, with the output of the command)")
+                raise WcodecError(
+                    f"{coder}: {tensor['detail']} (report this, with the output of the command)", code="D501"
+                )
 
 
 def _try_torch(number: int) -> None:
@@ -219,9 +223,11 @@ def _try_torch(number: int) -> None:
     try:
         same = torch.equal(container["w"].torch(device=f"cuda:{number}").cpu(), container["w"].torch())
     except RuntimeError as error:
-        raise error if isinstance(error, WcodecError) else DeviceError(f"torch: {error}") from error
+        raise error if isinstance(error, WcodecError) else DeviceError(f"torch: {error}", code="D301") from error
     if not same:
-        raise WcodecError("torch does not get what the CPU decodes (report this, with the output of the command)")
+        raise WcodecError(
+            "torch does not get what the CPU decodes (report this, with the output of the command)", code="D501"
+        )
 
 
 def _checks(devices: list[dict[str, Any]], driver_problem: str | None) -> Iterator[Check]:

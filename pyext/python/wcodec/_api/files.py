@@ -144,14 +144,18 @@ def compress(
 
         return _timed(compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}, compress), begin)
     if isinstance(src, str) and not os.path.lexists(src) and "/" in src and not is_path(src):
-        raise InputError(f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src)
+        raise InputError(
+            f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src, code="I101"
+        )
     for name in REPOSITORY:
         if encoding.pop(name, None):
-            raise InputError(f"{name} is of a model of the Hub, which is encoded to a folder (leave it out)")
+            raise InputError(
+                f"{name} is of a model of the Hub, which is encoded to a folder (leave it out)", code="I101"
+            )
     if budget is not None or quality is not None:
         return _timed(_planned(src, dst, progress, {**_without_scales(encoding), **wanted}), begin)
     if text is not None:
-        raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)")
+        raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)", code="I631")
     target = path_of(dst)
     with encoding_of(src, encoding, progress) as settings:
         report = _encode.to_file(src, target, settings)
@@ -189,7 +193,8 @@ def _without_scales(options: dict[str, Any]) -> dict[str, Any]:
         if options.get(name, nothing) != nothing:
             raise InputError(
                 f"{name}={shown(options[name])} does not go with a budget or a quality, for which scheme rate chooses "
-                f"the bits of all tensors (leave {name} out)"
+                f"the bits of all tensors (leave {name} out)",
+                code="I307",
             )
     return {name: value for name, value in options.items() if name not in _NOT_PLANNED}
 
@@ -307,7 +312,7 @@ def save_file(
     """
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
-        raise InputError(f"save_file takes a mapping of tensors, not {kind} (for paths, use compress)")
+        raise InputError(f"save_file takes a mapping of tensors, not {kind} (for paths, use compress)", code="I404")
     return compress(
         tensors, path, metadata=metadata, scheme=scheme, bits=bits, calibrate=calibrate, trellis=trellis, rules=rules,
         optimize=optimize, coder=coder, include=include, exclude=exclude, overwrite=overwrite, progress=progress,
@@ -353,7 +358,9 @@ def load_file(
     number = devices.parse(device)
     framework_name = choice("framework", framework or ("numpy" if number is None else "torch"), FRAMEWORKS)
     if number is not None and framework_name != "torch":
-        raise InputError(f"framework={framework_name!r} does not go with device={str(device)!r} (leave framework out)")
+        raise InputError(
+            f"framework={framework_name!r} does not go with device={str(device)!r} (leave framework out)", code="I307"
+        )
     if number is None and framework_name == "torch":
         _torch.require()
     out: dict[str, Any] = {}

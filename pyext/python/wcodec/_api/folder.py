@@ -57,7 +57,8 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any], compress: Compr
     if not isinstance(src, str | os.PathLike) or os.path.isfile(src) and not from_gguf:
         raise InputError(
             "a folder is written of the folder of a model, or of a GGUF file (name that, or an output that ends with "
-            ".wcodec)"
+            ".wcodec)",
+            code="I101",
         )
     overwrite = bool(options.pop("overwrite", False))
     if not overwrite and (Path(dst) / FILE).exists():
@@ -87,9 +88,11 @@ def _opened(name: str, hub: _hub.Options, options: dict[str, Any]) -> tuple[Path
         # From the cache, or into it: what runs the model reads its files.
         return _hub.downloaded(name, hub, trusted, with_page=True), None
     if any(file.endswith(".wcodec") for file in repository.weights):
-        raise InputError(f"{name}: it is a compressed model (name the original checkpoint)", file=name)
+        raise InputError(f"{name}: it is a compressed model (name the original checkpoint)", file=name, code="I203")
     if not any(file.endswith(".safetensors") for file in repository.weights):
-        raise FileMissingError(f"{name}: its weights are in no .safetensors file (name another repository)", file=name)
+        raise FileMissingError(
+            f"{name}: its weights are in no .safetensors file (name another repository)", file=name, code="O301"
+        )
     return _hub.with_files(repository), RemoteCheckpoint(repository)
 
 

@@ -27,7 +27,9 @@ class WCodecModel:
     def __init__(self, model: Any) -> None:
         self.model = model
         if not self._layers():
-            raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
+            raise InputError(
+                f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)", code="I506"
+            )
 
     @classmethod
     @keywords_of(load_model, name="WCodecModel.from_pretrained")

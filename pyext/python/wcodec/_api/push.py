@@ -62,12 +62,12 @@ def push(
     if not place.is_dir():
         raise paths.missing(str(place), "folder")
     if not isinstance(repo_id, str) or _NAME.fullmatch(repo_id) is None:
-        raise InputError(f"{shown(repo_id)} is no name of a repository (such as 'owner/name')")
+        raise InputError(f"{shown(repo_id)} is no name of a repository (such as 'owner/name')", code="I214")
     container = _checked(place)
     try:
         from huggingface_hub import CommitOperationAdd, HfApi
     except ImportError:
-        raise UnsupportedError("huggingface_hub is not installed (pip install huggingface_hub)") from None
+        raise UnsupportedError("huggingface_hub is not installed (pip install huggingface_hub)", code="U203") from None
     if verify:
         report = verified(container, progress=progress)
         if not report.ok:
@@ -77,6 +77,7 @@ def push(
                 "more; encode it again)",
                 file=container,
                 tensor=bad,
+                code="C111",
             )
     api = HfApi(token=token)
     text = message or f"Upload {place.absolute().name}, compressed by wcodec"
@@ -91,7 +92,7 @@ def push(
         added = [CommitOperationAdd(path_in_repo=file, path_or_fileobj=data) for file, data in files.items()]
         api.create_commit(name, added, commit_message=text, revision=revision)
     except (OSError, ValueError, RuntimeError) as error:
-        raise FileError(f"{repo_id}: the Hub does not take it ({cause(error)})", file=place) from None
+        raise FileError(f"{repo_id}: the Hub does not take it ({cause(error)})", file=place, code="O204") from None
     return f"{api.endpoint}/{name}"
 
 
@@ -102,21 +103,25 @@ def _checked(place: Path) -> Path:
             f"{place}: no compressed model of transformers: its config.json says nothing of wcodec (name a folder that "
             "wcodec encode FOLDER -o DIR/ or save_pretrained wrote)",
             file=place,
+            code="I215",
         )
     container = container_of(place)
     if container is None:
-        raise InputError(f"{place}: there is no .wcodec file (encode the model again)", file=place)
+        raise InputError(f"{place}: there is no .wcodec file (encode the model again)", file=place, code="I215")
     if is_part(place):
         raise InputError(
             f"{place}: it is a folder of an earlier version, whose model.safetensors others take for the whole model "
             "(load it with wcodec.load_model and save it again)",
             file=place,
+            code="I215",
         )
     others = sorted(path.name for path in _weights(place))
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         raise InputError(
-            f"{place}: '{others[0]}'{more} has weights that others would take for the model (move it away)", file=place
+            f"{place}: '{others[0]}'{more} has weights that others would take for the model (move it away)",
+            file=place,
+            code="I215",
         )
     return container
 

@@ -43,13 +43,17 @@ def windows_and_length(
 ) -> tuple[int, int]:
     """Pieces of text, and tokens of each: as asked for, or so many that they are as many tokens as is usual."""
     if windows is not None and tokens is not None:
-        raise InputError("windows and tokens exclude each other: both say how much text there is (leave one out)")
+        raise InputError(
+            "windows and tokens exclude each other: both say how much text there is (leave one out)", code="I307"
+        )
     if windows is not None:
         return running.whole_numbers("windows", windows)[0], text.length_for(model, length)
     if tokens is not None:
         (wanted,) = running.whole_numbers("tokens", tokens)
         if wanted < 2:
-            raise InputError("tokens must be at least 2: a model predicts one from those before it (use some 4,000)")
+            raise InputError(
+                "tokens must be at least 2: a model predicts one from those before it (use some 4,000)", code="I308"
+            )
     else:
         wanted = default_tokens(sum(p.numel() for p in model.parameters()), place)
     most = text.length_for(model, length)

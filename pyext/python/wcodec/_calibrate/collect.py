@@ -274,7 +274,8 @@ class _Collector:
                     if not bool(torch.isfinite(chances).all()):
                         raise InputError(
                             "the model predicts what is not finite, so that nothing can be learned from it "
-                            "(use bfloat16 or float32)"
+                            "(use bfloat16 or float32)",
+                            code="I607",
                         )
                     # The Fisher information asks for what the model itself expects, not for what the text has.
                     drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
@@ -348,6 +349,7 @@ class _Collector:
                         f"the input of '{name}' is not finite, so that nothing can be learned from it "
                         "(use bfloat16 or float32)",
                         tensor=name,
+                        code="I607",
                     )
             self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks))
             self._kept[name] = [moments.pack(block) for _, block in blocks]
@@ -367,6 +369,7 @@ class _Collector:
                         f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
                         "(use bfloat16 or float32)",
                         tensor=unit.name,
+                        code="I607",
                     )
                 units[unit.name] = UnitRecord(
                     *(unit.rows, unit.cols, unit.transposed, unit.kind, product.expert is not None),

@@ -103,7 +103,8 @@ class Chooser:
         if feedback and not statistics.full:
             raise InputError(
                 "error feedback needs second moments, and these statistics are for steps only (pass feedback=False, or "
-                "collect them with full=True)"
+                "collect them with full=True)",
+                code="I621",
             )
         self._weights, self._feedback = weights, feedback
         # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
@@ -112,7 +113,7 @@ class Chooser:
         self._trellis, self._tile = coding["trellis"], native["tile"]
         known = [n for n in weights if n in statistics.units or n in statistics.names]
         if not known:
-            raise InputError("the statistics are of none of the tensors (collect them from this model)")
+            raise InputError("the statistics are of none of the tensors (collect them from this model)", code="I622")
         factors = statistics.factors()
         self._known = frozenset(known)
         # Weights that are stored with a row for each input, as in GPT-2.
@@ -196,7 +197,8 @@ class Chooser:
         best = min(tried, key=lambda t: abs(t[1] - self._bits))
         if abs(best[1] - self._bits) > 0.005 * self._bits:
             raise InputError(
-                f"{self._bits:g} bits per weight cannot be met: the nearest is {best[1]:.3f} (ask for other bits)"
+                f"{self._bits:g} bits per weight cannot be met: the nearest is {best[1]:.3f} (ask for other bits)",
+                code="I401",
             )
         return best[0]
 
@@ -241,7 +243,7 @@ class Chooser:
 
         bits = _native.rate_bits(tensor_source(samples), self._native(constant), share, levels)
         if not bits:
-            raise InputError("there is no tensor to quantize (change include and exclude)")
+            raise InputError("there is no tensor to quantize (change include and exclude)", code="I623")
         return bits
 
 
@@ -252,15 +254,17 @@ def _checked(options: Mapping[str, Any]) -> _EncodeOptions:
     if coding["scheme"] != "rate":
         raise InputError(
             f"calibration goes with scheme='rate', not with scheme={shown(coding['scheme'])} (give bits, or leave "
-            "calibrate out)"
+            "calibrate out)",
+            code="I307",
         )
     if any(rule["scheme"] == "rate" for _, rule in native["rules"]):
         raise InputError(
             "calibration finds one number of bits for all tensors, and rules have bits of their own (leave bits "
-            "out of rules, or calibrate)"
+            "out of rules, or calibrate)",
+            code="I307",
         )
     if native["bits_per_tensor"]:
-        raise InputError("calibration shares bits among tensors (leave bits_per_tensor or calibrate out)")
+        raise InputError("calibration shares bits among tensors (leave bits_per_tensor or calibrate out)", code="I307")
     return native
 
 
@@ -328,7 +332,8 @@ def prepared(
         if folder is None:
             raise InputError(
                 "calibration runs the model, and a mapping of tensors is none (collect_statistics of the model, and "
-                "pass what it returns)"
+                "pass what it returns)",
+                code="I624",
             )
         return original_model(folder, place, "auto", trust_remote_code)[0]
 

@@ -89,7 +89,9 @@ def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[
         pass
     if os.path.isfile(place) and os.path.getsize(place) and not has_statistics(place):
         raise InputError(
-            f"{place}: there is something else than statistics, which is not replaced (choose another name)", file=place
+            f"{place}: there is something else than statistics, which is not replaced (choose another name)",
+            file=place,
+            code="I102",
         )
 
 
@@ -102,7 +104,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        raise UnsupportedError("safetensors is not installed (pip install safetensors)") from None
+        raise UnsupportedError("safetensors is not installed (pip install safetensors)", code="U203") from None
     place = path_of(path)
     paths.regular(Path(place))
     try:
@@ -110,10 +112,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
         text = (opened.metadata() or {}).get(STATISTICS_KEY)
         keys = set(opened.keys())
     except (SafetensorError, OSError, ValueError) as error:
-        raise FormatError(f"{place}: not a file of statistics: {error} (collect them again)", file=place) from None
+        raise FormatError(
+            f"{place}: not a file of statistics: {error} (collect them again)", file=place, code="F105"
+        ) from None
     if text is None:
         raise FormatError(
-            f"{place}: a safetensors file without statistics (name the file that Statistics.save wrote)", file=place
+            f"{place}: a safetensors file without statistics (name the file that Statistics.save wrote)",
+            file=place,
+            code="F105",
         )
     try:
         document = json.loads(text)
@@ -122,10 +128,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
             return _checked(document, opened, keys)
     except _CONTRADICTIONS + (SafetensorError,) as error:
         raise FormatError(
-            f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place
+            f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place, code="F106"
         ) from None
     raise UnsupportedError(
-        f"{place}: statistics of version {version} (install a newer wcodec, or collect them again)", file=place
+        f"{place}: statistics of version {version} (install a newer wcodec, or collect them again)",
+        file=place,
+        code="U106",
     )
 
 

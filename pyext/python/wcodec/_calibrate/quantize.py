@@ -103,20 +103,25 @@ def _check(weight: torch.Tensor, feedback: Feedback | None, step: torch.Tensor, 
         raise InputError(
             f"tensor '{name}': a matrix is quantized, not a tensor of shape {list(weight.shape)} (leave it out)",
             tensor=name,
+            code="I626",
         )
     if tuple(step.shape) != (weight.shape[0],):
         raise InputError(
             f"tensor '{name}': {weight.shape[0]} rows need as many steps, not {list(step.shape)} (pass one a row)",
             tensor=name,
+            code="I626",
         )
     if feedback is not None and feedback.cols != weight.shape[1]:
         raise InputError(
             f"tensor '{name}': statistics of {feedback.cols} inputs do not fit {weight.shape[1]} columns "
             "(collect them from this model)",
             tensor=name,
+            code="I622",
         )
     if tile < 1:
-        raise InputError(f"tensor '{name}': tile must be at least 1, not {tile} (use a multiple of 64)", tensor=name)
+        raise InputError(
+            f"tensor '{name}': tile must be at least 1, not {tile} (use a multiple of 64)", tensor=name, code="I626"
+        )
 
 
 class _Work:
@@ -179,6 +184,7 @@ class _Work:
                 f"tensor '{self.name}': it has values that are not finite, or steps that are too small "
                 "(leave it out, or mend the model)",
                 tensor=self.name,
+                code="I403",
             )
         if self.order is not None:
             scaled = scaled[:, self.order]

@@ -250,6 +250,7 @@ def feedback_for(
             f"tensor '{name}': it has shape {list(shape)}, and the statistics are of {[rows, cols]} "
             "(collect them from this model)",
             tensor=name,
+            code="I622",
         )
     site = parts[0].site
     if site is None or any(statistics._why_not(part) is not None for part in parts):

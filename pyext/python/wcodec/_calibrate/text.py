@@ -27,7 +27,9 @@ def length_for(model: Any, length: int | None) -> int:
         return 512 if limit is None else min(512, limit)
     (length,) = running.whole_numbers("length", length)
     if limit is not None and length > limit:
-        raise InputError(f"length={length} is more than the model's {limit} positions (use at most {limit})")
+        raise InputError(
+            f"length={length} is more than the model's {limit} positions (use at most {limit})", code="I324"
+        )
     return length
 
 
@@ -36,7 +38,7 @@ def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int)
     if isinstance(data, Mapping):
         # A tokenizer returns such a mapping.
         if "input_ids" not in data:
-            raise InputError("data have no 'input_ids' (pass what a tokenizer returns, or token ids)")
+            raise InputError("data have no 'input_ids' (pass what a tokenizer returns, or token ids)", code="I604")
         data = data["input_ids"]
     if isinstance(data, str):
         # A name that is misspelt is no text to learn from.
@@ -54,7 +56,7 @@ def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int)
         if len(cut_windows) >= windows:
             break
     if not cut_windows:
-        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)")
+        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)", code="I606")
     return cut_windows[:windows]
 
 
@@ -66,7 +68,7 @@ def _rows(data: Any) -> Iterable[Any] | None:
         return iter(data) if data.ndim == 2 else None
     if not isinstance(data, Iterable):
         raise InputError(
-            f"data must be 'self', a file of text or token ids, not {shown(data)} (see collect_statistics)"
+            f"data must be 'self', a file of text or token ids, not {shown(data)} (see collect_statistics)", code="I604"
         )
     items = iter(data)
     first = next(items, None)
@@ -84,7 +86,7 @@ def _rows(data: Any) -> Iterable[Any] | None:
 
 def _spread(ids: torch.Tensor, windows: int, length: int, model: Any) -> list[torch.Tensor]:
     if ids.numel() < 2:
-        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)")
+        raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)", code="I606")
     running.check_ids(ids, model)
     count = min(windows, max(1, ids.numel() // length))
     length = min(length, ids.numel())
@@ -113,13 +115,15 @@ def sampled(
             logits = getattr(output, "logits", None)
             if logits is None:
                 raise InputError(
-                    f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)"
+                    f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)",
+                    code="I503",
                 )
             cache = getattr(output, name, None)
             chances = torch.softmax(logits[:, -1].to(torch.float32), -1)
             if not bool(torch.isfinite(chances).all()):
                 raise InputError(
-                    "the model predicts what is not finite, so that no text can be sampled (use bfloat16 or float32)"
+                    "the model predicts what is not finite, so that no text can be sampled (use bfloat16 or float32)",
+                    code="I607",
                 )
             ids = torch.cat([ids, torch.multinomial(chances, 1, generator=generator)], 1)
             advance(count)

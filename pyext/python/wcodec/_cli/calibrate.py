@@ -63,7 +63,9 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     if os.path.exists(a.output) and not a.overwrite:
         # Before the model runs for minutes.
-        raise OutputExistsError(f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output)
+        raise OutputExistsError(
+            f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output, code="O103"
+        )
     read = [name for name in files_of(a.model) if not has_statistics(name)]
     check_place(a.output, a.overwrite, [*read, *([] if a.text is None else [a.text])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)

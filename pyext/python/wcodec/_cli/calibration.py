@@ -53,7 +53,7 @@ def check(a: argparse.Namespace) -> None:
     """Refuses what makes no sense before anything is imported for it."""
     if a.statistics is not None:
         if a.calibrate not in (None, "none"):
-            raise InputError("--statistics and --calibrate exclude each other (leave one of them out)")
+            raise InputError("--statistics and --calibrate exclude each other (leave one of them out)", code="I625")
         check_statistics(a.statistics)
     value = value_of(a)
     if isinstance(value, Path):
@@ -62,7 +62,8 @@ def check(a: argparse.Namespace) -> None:
     if a.tokens is not None and not collects(a):
         raise InputError(
             "--tokens has no effect without --calibrate, or with statistics that are there (leave it out, or calibrate "
-            "on text)"
+            "on text)",
+            code="I625",
         )
 
 
@@ -72,7 +73,9 @@ def check_statistics(path: str | None) -> None:
         return
     paths.check(path, "file")
     if not is_statistics_file(regular(Path(path))):
-        raise FormatError(f"{path}: not a file of statistics (name what wcodec calibrate wrote)", file=path)
+        raise FormatError(
+            f"{path}: not a file of statistics (name what wcodec calibrate wrote)", file=path, code="F105"
+        )
 
 
 def value_of(a: argparse.Namespace) -> Any:

@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     session = _Session(a, model, tokenizer, talk)
     if not talk.templated:
         if a.system is not None:
-            raise InputError(f"{a.model}: without a chat template there is no system message (leave out --system)")
+            raise InputError(
+                f"{a.model}: without a chat template there is no system message (leave out --system)", code="I322"
+            )
         _note(f"{a.model} has no chat template: it goes on with each text that you give it")
     if session.watched:
         _note("/help lists commands, Ctrl-C stops an answer, Ctrl-D quits")
@@ -152,7 +154,7 @@ class _Session:
         elif name == "/save":
             self._save(rest)
         else:
-            raise InputError(f"there is no command {name} (/help lists them)")
+            raise InputError(f"there is no command {name} (/help lists them)", code="I303")
 
     def _system(self, text: str) -> None:
         talk = self._talk
@@ -160,7 +162,7 @@ class _Session:
             say(safe(talk.system or "there is no system message but what the model's template has"))
             return
         if not talk.templated:
-            raise InputError("without a chat template there is no system message (use a model with one)")
+            raise InputError("without a chat template there is no system message (use a model with one)", code="I322")
         talk.system = text
         talk.reset()
         _note("(a new conversation)")
@@ -173,7 +175,7 @@ class _Session:
 
     def _save(self, file: str) -> None:
         if not file:
-            raise InputError("/save needs the name of a file (such as /save talk.json)")
+            raise InputError("/save needs the name of a file (such as /save talk.json)", code="I303")
         record = {"model": self._a.model, "messages": self._talk.all_messages()}
         with output(str(Path(file).expanduser()), overwrite=False) as out:
             out.write((json.dumps(record, indent=2) + "\n").encode())

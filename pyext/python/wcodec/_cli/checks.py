@@ -30,7 +30,7 @@ def _useless(a: argparse.Namespace, names: Iterable[str], useless: bool, why: st
     for name in names:
         if useless and _given(a, name):
             option = name.replace("_", "-")
-            raise InputError(f"--{option} has no effect {why} (leave it out{what})")
+            raise InputError(f"--{option} has no effect {why} (leave it out{what})", code="I306")
 
 
 def encode(a: argparse.Namespace) -> None:

@@ -83,7 +83,7 @@ class Conversation:
             return prompts.ids_of(self._tokenizer, [*self.all_messages(), asked], self._name)
         ids = [int(token) for token in self._tokenizer(asked["content"])["input_ids"]]
         if not ids:
-            raise InputError("the text has no tokens (write something)")
+            raise InputError("the text has no tokens (write something)", code="I606")
         return ids
 
     def _room(self, used: int) -> int | None:
@@ -96,7 +96,8 @@ class Conversation:
         if used >= limit:
             raise InputError(
                 f"the conversation has {used:,} tokens with this message, and the model takes {limit:,} "
-                "(/reset begins a new one)"
+                "(/reset begins a new one)",
+                code="I324",
             )
         return limit - used
 

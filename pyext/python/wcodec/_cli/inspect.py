@@ -132,7 +132,7 @@ def _nothing(container: Container, text: str, names: list[str]) -> InputError:
         advice = f"it takes text that names contain, or a regular expression: {bare}"
     else:
         advice = f"did you mean {near!r}?" if near else "without --filter all are shown"
-    return InputError(f"no tensor's name has {text!r} ({advice})", file=container.path)
+    return InputError(f"no tensor's name has {text!r} ({advice})", file=container.path, code="I317")
 
 
 def _sums(container: Container, facts: Facts) -> dict[str, Any]:

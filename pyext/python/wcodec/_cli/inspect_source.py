@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     a = arguments
     if a.plot is not None:
         raise InputError(f"{a.file}: it has no layers that are compressed, of which --plot could draw the bits "
-                         "(encode it first; wcodec-tui shows its weights)", file=a.file)  # fmt: skip
+                         "(encode it first; wcodec-tui shows its weights)", file=a.file, code="I306")  # fmt: skip
     headers = hub_headers.of_repository(a.file) if hub_headers.is_name(a.file) else of_path(a.file)
     shown = headers.tensors
     if a.filter is not None:
@@ -59,13 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
     is_filtered = a.filter is not None or a.sort is not None or a.top is not None
     if a.sort not in (None, "file"):
         if a.sort not in _ORDERS:
-            raise InputError(f"--sort {a.sort} is for .wcodec files (take one of file, {', '.join(_ORDERS)})")
+            raise InputError(
+                f"--sort {a.sort} is for .wcodec files (take one of file, {', '.join(_ORDERS)})", code="I306"
+            )
         shown = sorted(shown, key=_ORDERS[a.sort])
     if a.json:
         put(document("inspect", _record(headers, shown[: a.top])))
         return 0
     if not shown and a.filter is not None:
-        raise InputError(f"no tensor's name has {a.filter!r} (without --filter all are shown)", file=a.file)
+        raise InputError(
+            f"no tensor's name has {a.filter!r} (without --filter all are shown)", file=a.file, code="I317"
+        )
     if not is_filtered:
         _show_roles(headers)
         shown = sorted(shown, key=lambda t: -t.bytes)[:_LARGEST]

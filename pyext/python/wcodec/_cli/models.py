@@ -96,6 +96,7 @@ def _running(model: str) -> Iterator[None]:
         raise InputError(
             f"{model}: the model does not run: {cause(error)} (check config.json and generation_config.json beside it)",
             file=model,
+            code="I509",
         ) from None
 
 
@@ -152,4 +153,6 @@ def _tokenizer(a: argparse.Namespace, model: Any) -> Any:
     try:
         return running.tokenizer_for(model, places[-1], a.trust_remote_code)
     except InputError:
-        raise InputError(f"no tokenizer was found for {a.model} (name its folder with --tokenizer)") from None
+        raise InputError(
+            f"no tokenizer was found for {a.model} (name its folder with --tokenizer)", code="I603"
+        ) from None

@@ -87,7 +87,7 @@ def run_help(arguments: argparse.Namespace) -> int:
     parser = top if a.command is None else known.get(a.command)
     if parser is None:
         tip = hints.for_command(a.command, list(known), ()) or "wcodec help lists them"
-        raise InputError(f"there is no command {a.command!r} ({tip})")
+        raise InputError(f"there is no command {a.command!r} ({tip})", code="I303")
     if isinstance(parser, Parser):
         say(parser.help_text(a.all).rstrip("\n"))
     return 0

@@ -177,7 +177,7 @@ def _write_message(kind: str, text: str | None, tip: str | None) -> None:
 def _stdout() -> TextIO:
     if sys.stdout is None:
         # Python opens none where there was none.
-        error = FileError("standard output is closed (send it to a file, or to /dev/null)")
+        error = FileError("standard output is closed (send it to a file, or to /dev/null)", code="O105")
         error.errno = errno.EBADF
         raise error
     return sys.stdout
@@ -201,12 +201,16 @@ def check_plot(path: str) -> None:
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        raise UnsupportedError("matplotlib is not installed (pip install matplotlib)") from None
+        raise UnsupportedError("matplotlib is not installed (pip install matplotlib)", code="U203") from None
     kinds = FigureCanvasBase.get_supported_filetypes()
     if Path(path).suffix.removeprefix(".").lower() not in kinds:
-        raise InputError(f"{path}: no picture of this kind can be drawn (end the name in .png, or in .svg or .pdf)")
+        raise InputError(
+            f"{path}: no picture of this kind can be drawn (end the name in .png, or in .svg or .pdf)", code="I108"
+        )
     if not Path(path).resolve().parent.is_dir():
-        raise FileError(f"{path}: the picture cannot be written: there is no such folder (choose another place)")
+        raise FileError(
+            f"{path}: the picture cannot be written: there is no such folder (choose another place)", code="O101"
+        )
 
 
 def check_plan(path: str, overwrite: bool) -> None:
@@ -216,11 +220,15 @@ def check_plan(path: str, overwrite: bool) -> None:
     :raises OutputExistsError: if there is a file that is not to be replaced.
     """
     if not path.endswith(".json"):
-        raise InputError(f"{path}: a plan is a file of JSON (end its name in .json)")
+        raise InputError(f"{path}: a plan is a file of JSON (end its name in .json)", code="I635")
     if os.path.lexists(path) and not overwrite:
-        raise OutputExistsError(f"{path} exists (choose another name, or pass --overwrite to replace it)", file=path)
+        raise OutputExistsError(
+            f"{path} exists (choose another name, or pass --overwrite to replace it)", file=path, code="O103"
+        )
     if not Path(path).resolve().parent.is_dir():
-        raise FileError(f"{path}: the plan cannot be written: there is no such folder (choose another place)")
+        raise FileError(
+            f"{path}: the plan cannot be written: there is no such folder (choose another place)", code="O101"
+        )
 
 
 def save_plot(draw: Callable[[], Any], path: str, inputs: Iterable[str]) -> None:

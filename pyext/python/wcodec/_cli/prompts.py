@@ -28,10 +28,10 @@ def of_file(path: Path) -> list[str]:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text (convert it)", file=path) from None
+        raise InputError(f"{path}: not UTF-8 text (convert it)", file=path, code="I604") from None
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise InputError(f"{path}: there are no prompts in it (put one into each line)", file=path)
+        raise InputError(f"{path}: there are no prompts in it (put one into each line)", file=path, code="I325")
     if path.suffix != ".jsonl":
         return [line for _, line in lines]
     return [_of_object(path, number, line) for number, line in lines]
@@ -44,7 +44,9 @@ def _of_object(path: Path, number: int, line: str) -> str:
         prompt = None
     if not isinstance(prompt, str):
         raise FormatError(
-            f'{path}: line {number} is no object with a text "prompt" (such as {{"prompt": "Once"}})', file=path
+            f'{path}: line {number} is no object with a text "prompt" (such as {{"prompt": "Once"}})',
+            file=path,
+            code="F114",
         )
     return prompt
 
@@ -62,7 +64,9 @@ def ids_of(tokenizer: Any, messages: Sequence[Message], model: str) -> list[int]
     """
     if not has_template(tokenizer):
         raise InputError(
-            f"{model}: its tokenizer has no chat template (leave out --chat, or name another --tokenizer)", file=model
+            f"{model}: its tokenizer has no chat template (leave out --chat, or name another --tokenizer)",
+            file=model,
+            code="I322",
         )
     try:
         text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
@@ -72,6 +76,7 @@ def ids_of(tokenizer: Any, messages: Sequence[Message], model: str) -> list[int]
             f"{model}: the chat template does not take these messages: {cause(error)} (leave out the system message, "
             "or name another --tokenizer)",
             file=model,
+            code="I323",
         ) from None
     # The template writes special tokens itself.
     return [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]

@@ -44,7 +44,9 @@ def coders(asked: list[str], trellis: bool | None) -> list[str]:
         return list(TILED_CODERS) if trellis else [c for c in asked if c != "raw"]
     wrong = [c for c in asked if c not in TILED_CODERS]
     if trellis and wrong:
-        raise InputError(f"a trellis with coder {wrong[0]} (use --coder rans,huffman, or leave --trellis out)")
+        raise InputError(
+            f"a trellis with coder {wrong[0]} (use --coder rans,huffman, or leave --trellis out)", code="I312"
+        )
     return asked
 
 

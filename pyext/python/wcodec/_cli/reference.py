@@ -35,7 +35,7 @@ class Checkpoint:
         self.tensors: dict[str, tuple[Path, str, tuple[int, ...], int, int]] = {}
         root = Path(path)
         if not root.exists():
-            raise FileMissingError(f"{root}: there is no such file or folder (check the path)", file=root)
+            raise FileMissingError(f"{root}: there is no such file or folder (check the path)", file=root, code="O101")
         if not root.is_dir():
             self._add(root, {})
             return
@@ -55,7 +55,9 @@ class Checkpoint:
             length = int.from_bytes(prefix, "little")
             if len(prefix) < 8 or length > file.stat().st_size:
                 raise FormatError(
-                    f"{file}: not a safetensors file (download it again; convert .bin and .pt files first)", file=file
+                    f"{file}: not a safetensors file (download it again; convert .bin and .pt files first)",
+                    file=file,
+                    code="F104",
                 )
             header = json.loads(stream.read(length))
         for name, entry in header.items():

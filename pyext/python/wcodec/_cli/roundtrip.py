@@ -72,6 +72,7 @@ def _refuse_values(path: str, cases: list[_Case]) -> None:
         f"{path}: its weights are quantized, and scheme {cases[0].scheme} encodes the values that they stand for, with "
         "which roundtrip has nothing to compare (use --scheme lossless, or encode it and run wcodec verify --against)",
         file=path,
+        code="U302",
     )
 
 
@@ -149,7 +150,9 @@ def _ways(a: argparse.Namespace) -> list[_Case]:
         return [_Case(scheme, coder, bits=bits) for bits in a.bits or (DEFAULT_BITS,) for coder in coders]
     if a.bits is not None or a.trellis is not None:
         option = "--bits" if a.bits is not None else "--trellis"
-        raise InputError(f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)")
+        raise InputError(
+            f"{option} only goes with scheme rate, not with {scheme} (leave it out, or change --scheme)", code="I307"
+        )
     # Without scales there is one way.
     scales = (a.scale or SCALES) if scheme == "int8" else ["row"]
     return [_Case(scheme, coder, scale) for scale in scales for coder in a.coder]

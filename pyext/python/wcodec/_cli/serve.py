@@ -30,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     model = _servable(a.model)
     engine, why = _engine(a.engine)
     if engine == "vllm" and a.device is not None:
-        raise InputError("vLLM has no --device: it runs on the GPUs that it sees (set CUDA_VISIBLE_DEVICES instead)")
+        raise InputError(
+            "vLLM has no --device: it runs on the GPUs that it sees (set CUDA_VISIBLE_DEVICES instead)", code="I306"
+        )
     command = _vllm(a, model) if engine == "vllm" else _transformers(a, model)
     tell(f"{engine}{why}: {shlex.join(command)}")
     if Path(model).is_dir() and not quantization_of(Path(model)):
@@ -52,6 +54,7 @@ def _servable(model: str) -> str:
         f"{model}: servers take the folder of a model (wcodec encode CHECKPOINT OUT/ writes one, with config and "
         "tokenizer)",
         file=model,
+        code="I326",
     )
 
 
@@ -59,9 +62,9 @@ def _engine(asked: str | None) -> tuple[str, str]:
     """The server to start, and what to say of the choice."""
     vllm, transformers = _why_not_vllm(), _why_not_transformers()
     if asked == "vllm" and vllm is not None:
-        raise UnsupportedError(f"vLLM cannot be started: {vllm} ({_VLLM}, or take --engine transformers)")
+        raise UnsupportedError(f"vLLM cannot be started: {vllm} ({_VLLM}, or take --engine transformers)", code="U501")
     if asked == "transformers" and transformers is not None:
-        raise UnsupportedError(f"transformers' server cannot be started: {transformers} ({_TRANSFORMERS})")
+        raise UnsupportedError(f"transformers' server cannot be started: {transformers} ({_TRANSFORMERS})", code="U501")
     if asked is not None:
         return asked, ""
     if vllm is None:
@@ -69,7 +72,8 @@ def _engine(asked: str | None) -> tuple[str, str]:
     if transformers is None:
         return "transformers", f" ({vllm})"
     raise UnsupportedError(
-        f"there is no server to start: {vllm}; {transformers} (on a GPU {_VLLM}; otherwise {_TRANSFORMERS})"
+        f"there is no server to start: {vllm}; {transformers} (on a GPU {_VLLM}; otherwise {_TRANSFORMERS})",
+        code="U501",
     )
 
 
@@ -127,4 +131,4 @@ def _started(command: Sequence[str]) -> int:
             os.execv(command[0], list(command))
         return subprocess.run(command, check=False).returncode
     except OSError as error:
-        raise UnsupportedError(f"the server does not start: {error} (install it again)") from None
+        raise UnsupportedError(f"the server does not start: {error} (install it again)", code="U501") from None

@@ -39,7 +39,7 @@ def completions_of(parser: argparse.ArgumentParser, shell: str) -> str:
     try:
         import shtab
     except ImportError:
-        raise UnsupportedError("completions need shtab (pip install shtab)") from None
+        raise UnsupportedError("completions need shtab (pip install shtab)", code="U203") from None
     for action in _actions(parser):
         if action.choices is None and action.metavar in (*_FILES, *_FOLDERS):
             action.complete = shtab.FILE if action.metavar in _FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
@@ -52,7 +52,9 @@ def manual(parser: argparse.ArgumentParser) -> str:
     try:
         from argparse_manpage.manpage import Manpage
     except ImportError:
-        raise UnsupportedError("the manual page needs argparse-manpage (pip install argparse-manpage)") from None
+        raise UnsupportedError(
+            "the manual page needs argparse-manpage (pip install argparse-manpage)", code="U203"
+        ) from None
     page = Manpage(parser)
     page.description, page.manual = "entropy-coded weights for large language models", "wcodec"
     return str(page)

@@ -65,7 +65,9 @@ def name_of(dtype: np.dtype[Any], tensor: str | None = None) -> str:
         if dtype.name == kind:
             return name
     where = f"tensor '{tensor}': " if tensor else ""
-    raise InputError(f"{where}dtype {dtype} cannot be stored (convert the array, or leave it out)", tensor=tensor)
+    raise InputError(
+        f"{where}dtype {dtype} cannot be stored (convert the array, or leave it out)", tensor=tensor, code="I405"
+    )
 
 
 def requested(dtype: npt.DTypeLike | str, what: str = "numpy") -> str:
@@ -78,7 +80,7 @@ def requested(dtype: npt.DTypeLike | str, what: str = "numpy") -> str:
     }.items():
         if name in words:
             return candidate
-    raise InputError(f"cannot decode to dtype {name} (use float32, float16 or bfloat16)")
+    raise InputError(f"cannot decode to dtype {name} (use float32, float16 or bfloat16)", code="I423")
 
 
 def widen_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
@@ -96,7 +98,8 @@ def reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any
         if math.prod(shape) != array.size:
             raise FormatError(
                 f"{array.size} elements do not fill shape {shown(list(shape))} "
-                "(encode the model again, or get the file again)"
+                "(encode the model again, or get the file again)",
+                code="F409",
             ) from None
         raise no_such_shape("NumPy", shape) from None
 
@@ -104,7 +107,8 @@ def reshaped(array: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any
 def no_such_shape(library: str, shape: tuple[int, ...]) -> UnsupportedError:
     """Why a tensor that decodes cannot be had as an array: too many dimensions, or extents of more than 63 bits."""
     return UnsupportedError(
-        f"{library} has no arrays of shape {shown(list(shape))} (decode the file to .safetensors, which has them)"
+        f"{library} has no arrays of shape {shown(list(shape))} (decode the file to .safetensors, which has them)",
+        code="U402",
     )
 
 
@@ -115,7 +119,7 @@ def view_bytes(data: npt.NDArray[np.uint8], name: str, shape: tuple[int, ...]) -
         return reshaped(data.view(dtype), shape)
     if name == "BF16":
         return reshaped(widen_bf16(data.view("uint16")), shape)
-    raise UnsupportedError(f"NumPy has no dtype for {name} (install ml_dtypes, or use torch)")
+    raise UnsupportedError(f"NumPy has no dtype for {name} (install ml_dtypes, or use torch)", code="U401")
 
 
 def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

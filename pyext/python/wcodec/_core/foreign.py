@@ -59,7 +59,7 @@ def by_transformers(place: str | os.PathLike[str], what: str) -> Iterator[None]:
         return
     # Not from the other: a traceback would show its text, which may quote a file, as it is.
     raise FormatError(
-        f"{place}: transformers {what}: {reason} (restore the file, or upgrade transformers)", file=place
+        f"{place}: transformers {what}: {reason} (restore the file, or upgrade transformers)", file=place, code="F110"
     ) from None
 
 
@@ -73,9 +73,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError):
-        raise FormatError(f"{path}: no JSON (restore the file)", file=path) from None
+        raise FormatError(f"{path}: no JSON (restore the file)", file=path, code="F109") from None
     if not isinstance(record, dict):
-        raise FormatError(f"{path}: not a JSON object (restore the file)", file=path)
+        raise FormatError(f"{path}: not a JSON object (restore the file)", file=path, code="F109")
     return record
 
 
@@ -118,7 +118,7 @@ def _check_type(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
     if known:
         return
     if record.get("auto_map"):
-        raise InputError(f"{place}: the model is code that comes with it ({_ADVICE})", file=place)
+        raise InputError(f"{place}: the model is code that comes with it ({_ADVICE})", file=place, code="I508")
     import transformers
 
     if name is None:
@@ -126,11 +126,13 @@ def _check_type(record: dict[str, Any], place: str | os.PathLike[str]) -> None:
             f"{place}: its config names no model_type, as those of transformers do (put the model's own config.json "
             "beside the weights; of another library's model, compress the .safetensors file)",
             file=place,
+            code="U303",
         )
     raise UnsupportedError(
         f"{place}: transformers {transformers.__version__} has no model of type {shown(name)} "
         "(upgrade transformers, or check the config)",
         file=place,
+        code="U304",
     )
 
 
@@ -186,6 +188,7 @@ def _refuse_layers(record: dict[str, Any], place: str | os.PathLike[str]) -> Non
             raise InputError(
                 f"{place}: '{key}' of the config is {shown(value)} (use the config that belongs to the weights)",
                 file=place,
+                code="I507",
             )
 
 
@@ -219,7 +222,9 @@ def _has(package: str) -> bool:
 
 def _fetched(key: str, value: Any, place: str | os.PathLike[str]) -> InputError:
     return InputError(
-        f"{place}: '{key}' of the config asks for code from elsewhere: {shown(value)} ({_ADVICE})", file=place
+        f"{place}: '{key}' of the config asks for code from elsewhere: {shown(value)} ({_ADVICE})",
+        file=place,
+        code="I508",
     )
 
 

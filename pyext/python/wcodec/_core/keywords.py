@@ -77,7 +77,7 @@ def check(function: str, given: Iterable[str], known: Iterable[str], otherwise: 
     if not unknown:
         return
     hints = list(dict.fromkeys(_hint(word, names) or otherwise or _all(names) for word in unknown))
-    raise InputError(f"{function} has no keyword {', '.join(unknown)} ({'; '.join(hints)})")
+    raise InputError(f"{function} has no keyword {', '.join(unknown)} ({'; '.join(hints)})", code="I301")
 
 
 def _all(names: list[str]) -> str:

@@ -42,4 +42,4 @@ def missing(name: object, native: _native.Container | None, path: str | None) ->
         near = native.near(name)
     advice = f"did you mean {near!r}?" if near else "list(container) names them all"
     tensor = name if isinstance(name, str) else shown(name)
-    return TensorNotFoundError(f"no tensor {shown(name)} ({advice})", file=path, tensor=tensor)
+    return TensorNotFoundError(f"no tensor {shown(name)} ({advice})", file=path, tensor=tensor, code="I421")

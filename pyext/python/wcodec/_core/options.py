@@ -57,16 +57,18 @@ def is_unicode(text: str) -> bool:
 def text_of(what: str, value: object) -> str:
     """Text that a file can hold."""
     if not isinstance(value, str):
-        raise InputError(f"{what} must be text, not {shown(value)} (convert it with str)")
+        raise InputError(f"{what} must be text, not {shown(value)} (convert it with str)", code="I318")
     if not is_unicode(value):
-        raise InputError(f"{what} has characters that are no Unicode: {shown(value)} (leave out lone surrogates)")
+        raise InputError(
+            f"{what} has characters that are no Unicode: {shown(value)} (leave out lone surrogates)", code="I318"
+        )
     return value
 
 
 def choice(what: str, value: str, choices: tuple[str, ...]) -> str:
     """The value, if it is one of the choices."""
     if value not in choices:
-        raise InputError(f"unknown {what} {shown(value)} (use {', '.join(choices[:-1])} or {choices[-1]})")
+        raise InputError(f"unknown {what} {shown(value)} (use {', '.join(choices[:-1])} or {choices[-1]})", code="I302")
     return value
 
 
@@ -76,9 +78,9 @@ def count(what: str, value: int | None, minimum: int = 1, limit: int = 2**63) ->
         return None
     number = as_whole(value)
     if number is None or number < minimum:
-        raise InputError(f"{what} must be a whole number of at least {minimum}, not {shown(value)}")
+        raise InputError(f"{what} must be a whole number of at least {minimum}, not {shown(value)}", code="I308")
     if number >= limit:
-        raise InputError(f"{what} is too large: {shown(value)} (use a smaller number)")
+        raise InputError(f"{what} is too large: {shown(value)} (use a smaller number)", code="I308")
     return number
 
 
@@ -108,7 +110,7 @@ def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
         match = _SIZE.fullmatch(value)
         # "3G" alone could mean either.
         if match is None or (match[2] and not value.strip().lower().endswith("b")):
-            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})", code="I309")
         power = " KMGT".index(match[2].upper()) if match[2] else 0
         integer, _, fraction = match[1].partition(".")
         unit = (1024 if match[3] else 1000) ** power
@@ -117,10 +119,10 @@ def size(what: str, value: int | str | None, minimum: int = 0) -> int | None:
     else:
         number = as_whole(value)
         if number is None:
-            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})")
+            raise InputError(f"{what} must be a size, not {shown(value)} ({advice})", code="I309")
         bytes_ = number
     if bytes_ < minimum:
-        raise InputError(f"{what} must be at least {minimum} bytes, not {shown(value)} ({advice})")
+        raise InputError(f"{what} must be at least {minimum} bytes, not {shown(value)} ({advice})", code="I309")
     return bytes_
 
 
@@ -129,7 +131,8 @@ def patterns(what: str, value: str | Iterable[str]) -> list[str]:
     texts = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(p, str) and is_unicode(p) for p in texts):
         raise InputError(
-            f"{what} takes glob patterns, not {shown(value)} (pass text such as '*.mlp.*', or a list of texts)"
+            f"{what} takes glob patterns, not {shown(value)} (pass text such as '*.mlp.*', or a list of texts)",
+            code="I316",
         )
     return texts
 
@@ -152,13 +155,17 @@ def path_of(value: str | os.PathLike[str]) -> str:
     try:
         path = os.fspath(value)
     except TypeError:
-        raise InputError(f"a path must be text or a pathlib.Path, not {shown(value)} (give the file's name)") from None
+        raise InputError(
+            f"a path must be text or a pathlib.Path, not {shown(value)} (give the file's name)", code="I218"
+        ) from None
     if not isinstance(path, str):
-        raise InputError(f"a path must be text, not {shown(value)} (os.fsdecode makes text of it)")
+        raise InputError(f"a path must be text, not {shown(value)} (os.fsdecode makes text of it)", code="I218")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise InputError(f"no file can have this name: {shown(path)} (leave out lone surrogates)") from None
+        raise InputError(
+            f"no file can have this name: {shown(path)} (leave out lone surrogates)", code="I218"
+        ) from None
     return path
 
 
@@ -234,14 +241,16 @@ def _way(
         if value is not None and scheme != "rate":
             raise InputError(
                 f"{name}={shown(value)} only goes with scheme='rate', not with scheme={shown(scheme)} "
-                f"(leave {name} out, or change scheme)"
+                f"(leave {name} out, or change scheme)",
+                code="I307",
             )
     if scheme == "rate" and scale != "row":
-        raise InputError(f"scheme rate has scales by row, not scale={shown(scale)} (leave scale out)")
+        raise InputError(f"scheme rate has scales by row, not scale={shown(scale)} (leave scale out)", code="I307")
     if block is not None and scale != "block":
         raise InputError(
             f"block={shown(block)} only goes with scale='block', not with scale={shown(scale)} "
-            "(leave block out, or change scale)"
+            "(leave block out, or change scale)",
+            code="I307",
         )
     size = count("block", block)
     return {
@@ -261,7 +270,9 @@ def _no_number(scheme: Any) -> Any:
     """The scheme, if it is not meant to be the bits, which are another argument."""
     match = None if isinstance(scheme, bool) else _BITS_AS_SCHEME.fullmatch(str(scheme))
     if match is not None:
-        raise InputError(f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={match[1]})")
+        raise InputError(
+            f"scheme={shown(scheme)} is a number of bits, and no scheme (pass bits={match[1]})", code="I304"
+        )
     return scheme
 
 
@@ -272,21 +283,22 @@ def number(what: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         parsed = math.nan
     if not math.isfinite(parsed):
-        raise InputError(f"{what} must be a number, not {shown(value)} (pass a finite one)")
+        raise InputError(f"{what} must be a number, not {shown(value)} (pass a finite one)", code="I308")
     return parsed
 
 
 def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) -> list[tuple[str, _Way]]:
     """The ways to encode weights whose names match patterns; the first pattern that matches counts."""
     if not isinstance(rules, Mapping | None):
-        raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)")
+        raise InputError(f"rules must map patterns to schemes, not be {shown(rules)} (pass a dictionary)", code="I310")
     parsed = []
     for pattern, rule in (rules or {}).items():
         options = {"scheme": rule} if isinstance(rule, str) else rule
         if not isinstance(options, Mapping) or not set(options) <= set(RULE_KEYS):
             raise InputError(
                 f"a rule must be a scheme or a dictionary of {', '.join(RULE_KEYS)}, not {shown(rule)} "
-                "(such as {'bits': 3.5} or 'lossless')"
+                "(such as {'bits': 3.5} or 'lossless')",
+                code="I310",
             )
         defaults = {**{name: OPTIONS[name].default for name in RULE_KEYS}, "coder": coder}
         resolved = _way(**{**defaults, **options}, optimize=optimize)
@@ -296,13 +308,15 @@ def _rules(rules: Mapping[str, Any] | None, coder: str | None, optimize: str) ->
 
 def _steps(_: str, steps: Mapping[str, float] | None) -> dict[str, float]:
     if not isinstance(steps, Mapping | None):
-        raise InputError(f"steps must map names of tensors to numbers, not be {shown(steps)} (pass a dictionary)")
+        raise InputError(
+            f"steps must map names of tensors to numbers, not be {shown(steps)} (pass a dictionary)", code="I311"
+        )
     return {text_of("a name in steps", name): number("a step", step) for name, step in (steps or {}).items()}
 
 
 def _metadata(_: str, value: Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(value, Mapping | None):
-        raise InputError(f"metadata must map text to text, not be {shown(value)} (pass a dictionary)")
+        raise InputError(f"metadata must map text to text, not be {shown(value)} (pass a dictionary)", code="I318")
     added = dict(value or {})
     for key, text in added.items():
         text_of("a key of metadata", key)
@@ -313,10 +327,10 @@ def _metadata(_: str, value: Mapping[str, str] | None) -> dict[str, str]:
 def _level(_: str, value: Any) -> int:
     level = as_whole(value)
     if level is None:
-        raise InputError(f"level must be a whole number, not {shown(value)}")
+        raise InputError(f"level must be a whole number, not {shown(value)}", code="I308")
     if abs(level) >= 2**31:
         # The native module, which knows the levels, cannot be given it.
-        raise InputError(f"zstd is not used at level {shown(value)} (use 1 to 19)")
+        raise InputError(f"zstd is not used at level {shown(value)} (use 1 to 19)", code="I313")
     return level
 
 

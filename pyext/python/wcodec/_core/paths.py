@@ -78,6 +78,7 @@ def check(
                     f"{name}: there is no such {what}, no repository of that name in the cache, and the Hub is not "
                     "asked (check the path; or fetch the repository without HF_HUB_OFFLINE and local_files_only)",
                     file=name,
+                    code="O201",
                 )
         elif near(name) is None:
             return
@@ -88,7 +89,7 @@ def missing(name: str, what: str = "folder or file") -> FileMissingError:
     """The error of a path that is not there."""
     meant = near(name)
     advice = f"did you mean {meant!r}?" if meant else "check the path"
-    return FileMissingError(f"{name}: there is no such {what} ({advice})", file=name)
+    return FileMissingError(f"{name}: there is no such {what} ({advice})", file=name, code="O101")
 
 
 def near(name: str) -> str | None:
@@ -141,8 +142,8 @@ def regular(path: Path) -> Path:
     if path.is_file():
         return path
     if path.exists():
-        raise InputError(f"{path}: not a regular file (name a file)", file=path)
-    raise FileMissingError(f"{path}: there is no such file (check the path)", file=path)
+        raise InputError(f"{path}: not a regular file (name a file)", file=path, code="I212")
+    raise FileMissingError(f"{path}: there is no such file (check the path)", file=path, code="O101")
 
 
 def files_of(model: str | os.PathLike[str]) -> list[str]:

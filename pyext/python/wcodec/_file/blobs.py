@@ -57,7 +57,7 @@ class Encoder:
     ) -> None:
         self.format = choice("format", format, FORMATS)
         if self.format == "legacy" and coder not in (None, "zstd"):
-            raise InputError(f"a legacy blob is coded with zstd, not with {coder!r} (leave coder out)")
+            raise InputError(f"a legacy blob is coded with zstd, not with {coder!r} (leave coder out)", code="I643")
         self.coder = "zstd" if self.format == "legacy" else coder_for(optimize, coder)
         self._options = encode_options(
             scheme="raw", optimize=optimize, coder=self.coder, layout=layout, level=level, tile=tile, threads=threads
@@ -71,7 +71,8 @@ class Encoder:
             if max(rows, cols) >= 2**32:
                 raise InputError(
                     f"a legacy blob holds fewer than 2^32 rows and columns, not {rows} x {cols} "
-                    "(use format='container')"
+                    "(use format='container')",
+                    code="I643",
                 )
             data = _native.legacy_encode(flat, rows, cols, self._options["level"])
         else:
@@ -113,7 +114,9 @@ class Decoder:
         self._trusted = bool(trusted)
         number = devices.parse(device)
         if number is not None and isa is not None:
-            raise InputError(f"isa={isa!r} is of the CPU, and does not go with device={str(device)!r} (leave it out)")
+            raise InputError(
+                f"isa={isa!r} is of the CPU, and does not go with device={str(device)!r} (leave it out)", code="I307"
+            )
         self.device = "cpu" if number is None else str(devices.torch_device(number))
 
     def decode_layer(
@@ -141,12 +144,12 @@ class Decoder:
     ) -> tuple[torch.Tensor, LayerStats]:
         if legacy:
             raise UnsupportedError(
-                "a legacy blob decodes on the CPU only (decode it there, and encode it with Encoder())"
+                "a legacy blob decodes on the CPU only (decode it there, and encode it with Encoder())", code="U107"
             )
         with Container.open(stored, trusted=self._trusted) as container:
             entry = next(iter(container.stored), None)
             if entry is None or len(container) != 1 or entry.dtype != "I8" or len(entry.shape) != 2:
-                raise InputError("this container does not hold a single layer (open it as a container)")
+                raise InputError("this container does not hold a single layer (open it as a container)", code="I642")
             n, m = entry.shape
             _expect((n, m), expected)
             options: dict[str, Any] = {"threads": self._options["threads"], "check": self._options["verify"]}
@@ -164,7 +167,9 @@ def _expect(shape: tuple[int, int], expected: tuple[int | None, int | None]) -> 
     if any(expected_size not in (None, size) for size, expected_size in zip(shape, expected, strict=True)):
         wanted = " x ".join("any" if expected_size is None else str(expected_size) for expected_size in expected)
         raise InputError(
-            f"the layer has {shape[0]} x {shape[1]} symbols, not {wanted} (leave rows and cols out to take it as it is)"
+            f"the layer has {shape[0]} x {shape[1]} symbols, not {wanted} "
+            "(leave rows and cols out to take it as it is)",
+            code="I642",
         )
 
 
@@ -174,7 +179,8 @@ def _symbols(value: Any) -> tuple[npt.NDArray[np.int8], tuple[int, int]]:
     if len(shape) != 2 or dtype.removeprefix("torch.") != "int8":
         raise InputError(
             f"a layer is a 2-D int8 array, not {dtype} of shape {list(shape)} "
-            "(for weights use compress, which quantizes them)"
+            "(for weights use compress, which quantizes them)",
+            code="I641",
         )
     if _torch.is_tensor(value):
         return _torch.bytes_of(value, "symbols").view(np.int8), (shape[0], shape[1])

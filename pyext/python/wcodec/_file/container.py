@@ -218,7 +218,9 @@ class TensorEntry(TensorInfo):
         first, last = as_whole(begin), as_whole(end)
         if not self.shape or first is None or last is None or not 0 <= first <= last <= rows:
             has = f"it has {rows:,}" if self.shape else "a scalar has none"
-            raise InputError(f"tensor '{self.name}': rows {shown(begin)} to {shown(end)} ({has})", tensor=self.name)
+            raise InputError(
+                f"tensor '{self.name}': rows {shown(begin)} to {shown(end)} ({has})", tensor=self.name, code="I425"
+            )
         return (last - first, *self.shape[1:])
 
     def _bytes_of_rows(self, begin: int, end: int, dtype: str | None, threads: int | None) -> npt.NDArray[np.uint8]:
@@ -231,6 +233,7 @@ class TensorEntry(TensorInfo):
             raise InputError(
                 f"tensor '{self.name}': its dtype {self.dtype} is no float to convert (leave dtype out)",
                 tensor=self.name,
+                code="I423",
             )
 
     plot: ClassVar[Accessor[EntryPlots]] = Accessor(
@@ -338,13 +341,13 @@ class Container(Mapping[str, TensorEntry]):
         :raises CorruptError: if one of them is damaged.
         """
         if isinstance(names, str):
-            raise InputError(f"names takes several names, not {shown(names)} (put it into a list)")
+            raise InputError(f"names takes several names, not {shown(names)} (put it into a list)", code="I422")
         wanted = list(names)
         for name in wanted:
             if name not in self:
                 raise self._missing(name)
         if not wanted:
-            raise InputError("names is empty (name at least one tensor)")
+            raise InputError("names is empty (name at least one tensor)", code="I422")
         return self._open.extract(wanted)
 
     def _missing(self, name: object) -> TensorNotFoundError:
@@ -428,7 +431,9 @@ class Container(Mapping[str, TensorEntry]):
     @property
     def _open(self) -> _native.Container:
         if self._native is None:
-            raise InputError("the container is closed (open it again, or read inside the with block)", file=self._path)
+            raise InputError(
+                "the container is closed (open it again, or read inside the with block)", file=self._path, code="I221"
+            )
         return self._native
 
     def close(self) -> None:

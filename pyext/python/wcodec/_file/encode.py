@@ -31,7 +31,7 @@ OF_CALIBRATION = ("calibrate", "calibration_tokens", "feedback", "device", "mode
 def by_weights(options: Mapping[str, Any], progress: bool | ProgressCallback = False) -> Iterator[Encoding]:
     """The encoding that the weights alone choose."""
     if options.get("calibration_tokens") is not None:
-        raise InputError("calibration_tokens go with calibrate (pass calibrate=True, or leave them out)")
+        raise InputError("calibration_tokens go with calibrate (pass calibrate=True, or leave them out)", code="I625")
     with reporter(progress, "encode") as callback:
         yield encode_options(**{k: v for k, v in options.items() if k not in OF_CALIBRATION}), None, callback
 

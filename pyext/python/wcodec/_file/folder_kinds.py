@@ -118,6 +118,7 @@ def explain(
             f"this is a pipeline of diffusers ({name}), not a model of transformers",
             "its text encoders are models of transformers: name such a subfolder; of other parts, name the "
             ".safetensors file, and an output that ends with .wcodec",
+            code="I206",
         )
     config = read(_CONFIG) if _CONFIG in names else {}
     class_name = config.get("_class_name") or config.get("_diffusers_version")
@@ -126,12 +127,14 @@ def explain(
             place,
             f"this is a part of a diffusers pipeline ({class_name or 'without a config'}), not a model of transformers",
             "name its .safetensors file, and an output that ends with .wcodec, to encode its weights",
+            code="I206",
         )
     if _CONFIG in names and config.get("architecture") and not config.get("model_type"):
         return _refuse(
             place,
             "this is a model of timm, not of transformers",
             "name its .safetensors file, and an output that ends with .wcodec, to encode its weights",
+            code="I206",
         )
     if any(fnmatch.fnmatchcase(n, "*.wcodec") for n in names):
         return None
@@ -147,11 +150,16 @@ def _without_config(
     place: str | os.PathLike[str], names: list[str], inside: Callable[[str], list[str]]
 ) -> WcodecError | None:
     if not names:
-        return _refuse(place, "the folder is empty: no config.json, no weights", "name the folder of a model")
+        return _refuse(
+            place, "the folder is empty: no config.json, no weights", "name the folder of a model", code="I205"
+        )
     models = [n for n in names if _CONFIG in inside(n)]
     if "modules.json" in names and models:
         return _refuse(
-            place, f"this is a folder of sentence-transformers, whose model is in '{models[0]}'", "name that subfolder"
+            place,
+            f"this is a folder of sentence-transformers, whose model is in '{models[0]}'",
+            "name that subfolder",
+            code="I207",
         )
     if not _has_weights(names):
         if other := _other_form(place, names, inside):
@@ -163,10 +171,14 @@ def _without_config(
                 place,
                 f"there is no config.json in the folder, and there are models in {_some(models)}",
                 "name one of these subfolders",
+                code="I207",
             )
         if _any(names, _TOKENIZER):
             return _refuse(
-                place, "the folder has a tokenizer and no model: no config.json, no weights", "name the model's folder"
+                place,
+                "the folder has a tokenizer and no model: no config.json, no weights",
+                "name the model's folder",
+                code="I205",
             )
     for name, library in _LIBRARIES.items():
         if name in names:
@@ -175,6 +187,7 @@ def _without_config(
                 f"there is no config.json, and '{name}', of {library}: this is no model of transformers",
                 "take the model in the form of transformers; or name its .safetensors file, and an output that ends "
                 "with .wcodec, to encode its weights",
+                code="I206",
             )
     return None
 
@@ -193,11 +206,13 @@ def _adapter(place: str | os.PathLike[str], names: list[str], read: Callable[[st
             f"there is an adapter ({kind}, {ADAPTER}) beside the model, which one file of weights would leave out",
             f"write a folder, which keeps it, with / at the end of the output; or {_MERGE}; or name the .safetensors "
             "file",
+            code="I209",
         )
     return _refuse(
         place,
         f"this is an adapter ({kind}) of {base or 'another model'}, not a model",
         f"load that model with wcodec.load_model, and attach the adapter with PeftModel.from_pretrained; or {_MERGE}",
+        code="I208",
     )
 
 
@@ -208,7 +223,7 @@ def _other_form(
     for patterns, what, advice in _FORMS:
         for name in [*names, *inner]:
             if any(fnmatch.fnmatchcase(name.rpartition("/")[2], p) for p in patterns) and not _is_state(name):
-                return _refuse(place, f"there is no .safetensors file, and '{name}': {what}", advice)
+                return _refuse(place, f"there is no .safetensors file, and '{name}': {what}", advice, code="I204")
     return None
 
 
@@ -236,5 +251,5 @@ def _some(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
-def _refuse(place: str | os.PathLike[str], what: str, advice: str) -> InputError:
-    return InputError(f"{place}: {what} ({advice})", file=place)
+def _refuse(place: str | os.PathLike[str], what: str, advice: str, *, code: str) -> InputError:
+    return InputError(f"{place}: {what} ({advice})", code=code, file=place)

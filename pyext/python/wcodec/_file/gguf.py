@@ -121,6 +121,7 @@ class GgufFile:
                 f"{self.path}: this is part {number} of {count} of a split GGUF file (put the parts together: "
                 "llama-gguf-split --merge FIRST OUT.gguf)",
                 file=self.path,
+                code="U307",
             )
         other = next((tensor for tensor in self.tensors if not tensor.decoded), None)
         if other is not None:
@@ -130,6 +131,7 @@ class GgufFile:
                 "another type, such as Q8_0 or Q4_K)",
                 file=self.path,
                 tensor=other.name,
+                code="U308",
             )
 
 

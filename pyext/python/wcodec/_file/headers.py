@@ -145,7 +145,7 @@ def only(place: str, names: Iterable[str]) -> str:
     ordered = sorted(names)
     if not ordered:
         raise FileMissingError(
-            f"{place}: there is no .wcodec, .safetensors or .gguf file in it (check the path)", file=place
+            f"{place}: there is no .wcodec, .safetensors or .gguf file in it (check the path)", file=place, code="O301"
         )
     if len(ordered) > 1:
         more = f" and {len(ordered) - 5} more" if len(ordered) > 5 else ""
@@ -153,6 +153,7 @@ def only(place: str, names: Iterable[str]) -> str:
         raise InputError(
             f"{place}: there are {len(ordered)} GGUF files: {listed} (name one of them: {place.rstrip('/')}/FILE)",
             file=place,
+            code="I201",
         )
     return ordered[0]
 

@@ -41,7 +41,8 @@ def of_repository(name: str) -> Headers:
         from huggingface_hub import HfApi
     except ImportError:
         raise UnsupportedError(
-            f"{name}: names of the Hugging Face Hub need the package huggingface_hub (pip install huggingface_hub)"
+            f"{name}: names of the Hugging Face Hub need the package huggingface_hub (pip install huggingface_hub)",
+            code="U203",
         ) from None
     match = _NAME.fullmatch(name)
     assert match is not None
@@ -50,6 +51,7 @@ def of_repository(name: str) -> Headers:
         raise FileMissingError(
             f"{name}: there is no such folder or file, and HF_HUB_OFFLINE forbids to ask the Hub (check the path)",
             file=name,
+            code="O201",
         )
     try:
         info = HfApi().model_info(repository, files_metadata=True, timeout=_SECONDS)
@@ -62,7 +64,7 @@ def of_repository(name: str) -> Headers:
     gguf_file = only(name, ggufs) if file is None else file
     if gguf_file not in sizes:
         raise FileMissingError(
-            f"{name}: the repository has no file {gguf_file!r} (it has {', '.join(ggufs)})", file=name
+            f"{name}: the repository has no file {gguf_file!r} (it has {', '.join(ggufs)})", file=name, code="O201"
         )
     return _of_gguf(repository, gguf_file, sizes[gguf_file])
 
@@ -137,7 +139,9 @@ def _following() -> dict[str, Any]:
 
 def _unreachable(name: str, error: BaseException) -> FileMissingError:
     return FileMissingError(
-        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})", file=name
+        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})",
+        file=name,
+        code="O201",
     )
 
 

@@ -70,11 +70,13 @@ def even(length: int, rank: int, ranks: int, pieces: int = 1) -> Ranges:
     """
     piece, left = divmod(length, pieces)
     if left:
-        raise InputError(f"{length} rows or columns are not {pieces} equal pieces (give ranges)")
+        raise InputError(f"{length} rows or columns are not {pieces} equal pieces (give ranges)", code="I521")
     step = -(-piece // ranks)
     start, stop = min(rank * step, piece), min((rank + 1) * step, piece)
     if start == stop:
-        raise InputError(f"{piece} rows or columns leave nothing for rank {rank} of {ranks} (use fewer ranks)")
+        raise InputError(
+            f"{piece} rows or columns leave nothing for rank {rank} of {ranks} (use fewer ranks)", code="I521"
+        )
     return tuple((i * piece + start, i * piece + stop) for i in range(pieces))
 
 

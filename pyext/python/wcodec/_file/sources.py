@@ -59,7 +59,7 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
     first_of: dict[tuple[Any, ...], str] = {}
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names of tensors must be text and not empty, not {shown(name)}")
+            raise InputError(f"names of tensors must be text and not empty, not {shown(name)}", code="I404")
         text_of("the name of a tensor", name)
         old = source.declared(name) if isinstance(source, Declared) else None
         if old is not None:
@@ -85,6 +85,7 @@ def tensor_source(source: Tensors, metadata: Mapping[str, str] | None = None) ->
                 f"tensor '{name}': it changed while it was read, from {old[0]} of shape {old[1]} to {new[0]} of "
                 f"shape {new[1]} (pass arrays that stay as they are until the work is done)",
                 tensor=name,
+                code="I407",
             )
         return _bytes_of(name, value, device)
 
@@ -102,7 +103,9 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
         return dtypes.name_of(value.dtype, name), [], None
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(
-            f"tensor '{name}': a masked array, whose mask would be lost (fill it first: .filled(0))", tensor=name
+            f"tensor '{name}': a masked array, whose mask would be lost (fill it first: .filled(0))",
+            tensor=name,
+            code="I406",
         )
     if isinstance(value, np.ndarray):
         return dtypes.name_of(value.dtype, name), list(value.shape), _identity(value)
@@ -110,6 +113,7 @@ def _describe(name: str, value: object) -> tuple[str, list[int], tuple[Any, ...]
     raise InputError(
         f"tensor '{name}': expected a NumPy array or a torch tensor, not {kind} (convert it with numpy.asarray)",
         tensor=name,
+        code="I404",
     )
 
 

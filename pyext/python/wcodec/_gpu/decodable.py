@@ -24,7 +24,9 @@ def decoded_dtype(info: TensorInfo, name: str) -> str:
         choices = "float32, float16, bfloat16 or, for its symbols, int8"
     else:
         choices = "float32, float16 or bfloat16" if info.dtype in CONVERTIBLE else f"its own, {info.dtype}"
-    raise InputError(f"tensor '{info.name}': it does not decode to {name} (use {choices})", tensor=info.name)
+    raise InputError(
+        f"tensor '{info.name}': it does not decode to {name} (use {choices})", tensor=info.name, code="I423"
+    )
 
 
 def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
@@ -37,18 +39,20 @@ def wanted_dtype(info: TensorInfo, dtype: Any) -> str:
 def checked_rows(info: TensorInfo, rows: tuple[int, int]) -> tuple[int, int] | None:
     """Rows of a tensor's first dimension that a decoder can have by themselves; ``None`` for all."""
 
-    def refuse(what: str, advice: str) -> InputError:
-        return InputError(f"tensor '{info.name}': {what} ({advice})", tensor=info.name)
+    def refuse(what: str, advice: str, *, code: str) -> InputError:
+        return InputError(f"tensor '{info.name}': {what} ({advice})", code=code, tensor=info.name)
 
     begin, end = (operator.index(row) for row in rows)
     if not info.shape or not 0 <= begin <= end <= info.shape[0]:
         has = f"it has {info.shape[0]:,}" if info.shape else "a scalar has none"
-        raise refuse(f"rows {begin} to {end}", has)
+        raise refuse(f"rows {begin} to {end}", has, code="I425")
     if (begin, end) == (0, info.shape[0]):
         return None
     if not info.cut:
         how = "transposed" if info.row_axis == 1 else "as it is, and not by rows"
-        raise refuse(f"it is stored {how}, so that a GPU cannot decode some of its rows", "decode it as a whole")
+        raise refuse(
+            f"it is stored {how}, so that a GPU cannot decode some of its rows", "decode it as a whole", code="I432"
+        )
     return begin, end
 
 

@@ -168,13 +168,14 @@ class ProductBatch:
         vectors: Sequence[int] | None = None,
     ) -> None:
         if not infos:
-            raise InputError("factors is empty (name at least one tensor)")
+            raise InputError("factors is empty (name at least one tensor)", code="I436")
         for info in infos:
             if len(info.shape) != 2 or info.shape[1] != infos[0].shape[1]:
                 raise InputError(
                     f"tensor '{info.name}': products take matrices of one width, not {list(info.shape)} "
                     f"beside {list(infos[0].shape)} (prepare them apart)",
                     tensor=info.name,
+                    code="I436",
                 )
         self._dtype = _torch.dtype_of(dtype)
         for info, bias in zip(infos, biases, strict=True):
@@ -186,13 +187,15 @@ class ProductBatch:
                     f"tensor '{info.name}': a bias is {info.shape[0]} contiguous elements of {dtype} on {device} "
                     "(convert it)",
                     tensor=info.name,
+                    code="I436",
                 )
         if vectors is not None and (
             len(vectors) != len(infos) or not all(0 <= vector < self.MOST for vector in vectors)
         ):
             raise InputError(
                 f"vectors names one of up to {self.MOST} vectors, from 0 on, for each factor, not {list(vectors)} "
-                f"for {fmt.plural(len(infos), 'factor')} (give each its number)"
+                f"for {fmt.plural(len(infos), 'factor')} (give each its number)",
+                code="I436",
             )
         # They stay alive with the batch.
         self._biases = biases
@@ -216,13 +219,14 @@ class ProductBatch:
         if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
             raise InputError(
                 f"products take up to {self.MOST} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
-                f"{list(x.shape)} of {x.dtype} on {x.device} (decode the weight for more; convert the input)"
+                f"{list(x.shape)} of {x.dtype} on {x.device} (decode the weight for more; convert the input)",
+                code="I436",
             )
         if self._own is None:
             return self.apart(self.run(x, count), x, count)
         if count < self._own:
             raise InputError(
-                f"vector {self._own - 1} of {fmt.plural(count, 'vector')} (give all that matrices are for)"
+                f"vector {self._own - 1} of {fmt.plural(count, 'vector')} (give all that matrices are for)", code="I436"
             )
         return list(self.run(x, 1).split(self._outs))
 
@@ -286,6 +290,7 @@ class RowLookup:
                 f"tensor '{self._name}': numbers of rows are int64 or int32 on {self._device}, not {ids.dtype} on "
                 f"{ids.device} (convert them)",
                 tensor=self._name,
+                code="I438",
             )
         if not ids.is_contiguous():
             ids = ids.contiguous()
@@ -321,7 +326,7 @@ class DeviceDecoder:
         number = devices.parse(device)
         if number is None:
             kind = type(self).__name__
-            raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)")
+            raise InputError(f"a {kind} decodes on a GPU (use device='cuda', or Container for the CPU)", code="I320")
         # The native container of an open one, which is built on it, or one of the decoder's own.
         opened: _native.Container = getattr(container, "_open", None) or open_native(container)  # type: ignore[arg-type]
         self._infos = _infos_of(opened, names)
@@ -357,7 +362,9 @@ class DeviceDecoder:
         """The file's entry for a tensor (for a tied one, for the tensor that holds its data)."""
         info = self._infos.get(name)
         if info is None:
-            raise TensorNotFoundError(f"the decoder has no tensor {name!r} (name it when making it)", tensor=str(name))
+            raise TensorNotFoundError(
+                f"the decoder has no tensor {name!r} (name it when making it)", tensor=str(name), code="I421"
+            )
         return info
 
     def decode(
@@ -381,7 +388,7 @@ class DeviceDecoder:
             out = self._empty(info, wanted_dtype(info, dtype), rows)
         elif dtype is not None and _torch.dtype_of(wanted_dtype(info, dtype)) != out.dtype:
             raise InputError(
-                f"tensor '{name}': out is {out.dtype}, and dtype is {dtype} (leave dtype out)", tensor=name
+                f"tensor '{name}': out is {out.dtype}, and dtype is {dtype} (leave dtype out)", tensor=name, code="I307"
             )
         self._launch([(info, out, rows)])
         return out
@@ -586,8 +593,8 @@ def _infos_of(opened: _native.Container, names: Iterable[str] | None) -> dict[st
     if names is None:
         places: Iterable[int] = range(len(facts.names()))
     elif isinstance(names, str):
-        raise InputError(f"names takes several names, not {names!r} (put it into a list)")
+        raise InputError(f"names takes several names, not {names!r} (put it into a list)", code="I422")
     elif not (places := [place_of(opened, name) for name in names]):
-        raise InputError("names is empty (leave it out for all tensors)")
+        raise InputError("names is empty (leave it out for all tensors)", code="I422")
     infos = (TensorInfo._at(facts, place) for place in places)
     return {info.name: TensorInfo(**{f.name: getattr(info, f.name) for f in fields(TensorInfo)}) for info in infos}

@@ -33,7 +33,7 @@ def parse(device: Any) -> int | None:
         return CURRENT if match[1] is None else int(match[1])
     if re.fullmatch(r"cpu(:0)?", text):
         return None
-    raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')")
+    raise InputError(f"cannot decode to device {shown(text)} (use 'cpu', 'cuda' or 'cuda:N')", code="I320")
 
 
 def ordinal(number: int) -> int:
@@ -44,7 +44,7 @@ def ordinal(number: int) -> int:
         raise _no_such_gpu(index, len(devices))
     problem = devices[index]["problem"]
     if problem:
-        raise DeviceError(problem)
+        raise DeviceError(problem, code="D105")
     return index
 
 
@@ -54,7 +54,7 @@ def torch_device(number: int) -> torch.device:
     torch = _torch.require()
     problem = torch_problem(torch)
     if problem:
-        raise DeviceError(problem)
+        raise DeviceError(problem, code="D301")
     count = torch.cuda.device_count()
     if number >= count:
         raise _no_such_gpu(number, count)
@@ -69,7 +69,7 @@ def place(device: Any) -> torch.device:
 
 def _no_such_gpu(number: int, count: int) -> InputError:
     return InputError(
-        f"there is no GPU {number} (the last one is GPU {count - 1}; CUDA_VISIBLE_DEVICES may hide others)"
+        f"there is no GPU {number} (the last one is GPU {count - 1}; CUDA_VISIBLE_DEVICES may hide others)", code="I320"
     )
 
 

@@ -48,7 +48,9 @@ def require() -> Any:
     try:
         import torch
     except ImportError:
-        raise UnsupportedError("torch is not installed (pip install torch, or ask for NumPy arrays)") from None
+        raise UnsupportedError(
+            "torch is not installed (pip install torch, or ask for NumPy arrays)", code="U201"
+        ) from None
     return torch
 
 
@@ -63,11 +65,17 @@ def name_of(tensor: torch.Tensor, name: str) -> str:
     _refuse_wrapper(tensor, name)
     dtype = _FROM_TORCH.get(str(tensor.dtype))
     if dtype is None:
-        raise InputError(f"tensor '{name}': dtype {tensor.dtype} cannot be stored (convert it)", tensor=name)
+        raise InputError(
+            f"tensor '{name}': dtype {tensor.dtype} cannot be stored (convert it)", tensor=name, code="I405"
+        )
     if tensor.layout != require().strided or tensor.is_quantized:
-        raise InputError(f"tensor '{name}': only dense tensors can be stored (densify it first)", tensor=name)
+        raise InputError(
+            f"tensor '{name}': only dense tensors can be stored (densify it first)", tensor=name, code="I406"
+        )
     if tensor.device.type == "meta":
-        raise InputError(f"tensor '{name}': it is on the meta device and has no data (load the weights)", tensor=name)
+        raise InputError(
+            f"tensor '{name}': it is on the meta device and has no data (load the weights)", tensor=name, code="I408"
+        )
     return dtype
 
 
@@ -91,7 +99,7 @@ def _refuse_wrapper(tensor: torch.Tensor, name: str) -> None:
     else:
         return
     what = "a nested tensor" if kind.__name__ in ("Tensor", "Parameter") and tensor.is_nested else f"a {kind.__name__}"
-    raise InputError(f"tensor '{name}': {what} has its elements in other tensors ({advice})", tensor=name)
+    raise InputError(f"tensor '{name}': {what} has its elements in other tensors ({advice})", tensor=name, code="I406")
 
 
 def _is_transformed(torch: Any, tensor: torch.Tensor) -> bool:
@@ -128,7 +136,7 @@ def _must_be_there(tensor: torch.Tensor, name: str) -> None:
     last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     reach = (tensor.storage_offset() + last + 1) * tensor.element_size()
     if tensor.numel() and tensor.untyped_storage().nbytes() < reach:
-        raise InputError(f"tensor '{name}': its memory was freed (gather the weights first)", tensor=name)
+        raise InputError(f"tensor '{name}': its memory was freed (gather the weights first)", tensor=name, code="I408")
 
 
 def bytes_of(tensor: torch.Tensor, name: str) -> npt.NDArray[np.uint8]:
@@ -149,6 +157,7 @@ def bytes_of(tensor: torch.Tensor, name: str) -> npt.NDArray[np.uint8]:
             f"tensor '{name}': a {type(tensor).__name__} does not give its elements: {error} "
             "(make a plain tensor of it first)",
             tensor=name,
+            code="I406",
         ) from None
     return data
 
@@ -157,7 +166,7 @@ def dtype_of(name: str) -> torch.dtype:
     """torch's dtype of that safetensors name."""
     dtype: torch.dtype | None = getattr(require(), _NAMES.get(name, name), None)
     if dtype is None:
-        raise UnsupportedError(f"this torch has no dtype for {name} (install a newer torch)")
+        raise UnsupportedError(f"this torch has no dtype for {name} (install a newer torch)", code="U401")
     return dtype
 
 
@@ -187,20 +196,20 @@ def cast(tensor: torch.Tensor, name: str) -> torch.Tensor:
 def check_output(out: Any, tensor: str, shape: tuple[int, ...], device: torch.device | None = None) -> str:
     """The safetensors name of the dtype of an output that a tensor is to be decoded into, if that can be done."""
 
-    def refuse(what: str, advice: str) -> InputError:
-        return InputError(f"tensor '{tensor}': the output {what} ({advice})", tensor=tensor)
+    def refuse(what: str, advice: str, *, code: str) -> InputError:
+        return InputError(f"tensor '{tensor}': the output {what} ({advice})", code=code, tensor=tensor)
 
     if not is_tensor(out):
-        raise refuse(f"is of type {type(out).__name__}", "pass a torch tensor")
+        raise refuse(f"is of type {type(out).__name__}", "pass a torch tensor", code="I431")
     if device is not None and out.device != device:
-        raise refuse(f"is on {out.device}", f"pass a tensor on {device}")
+        raise refuse(f"is on {out.device}", f"pass a tensor on {device}", code="I431")
     if tuple(out.shape) != shape:
-        raise refuse(f"has shape {list(out.shape)}", f"pass a tensor of shape {list(shape)}")
+        raise refuse(f"has shape {list(out.shape)}", f"pass a tensor of shape {list(shape)}", code="I431")
     if out.layout != require().strided or not out.is_contiguous() or out.is_conj() or out.is_neg():
-        raise refuse("is not contiguous", "decode into a contiguous tensor, and copy from that")
+        raise refuse("is not contiguous", "decode into a contiguous tensor, and copy from that", code="I431")
     name = _FROM_TORCH.get(str(out.dtype))
     if name is None:
-        raise refuse(f"has dtype {out.dtype}", "pass a tensor of the dtype to decode to")
+        raise refuse(f"has dtype {out.dtype}", "pass a tensor of the dtype to decode to", code="I431")
     return name
 
 

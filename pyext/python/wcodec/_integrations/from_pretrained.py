@@ -50,7 +50,8 @@ def check() -> None:
     if not hasattr(getattr(modeling_utils, "_get_resolved_checkpoint_files", None), "_wcodec"):
         raise UnsupportedError(
             f"transformers {__version__} finds the files of a model in a way that this wcodec does not know (load it "
-            "with wcodec.load_model, or install transformers 5.24)"
+            "with wcodec.load_model, or install transformers 5.24)",
+            code="U205",
         )
 
 
@@ -98,6 +99,7 @@ def _reading(read: Callable[..., Any]) -> Callable[..., Any]:
                 f"{files[0]}: the config names it as the file of weights, and does not say that they are compressed "
                 "(put the config.json back that was saved with it)",
                 file=str(files[0]),
+                code="I512",
             )
         call.arguments["state_dict"] = left
         return read(*call.args, **call.kwargs)

@@ -50,7 +50,7 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
 
     def __init__(self, base_layer: Any, adapter_name: str, config: Any, **kwargs: Any) -> None:
         if "config" not in inspect.signature(Linear.__init__).parameters:
-            raise UnsupportedError("this peft is too old for compressed layers (pip install 'peft>=0.21')")
+            raise UnsupportedError("this peft is too old for compressed layers (pip install 'peft>=0.21')", code="U204")
         conv1d = isinstance(base_layer, CompressedConv1D)
         if bool(config.fan_in_fan_out) != conv1d:
             kind = type(base_layer).__name__
@@ -70,13 +70,15 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
                 f"tensor '{base.tensor}': init_lora_weights={config.init_lora_weights!r} changes the weight, which "
                 "stays compressed (use True, False, 'gaussian' or 'orthogonal')",
                 tensor=base.tensor,
+                code="I535",
             )
         try:
             return super().resolve_lora_variant(config=config, **kwargs)
         except ValueError as error:
             raise InputError(
                 f"LoRA and DoRA attach to compressed layers, other variants do not: {error} "
-                "(leave them out of the config, or wcodec.decompress_ the model first)"
+                "(leave them out of the config, or wcodec.decompress_ the model first)",
+                code="I535",
             ) from error
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
@@ -90,6 +92,7 @@ class LoraCompressedLinear(Linear):  # type: ignore[misc]
                 f"tensor '{base.tensor}': an adapter cannot be merged into a compressed weight (use merge_and_unload, "
                 "which makes uncompressed layers, or wcodec.decompress_ the model first)",
                 tensor=base.tensor,
+                code="I536",
             )
         super().merge(safe_merge=safe_merge, adapter_names=adapter_names)
 
@@ -133,6 +136,7 @@ def mapping(target: Any, parameter: str | None) -> dict[type[Any], type[Any]]:
             f"tensor '{layer.tensor}': LoRA does not attach to a {type(layer).__name__} "
             "(leave it out of target_modules, or keep the layer as it is with compress_(exclude=...))",
             tensor=layer.tensor,
+            code="I535",
         )
     return {CompressedLinear: LoraCompressedLinear}
 
@@ -176,6 +180,7 @@ def check_tokens(module: Any) -> None:
             f"tensor '{module.tensor}': trainable_token_indices train rows of the weight, which is compressed (leave "
             "the layer as it is with compress_(exclude=...), or wcodec.decompress_ it first)",
             tensor=module.tensor,
+            code="I531",
         )
 
 
@@ -187,4 +192,5 @@ def check_trained(module: torch.nn.Module) -> None:
                 f"tensor '{layer.tensor}': modules_to_save are trained, and compressed weights are not (leave the "
                 "layer as it is with compress_(exclude=...))",
                 tensor=layer.tensor,
+                code="I531",
             )

@@ -38,7 +38,9 @@ def put_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
     """Replaces layers of a model without weights by those of its folder's container."""
     files = [Path(file) for file in options.get("checkpoint_files") or []]
     if not files:
-        raise InputError("there is no .wcodec file in the folder (save the model with wcodec.save_pretrained)")
+        raise InputError(
+            "there is no .wcodec file in the folder (save the model with wcodec.save_pretrained)", code="I511"
+        )
     device, dtype = _place(model, options)
     is_whole = files[0].suffix == from_pretrained.ENDING
     path = files[0] if is_whole else container_beside(files, config.file)
@@ -96,6 +98,7 @@ def _check_stored_shapes(model: Any, matching: Match, stored: Stored, path: Path
                 f"{list(parameter.shape)} ({_ADVICE})",
                 file=str(path),
                 tensor=key,
+                code="I507",
             )
 
 
@@ -113,7 +116,7 @@ def _check_extra(model: Any, matching: Match, values: Collection[str], plain: Co
         warnings.warn(f"{path}: a {kind} has no use for {', '.join(extra[:5])}, which stay in the file", stacklevel=2)
     elif extra or not has_any:
         what = f"it has {', '.join(extra[:5])}" if extra else "it has none of its layers"
-        raise InputError(f"the container is not that of this {kind}: {what} ({_ADVICE})", file=str(path))
+        raise InputError(f"the container is not that of this {kind}: {what} ({_ADVICE})", file=str(path), code="I507")
 
 
 def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
@@ -124,7 +127,8 @@ def compress_layers(model: Any, config: Any, options: dict[str, Any]) -> None:
         name = files[0].name if files else "no file"
         raise InputError(
             f"weights are compressed from .safetensors files, and these are in {name} (save the model with "
-            "safe_serialization first, or load it and call wcodec.compress_)"
+            "safe_serialization first, or load it and call wcodec.compress_)",
+            code="I204",
         )
     device, dtype = _place(model, options)
     with as_ever():

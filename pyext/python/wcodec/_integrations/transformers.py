@@ -53,14 +53,18 @@ def register() -> None:
         from transformers.quantizers.base import HfQuantizer
         from transformers.utils.quantization_config import QuantizationConfigMixin
     except ImportError:
-        raise UnsupportedError("transformers is not installed (pip install torch transformers accelerate)") from None
+        raise UnsupportedError(
+            "transformers is not installed (pip install torch transformers accelerate)", code="U202"
+        ) from None
     from ..nn import CompressedLayer
     from ..nn._weights.placement import checked_settings
 
     if METHOD in auto.AUTO_QUANTIZER_MAPPING:
         return
     if not hasattr(auto, "register_quantizer"):
-        raise UnsupportedError("this transformers takes no other quantization methods (install version 5 or later)")
+        raise UnsupportedError(
+            "this transformers takes no other quantization methods (install version 5 or later)", code="U204"
+        )
 
     class WCodecConfig(QuantizationConfigMixin):  # type: ignore[misc]
         """Settings for transformers to compress a model that it loads, or a folder's record of its compressed weights::
@@ -314,7 +318,8 @@ def _settled(stored_config: Any, asked: Any) -> Any:
     if other:
         raise InputError(
             f"WCodecConfig: the model is compressed already, so that {', '.join(f'{name}=' for name in other)} has no "
-            "meaning (leave it out, or encode the original again)"
+            "meaning (leave it out, or encode the original again)",
+            code="I305",
         )
     residency = asked.residency
     if residency is None and (asked.vram_budget is not None or asked.ram_budget is not None):
@@ -338,7 +343,7 @@ def _check(config: Any) -> None:
     from .._core.options import encode_options
 
     if isinstance(config.bits, int | float) and not LEAST_BITS <= config.bits <= MOST_BITS:
-        raise InputError(f"{config.bits} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})")
+        raise InputError(f"{config.bits} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})", code="I308")
     encode_options(**{name: value for name, value in config.encoding().items() if name not in _CALIBRATION})
 
 

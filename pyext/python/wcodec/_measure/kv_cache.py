@@ -63,7 +63,8 @@ def _typed_cache() -> Any:
         from . import typed_cache as module
     except ImportError as error:
         raise UnsupportedError(
-            f"this transformers has not the cache and attention interfaces that are needed: {error} (upgrade it)"
+            f"this transformers has not the cache and attention interfaces that are needed: {error} (upgrade it)",
+            code="U204",
         ) from None
     return module
 
@@ -96,7 +97,7 @@ def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention
     choice("attention", attention, ATTENTIONS)
     config = getattr(model, "config", None)
     if config is None:
-        raise InputError(f"{type(model).__name__} has no config (pass a model of transformers)")
+        raise InputError(f"{type(model).__name__} has no config (pass a model of transformers)", code="I503")
     typed = _typed_cache()
     computing = running.dtype_of(model)
     widened = attention == "widest" and torch.promote_types(computing, store) != computing
@@ -109,7 +110,8 @@ def with_kv_cache(model: Any, dtype: str | torch.dtype = "float32", *, attention
     if any(name not in ("sdpa", typed.WIDE_ATTENTION) for name in before):
         raise InputError(
             f"a {store} cache of a {computing} model needs attn_implementation='sdpa', not {before[-1]!r} "
-            "(load the model with it, or pass attention='model')"
+            "(load the model with it, or pass attention='model')",
+            code="I610",
         )
     for c in configs:
         c._attn_implementation = typed.WIDE_ATTENTION
@@ -128,7 +130,8 @@ def _prompt(model: Any, prompt: Any, tokenizer: Any) -> tuple[torch.Tensor, Any]
         prompt = used_tokenizer(prompt)["input_ids"] or _beginning(model, used_tokenizer)
         if not prompt:
             raise InputError(
-                "the prompt is empty, and this model has no token that a text begins with (give it some text)"
+                "the prompt is empty, and this model has no token that a text begins with (give it some text)",
+                code="I325",
             )
     elif tokenizer is not None:
         used_tokenizer = running.tokenizer_for(model, tokenizer)
@@ -267,7 +270,8 @@ def compare_kv_cache(
     if limit is not None and ids.numel() + tokens > limit:
         raise InputError(
             f"{ids.numel()} tokens of prompt and {tokens} new ones are more than the model's {limit} positions "
-            "(use fewer)"
+            "(use fewer)",
+            code="I324",
         )
     reference = _Decoding(model, "float32", attention)
     forced = [_Decoding(model, name, attention) for name in names]

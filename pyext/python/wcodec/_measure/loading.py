@@ -50,7 +50,8 @@ def model_of(
         if value is not None and str(value).removeprefix("torch.") != str(actual[name]).removeprefix("torch."):
             raise InputError(
                 f"{name}={str(value)!r} is for a model that is loaded from a path, and this {what} is in memory, in or "
-                f"on {actual[name]} (leave it out, or move the {what} first)"
+                f"on {actual[name]} (leave it out, or move the {what} first)",
+                code="I307",
             )
     return model
 

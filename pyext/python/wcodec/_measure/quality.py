@@ -105,7 +105,7 @@ def evaluate(
     if max_tokens is not None:
         ids = ids[: running.whole_numbers("max_tokens", max_tokens)[0]]
     if ids.numel() < 2:
-        raise InputError(f"perplexity needs at least 2 tokens, not {ids.numel()} (pass a longer text)")
+        raise InputError(f"perplexity needs at least 2 tokens, not {ids.numel()} (pass a longer text)", code="I606")
     running.check_ids(ids, model)
     targets = ids.numel() - 1
     losses = np.empty(targets, np.float32)
@@ -122,7 +122,8 @@ def evaluate(
             if reference is not None and reference.shape != logits.shape:
                 raise InputError(
                     f"the model predicts {logits.shape[-1]} tokens and the baseline {reference.shape[-1]} "
-                    "(compare models of one vocabulary)"
+                    "(compare models of one vocabulary)",
+                    code="I605",
                 )
             rows = max(1, _SLICE_ELEMENTS // logits.shape[-1])
             for low in range(first, end, rows):
@@ -185,7 +186,8 @@ def _loss(logarithms: torch.Tensor, wanted: torch.Tensor, first: int, what: str)
         place = first + int((~finite).nonzero()[0, 0]) + 1
         raise InputError(
             f"the {what} gives token {place} of the text a probability that is not finite or is zero "
-            "(compute in bfloat16 or float32 instead of float16, and verify the file)"
+            "(compute in bfloat16 or float32 instead of float16, and verify the file)",
+            code="I607",
         )
     return losses.numpy()
 
@@ -208,13 +210,16 @@ def _sizes(window: int | None, stride: int | None, models: list[Any]) -> tuple[i
         window = DEFAULT_WINDOW if limit is None else min(DEFAULT_WINDOW, limit)
     (window,) = running.whole_numbers("window", window)
     if limit is not None and window > limit:
-        raise InputError(f"window={window} is more than the model's {limit} positions (use at most {limit})")
+        raise InputError(
+            f"window={window} is more than the model's {limit} positions (use at most {limit})", code="I324"
+        )
     if stride is None:
         stride = max(1, window // 2)
     (stride,) = running.whole_numbers("stride", stride)
     if stride > window:
         raise InputError(
             f"stride={stride} is more than window={window}: tokens between windows would be left out "
-            f"(use at most {window})"
+            f"(use at most {window})",
+            code="I308",
         )
     return window, stride

@@ -113,7 +113,7 @@ def bench(
     (new_tokens,) = running.whole_numbers("new_tokens", new_tokens)
     (repeats,) = running.whole_numbers("repeats", repeats)
     if new_tokens < 2:
-        raise InputError("new_tokens must be at least 2: the first one belongs to the prompt's time")
+        raise InputError("new_tokens must be at least 2: the first one belongs to the prompt's time", code="I308")
     model = loading.model_of(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     models = {"model": model}
     if baseline is not None:
@@ -126,7 +126,9 @@ def bench(
     devices = {what: running.device_of(candidate) for what, candidate in models.items()}
     if len({str(device) for device in devices.values()}) > 1:
         places = " and ".join(f"the {what} on {device}" for what, device in devices.items())
-        raise InputError(f"{places}: move both to one device, or their speeds say nothing about each other")
+        raise InputError(
+            f"{places}: move both to one device, or their speeds say nothing about each other", code="I608"
+        )
     place = devices["model"]
     vocabulary = min(_vocabulary(candidate) for candidate in models.values())
     generator = torch.Generator().manual_seed(_SEED)
@@ -204,7 +206,8 @@ def _run(
     marks = clock.seconds()
     if len(marks) != new_tokens:
         raise InputError(
-            f"generate computed logits {len(marks)} times for {new_tokens} tokens (leave out options such as beams)"
+            f"generate computed logits {len(marks)} times for {new_tokens} tokens (leave out options such as beams)",
+            code="I609",
         )
     peak = torch.cuda.max_memory_allocated(device) - before if gpu else None
     return marks[0], marks[-1] - marks[0], peak
@@ -219,16 +222,17 @@ def _guarded(
     except torch.cuda.OutOfMemoryError as error:
         raise DeviceError(
             f"the GPU's memory does not suffice at batch {prompt.shape[0]} (ask for smaller batches or fewer tokens, "
-            f"or measure without the baseline): {error}"
+            f"or measure without the baseline): {error}",
+            code="D201",
         ) from None
 
 
 def _check_fits(model: Any, what: str, tokens: int) -> None:
     if not callable(getattr(model, "generate", None)):
-        raise InputError(f"the {what} has no generate() (pass a causal language model of transformers)")
+        raise InputError(f"the {what} has no generate() (pass a causal language model of transformers)", code="I503")
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     if limit is not None and tokens > limit:
-        raise InputError(f"{tokens} tokens are more than the {what}'s {limit} positions (use fewer)")
+        raise InputError(f"{tokens} tokens are more than the {what}'s {limit} positions (use fewer)", code="I324")
 
 
 def _vocabulary(model: Any) -> int:

@@ -31,6 +31,7 @@ def refuse_encoding(
             f"{place}: it is compressed already, so that {given} has no meaning "
             f"(leave {'it' if len(other) == 1 else 'them'} out, or encode the original again)",
             file=place,
+            code="I305",
         )
 
 

@@ -181,6 +181,7 @@ def copy(folder: Path, target: Path, read: Iterable[str] = ()) -> Beside:
                 f"{path}: it cannot be copied to the new folder: {error.strerror or error} (check its permissions, and "
                 f"that {fmt.size(path.stat().st_size)} are free)",
                 file=path,
+                code="O000",
             )
             refused.errno = error.errno or errno.EIO
             raise refused from None

@@ -48,6 +48,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                 f"{path}: there is no .wcodec and no .safetensors file in it "
                 "(name the folder of a model; convert .bin files to .safetensors first)",
                 file=path,
+                code="O301",
             )
         self.path = path
         self.quantized = _quantized.of_checkpoint(path, rest)
@@ -63,7 +64,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                     opened[file] = safe_open(file, framework="pt")
                 except SafetensorError as error:
                     raise FormatError(
-                        f"{file}: not a safetensors file: {error} (download it again)", file=file
+                        f"{file}: not a safetensors file: {error} (download it again)", file=file, code="F104"
                     ) from None
             self._files[name], self._places[name] = opened[file], file
         self._opened = list(opened)

@@ -169,12 +169,15 @@ def need_weights(candidates: list[Candidate]) -> None:
                 raise InputError(
                     f"tensor '{name}': it is on the meta device (load the weights first, or use wcodec.load_model)",
                     tensor=name,
+                    code="I408",
                 )
 
 
 def nothing_to_compress(where: str, model: torch.nn.Module, skipped: list[SkippedLayer]) -> InputError:
     """The error where no layer of a model can be replaced."""
-    return InputError(f"nothing to compress in {where}: {_reasons(model, skipped)} ({_advice(model, skipped)})")
+    return InputError(
+        f"nothing to compress in {where}: {_reasons(model, skipped)} ({_advice(model, skipped)})", code="I501"
+    )
 
 
 def _is_compressed(model: torch.nn.Module, skipped: list[SkippedLayer]) -> bool:

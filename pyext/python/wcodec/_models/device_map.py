@@ -35,7 +35,8 @@ def device_of(place: Any) -> torch.device:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise InputError(
-            f"compressed layers cannot go to {place} (use 'cuda', numbers of GPUs, 'cpu' and 'disk' in device_map)"
+            f"compressed layers cannot go to {place} (use 'cuda', numbers of GPUs, 'cpu' and 'disk' in device_map)",
+            code="I520",
         )
     return device
 
@@ -75,7 +76,8 @@ def check_map(device_map: Any) -> None:
         elif residency not in RESIDENCIES and str(place) != main.type:
             raise InputError(
                 f"device_map has '{name}' on {place}, where compressed layers cannot stay (give GPUs or 'cpu' more of "
-                "max_memory: 'cpu' streams from the host's memory)"
+                "max_memory: 'cpu' streams from the host's memory)",
+                code="I520",
             )
 
 
@@ -156,7 +158,9 @@ def _place_of(name: str, places: Mapping[str, Any]) -> Any:
         key = ".".join(parts[:count])
         if key in places:
             return places[key]
-    raise InputError(f"device_map has no entry for '{name}' (add one for it, or \"\" for all that is left)")
+    raise InputError(
+        f"device_map has no entry for '{name}' (add one for it, or \"\" for all that is left)", code="I520"
+    )
 
 
 def _named(model: torch.nn.Module) -> Iterator[tuple[str, CompressedLayer]]:

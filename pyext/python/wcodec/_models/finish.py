@@ -57,6 +57,7 @@ def _apply_adapter(model: Any, folder: Path) -> None:
             f"{path}: this adapter belongs to the model, and peft is not installed "
             "(pip install peft, or move the adapter's files to another folder)",
             file=path,
+            code="U203",
         )
     with by_transformers(path, "does not apply it"):
         model.load_adapter(str(folder))

@@ -24,11 +24,14 @@ def container_of(folder: Path) -> Path | None:
             raise FileMissingError(
                 f"{path}: the config names this file, and it is missing (put it back, or save the model again)",
                 file=path,
+                code="O302",
             )
         return path
     files = sorted(folder.glob("*.wcodec"))
     if len(files) > 1:
-        raise InputError(f"{folder}: there are {len(files)} .wcodec files (give the path of one)", file=folder)
+        raise InputError(
+            f"{folder}: there are {len(files)} .wcodec files (give the path of one)", file=folder, code="I201"
+        )
     return files[0] if files else None
 
 

@@ -50,6 +50,7 @@ class GgufModel:
             raise InputError(
                 f"{path}: it says {layers} layers, and there are {len(self.file.tensors)} tensors (download it again)",
                 file=self.file.path,
+                code="I507",
             )
         self._folder = tempfile.TemporaryDirectory(prefix="wcodec-gguf-")
         self.folder = Path(self._folder.name)
@@ -148,6 +149,7 @@ class GgufCheckpoint(Checkpoint):
                 f"{self.path}: '{key}' would be {made_shape}, not {list(self.shape(key))} (upgrade transformers)",
                 file=self.path,
                 tensor=key,
+                code="F113",
             )
         return made.to(self._wanted) if made.is_floating_point() and made.dim() > 1 else made
 
@@ -158,11 +160,12 @@ def _word(dtype: torch.dtype) -> str:
 
 def _require() -> None:
     if importlib.util.find_spec("transformers") is None:
-        raise UnsupportedError("models need transformers (pip install torch transformers accelerate)")
+        raise UnsupportedError("models need transformers (pip install torch transformers accelerate)", code="U202")
     if importlib.util.find_spec("gguf") is None:
         raise UnsupportedError(
             "the names of a GGUF file's weights are found by the package gguf, which is not installed (pip install "
-            "gguf; or name an output that ends with .wcodec, which keeps the file's own names)"
+            "gguf; or name an output that ends with .wcodec, which keeps the file's own names)",
+            code="U203",
         )
 
 
@@ -182,6 +185,7 @@ def _describe(file: GgufFile, folder: Path, dtype: torch.dtype) -> None:
             f"{shown(file.architecture)}: {what} (upgrade transformers; or name an output that ends with .wcodec, "
             "which keeps the file's own names)",
             file=file.path,
+            code="U304",
         )
     with by_transformers(file.path, "makes no config of it"):
         if not config.architectures:

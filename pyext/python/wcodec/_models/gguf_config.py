@@ -57,6 +57,7 @@ def _rotations(file: GgufFile, config: Any) -> None:
             "(take the checkpoint that it was made from)",
             file=file.path,
             tensor=_TENSOR,
+            code="U309",
         )
     config.rope_parameters = {
         **rope, "rope_type": "llama3", "rope_theta": base, "factor": factor, "low_freq_factor": _LOW,

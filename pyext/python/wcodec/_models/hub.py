@@ -51,7 +51,9 @@ class Options:
     def __post_init__(self) -> None:
         parts = Path(self.subfolder or "").parts
         if ".." in parts or os.path.isabs(self.subfolder or ""):
-            raise InputError(f"subfolder {self.subfolder!r} is not in the repository (name a folder of it)")
+            raise InputError(
+                f"subfolder {self.subfolder!r} is not in the repository (name a folder of it)", code="I210"
+            )
 
     @property
     def offline(self) -> bool:
@@ -124,7 +126,7 @@ def described(
     here = {n.removeprefix(prefix): size for n, size in sizes.items() if n.startswith(prefix)}
     if not here:
         raise FileMissingError(
-            f"{name}: the repository has no folder '{options.subfolder}' (check subfolder)", file=name
+            f"{name}: the repository has no folder '{options.subfolder}' (check subfolder)", file=name, code="O202"
         )
     folder = _fetch(name, options, prefix, [n for n in _TELLING if n in here])
 
@@ -174,7 +176,9 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
         return [file] if _folder.has_all(config) else [file, _WHOLE]
     containers = sorted(n for n in names if n.endswith(".wcodec"))
     if len(containers) > 1:
-        raise InputError(f"{place}: there are {len(containers)} .wcodec files (give the path of one)", file=place)
+        raise InputError(
+            f"{place}: there are {len(containers)} .wcodec files (give the path of one)", file=place, code="I201"
+        )
     if containers:
         return containers
     named = config.get("transformers_weights")
@@ -194,6 +198,7 @@ def weights_of(names: set[str], read: Callable[[str], dict[str, Any]], place: st
             f"{place}: it is open which of {', '.join((indexes or files)[:3])} has the weights "
             "(download the repository, and name the file)",
             file=place,
+            code="I201",
         )
     else:
         # The name that transformers reports where there are no weights at all.
@@ -209,7 +214,9 @@ def _shards(index: dict[str, Any], place: str) -> list[str]:
     places = index.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
         problem = "it has no weight_map from names to files"
-        raise FormatError(f"{place}: not an index of shards: {problem} (download the checkpoint again)", file=place)
+        raise FormatError(
+            f"{place}: not an index of shards: {problem} (download the checkpoint again)", file=place, code="F201"
+        )
     return sorted(set(places.values()))
 
 
@@ -310,12 +317,14 @@ def _why(options: Options) -> tuple[str, str]:
 
 
 def _not_there(name: str, file: str, why: str, advice: str) -> FileMissingError:
-    return FileMissingError(f"{name}: '{file}' of this repository is missing: {why} ({advice})", file=name)
+    return FileMissingError(f"{name}: '{file}' of this repository is missing: {why} ({advice})", file=name, code="O202")
 
 
 def _unreachable(name: str, error: BaseException) -> FileMissingError:
     return FileMissingError(
-        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})", file=name
+        f"{name}: no such folder or file, and no repository that can be reached ({cause(error)})",
+        file=name,
+        code="O201",
     )
 
 

@@ -45,7 +45,9 @@ def _save(
     wrong["safe_serialization=False"] = not safe_serialization
     if any(wrong.values()):
         names = ", ".join(sorted(name for name, given in wrong.items() if given))
-        raise InputError(f"save_pretrained of a model with compressed layers does not take {names} (leave it out)")
+        raise InputError(
+            f"save_pretrained of a model with compressed layers does not take {names} (leave it out)", code="I514"
+        )
     if not is_main_process:
         return
     if getattr(model, "_hf_peft_config_loaded", False):
@@ -66,7 +68,9 @@ def _push(model: Any, repo_id: str, **options: Any) -> Any:
     """
     if unknown := set(options) - _WITHOUT_EFFECT - _OF_REPOSITORIES - {"safe_serialization"}:
         names = ", ".join(sorted(unknown))
-        raise InputError(f"push_to_hub of a model with compressed layers does not take {names} (leave it out)")
+        raise InputError(
+            f"push_to_hub of a model with compressed layers does not take {names} (leave it out)", code="I514"
+        )
     with tempfile.TemporaryDirectory(prefix="wcodec-push-") as folder:
         save_pretrained(model, folder)
         # It names the repository, not a folder that will be gone.
@@ -182,7 +186,8 @@ def _resize(model: Any, new_num_tokens: int | None = None, pad_to_multiple_of: i
     names = [name for name, module in model.named_modules() if any(module is layer for layer in layers.values())]
     raise InputError(
         f"{' and '.join(layers)} of this {type(model).__name__} {'is' if len(layers) == 1 else 'are'} compressed and "
-        f"cannot be resized (resize before compress_, or call wcodec.decompress_(model, include={names}) first)"
+        f"cannot be resized (resize before compress_, or call wcodec.decompress_(model, include={names}) first)",
+        code="I533",
     )
 
 
@@ -284,7 +289,8 @@ def check_no_adapters(model: torch.nn.Module) -> None:
         if _saves_adapters(module) and isinstance(getattr(module, "base_layer", None), torch.nn.Module):
             raise InputError(
                 f"'{name}' is an adapter of peft (compress_ the model first, then attach adapters; merge or unload "
-                "those that are there)"
+                "those that are there)",
+                code="I505",
             )
 
 

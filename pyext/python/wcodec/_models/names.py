@@ -190,6 +190,7 @@ def _convert(
                 f"transformers cannot make '{name}' of {_some(list(conversion.keys))}: {cause(error)} "
                 "(use the config that belongs to the weights)",
                 tensor=conversion.keys[0],
+                code="I507",
             ) from None
     if not shapes or any(target not in known for target in shapes):
         matching.extra.extend(conversion.keys)
@@ -337,6 +338,7 @@ def check(
             f"{'' if file is None else f'{file}: '}the weights are not those of this {type(model).__name__} (open the "
             f"right file, or use the config that belongs to it): {'; '.join(problems)}",
             file=file,
+            code="I507",
         )
 
 

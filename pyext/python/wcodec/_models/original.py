@@ -44,7 +44,8 @@ def original_model(
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"a {type(source).__name__} is no language model that could be measured (pass the folder of a model, or a "
-            "model of transformers)"
+            "model of transformers)",
+            code="I503",
         )
     transformers = running.require_transformers()
     torch = _torch.require()
@@ -56,6 +57,7 @@ def original_model(
             f"{folder}: there is no config.json, so that nothing says what model this is "
             "(name the folder of a transformers model)",
             file=folder,
+            code="I503",
         )
     config = config_of(folder, trust_remote_code=trust_remote_code)
     known = getattr(config, "architectures", None) or []
@@ -64,6 +66,7 @@ def original_model(
             f"{folder}: its config says {shown(known[0])}, which is no causal language model: there is no next token "
             "to predict (name another model; a budget without a text needs none)",
             file=folder,
+            code="I503",
         )
     where = devices.place(device)
     if dtype is None:

@@ -60,7 +60,7 @@ def together(rank: Rank | None) -> Iterator[None]:
         raise failed
     for number, text in enumerate(failures):
         if text is not None:
-            raise UnsupportedError(f"rank {number} cannot load the model: {text} (see that rank's error)")
+            raise UnsupportedError(f"rank {number} cannot load the model: {text} (see that rank's error)", code="U210")
 
 
 def check(model: Any, pre_quantized: bool) -> None:
@@ -75,17 +75,20 @@ def check(model: Any, pre_quantized: bool) -> None:
     if others:
         raise UnsupportedError(
             f"compressed layers are shared by tensor parallelism only, not by {', '.join(others)} (pass "
-            "distributed_config=DistributedConfig(tp_size=N) alone)"
+            "distributed_config=DistributedConfig(tp_size=N) alone)",
+            code="U207",
         )
     styles = _styles()
     if styles is None:
         raise UnsupportedError(
             "this transformers cannot share compressed layers among ranks (install version 5.17 or later, or leave "
-            "tp_plan and distributed_config out and pass device_map='cuda')"
+            "tp_plan and distributed_config out and pass device_map='cuda')",
+            code="U204",
         )
     if not pre_quantized:
         raise UnsupportedError(
-            "each rank would compress the whole model (run wcodec encode FOLDER -o OUT/ first, and load that folder)"
+            "each rank would compress the whole model (run wcodec encode FOLDER -o OUT/ first, and load that folder)",
+            code="U208",
         )
     plan = getattr(model, "_tp_plan", None) or {}
     check_heads(config, plan, sizes["tp_size"])
@@ -107,7 +110,8 @@ def check_heads(config: Any, plan: Mapping[str, str], ranks: int) -> None:
         cut = any(key.endswith(f".{layer}") and style == "colwise" for key, style in plan.items())
         if cut and isinstance(count, int) and count % ranks:
             raise InputError(
-                f"{heads} is {count}, which {ranks} ranks cannot share (use a number of ranks that divides it)"
+                f"{heads} is {count}, which {ranks} ranks cannot share (use a number of ranks that divides it)",
+                code="I521",
             )
 
 
@@ -141,12 +145,14 @@ def divide(model: Any, rank: Rank) -> None:
 def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
     if store.residency == "disk":
         raise UnsupportedError(
-            "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')"
+            "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')",
+            code="U209",
         )
     if store.tensor_groups.scaled:
         raise UnsupportedError(
             "layers that run from codes of FP8 with scales are not shared by ranks (encode the checkpoint with another "
-            "scheme than lossless or raw)"
+            "scheme than lossless or raw)",
+            code="U211",
         )
     names: dict[Shard, str] = {}
     others: dict[str, list[str]] = {}
@@ -201,7 +207,8 @@ def _check_style(layer: CompressedLayer, name: str, style: str | None, rank: Ran
     if isinstance(layer, CompressedEmbedding) and style is not None and not hasattr(module, "EmbeddingParallel"):
         raise UnsupportedError(
             f"this transformers cannot share the compressed embedding '{name}' among ranks (leave it out of "
-            "tp_plan, or install version 5.23)"
+            "tp_plan, or install version 5.23)",
+            code="U206",
         )
     if isinstance(layer, CompressedExperts) and style is not None:
         # Up to 5.22 results of experts are summed only where the experts have parameters that were cut.
@@ -209,14 +216,16 @@ def _check_style(layer: CompressedLayer, name: str, style: str | None, rank: Ran
         if "has_sharded_parameters" in summed.co_varnames:
             raise UnsupportedError(
                 f"this transformers cannot share the compressed experts '{name}' among ranks (install version 5.23, or "
-                "leave them out of what is compressed)"
+                "leave them out of what is compressed)",
+                code="U206",
             )
     uneven = hasattr(module.TensorParallelLayer, "_from_local_last_dim_shard")
     outputs = getattr(layer, "out_features", 0)
     if not uneven and style in ("colwise_rep", "colwise_gather_output") and outputs % rank.of:
         raise InputError(
             f"'{name}' has {outputs} outputs, which {rank.of} ranks cannot share in this transformers (use a number of "
-            "ranks that divides it, or install version 5.23)"
+            "ranks that divides it, or install version 5.23)",
+            code="I521",
         )
 
 
@@ -229,7 +238,8 @@ def check_whole(model: torch.nn.Module, what: str) -> None:
     if parts is not None:
         raise InputError(
             f"this process has the part of rank {parts[0]} of {parts[1]} of the model, which cannot be {what} "
-            "(load the model without tp_plan and distributed_config)"
+            "(load the model without tp_plan and distributed_config)",
+            code="I517",
         )
 
 

@@ -60,6 +60,7 @@ def unwritten(model: Any, names: Iterable[str], file: str | None) -> InputError:
         f"nothing has values for {', '.join(listed[:_SHOWN])}{more} of this {type(model).__name__} "
         "(restore the files of the model, or save it again)",
         file=file,
+        code="I507",
     )
 
 

@@ -24,7 +24,9 @@ _OURS = (
 
 def folder_exists(target: str) -> OutputExistsError:
     """The error where there is a compressed model that is not to be replaced."""
-    return OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
+    return OutputExistsError(
+        f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target, code="O103"
+    )
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def plan_ranks(
     """
     counts = sorted({int(n) for n in ranks} | {1})
     if counts[0] < 1:
-        raise InputError(f"{counts[0]} ranks (ask for 1 or more)")
+        raise InputError(f"{counts[0]} ranks (ask for 1 or more)", code="I521")
     path = path_of(model)
     folder, file = (Path(path), None) if _is_only_config(path) else located(path, trust_remote_code)
     config = config_at(folder, file, False, trust_remote_code)
@@ -150,7 +150,9 @@ def plan_ranks(
     made = skeleton(config, compute, place, trust_remote_code)
     plan = dict(getattr(made, "_tp_plan", None) or {})
     if not plan and counts[-1] > 1:
-        raise InputError(f"{type(made).__name__} has no tp_plan (ranks cannot share it in this transformers)")
+        raise InputError(
+            f"{type(made).__name__} has no tp_plan (ranks cannot share it in this transformers)", code="I521"
+        )
     encoding: dict[str, Any] = {"scheme": scheme, "bits": bits, "trellis": trellis, "coder": coder, **options}
     if file is not None:
         container = Container.open(file)

@@ -173,7 +173,7 @@ class _Source:
 
     def _not_safetensors(self, name: str, why: str) -> FormatError:
         place = f"{self._repository.name}/{self._repository.prefix}{name}"
-        return FormatError(f"{place}: not a .safetensors file: {why} (tell those who made it)", file=place)
+        return FormatError(f"{place}: not a .safetensors file: {why} (tell those who made it)", file=place, code="F104")
 
     def expect(self, order: list[tuple[str, str]]) -> None:
         self._next = dict(zip(order, order[1:], strict=False))
@@ -226,6 +226,7 @@ class _Source:
                 f"{place}: the Hub does not give bytes {begin:,} to {end:,}: {cause(error)} (try again; or fetch the "
                 "repository first, with hf download)",
                 file=place,
+                code="O203",
             ) from None
         data: bytes = answer.content
         if answer.status_code != 206 or len(data) != end - begin:
@@ -233,6 +234,7 @@ class _Source:
                 f"{place}: the server gives {len(data):,} bytes where {end - begin:,} were asked for: it knows no "
                 "ranges of files (fetch the repository first: hf download)",
                 file=place,
+                code="O203",
             )
         return data
 

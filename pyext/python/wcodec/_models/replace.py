@@ -37,7 +37,8 @@ def compress(model: torch.nn.Module, wanted: Wanted, encode: Callable[..., Conta
     if isinstance(model, torch.nn.Linear | torch.nn.Embedding | CompressedLayer):
         raise InputError(
             f"compress_ replaces layers of a model, and a {type(model).__name__} has none "
-            f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)"
+            f"(for a single layer use wcodec.nn, such as CompressedLinear.from_linear)",
+            code="I502",
         )
     methods.check_no_adapters(model)
     settings = wanted.settings()
@@ -94,7 +95,7 @@ def _check_model(function: str, model: Any) -> None:
         description = f"a {type(model).__name__}"
         stored = "wcodec.compress stores tensors in a file"
         advice = stored if isinstance(model, Mapping) else "pass the model itself"
-    raise InputError(f"{function} takes a torch.nn.Module, not {description} ({advice})")
+    raise InputError(f"{function} takes a torch.nn.Module, not {description} ({advice})", code="I502")
 
 
 @keywords()
@@ -128,7 +129,8 @@ def decompress_(
     if not compressed:
         raise InputError(
             f"there is no compressed layer to replace in {type(model).__name__} "
-            "(compress_ it first, or change include and exclude)"
+            "(compress_ it first, or change include and exclude)",
+            code="I506",
         )
     check_whole(model, "decompressed")
     was_fused = fuses(model)

@@ -85,4 +85,6 @@ def _check_saved(saved: dict[str, Any], path: Path) -> None:
     try:
         checked_settings(residency, vram, saved.get("cache"), ram)
     except InputError as error:
-        raise FormatError(f"{path}: its quantization_config is wrong (restore the file): {error}", file=path) from None
+        raise FormatError(
+            f"{path}: its quantization_config is wrong (restore the file): {error}", file=path, code="F109"
+        ) from None

@@ -33,7 +33,7 @@ def require_transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise UnsupportedError("transformers is not installed (pip install transformers)") from None
+        raise UnsupportedError("transformers is not installed (pip install transformers)", code="U202") from None
     return transformers
 
 
@@ -70,7 +70,7 @@ def check_model(model: Any, what: str = "model") -> None:
     """Refuses what is no causal language model of torch."""
     torch = _torch.require()
     if not isinstance(model, torch.nn.Module):
-        raise InputError(f"{what} must be a torch.nn.Module, not {type(model).__name__} (load it first)")
+        raise InputError(f"{what} must be a torch.nn.Module, not {type(model).__name__} (load it first)", code="I503")
 
 
 def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -78,7 +78,9 @@ def logits_of(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
     output = model(input_ids=ids, **options)
     logits = output if _torch.is_tensor(output) else getattr(output, "logits", None)
     if logits is None:
-        raise InputError(f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)")
+        raise InputError(
+            f"{type(model).__name__} returns no logits (pass a causal language model, ...ForCausalLM)", code="I503"
+        )
     tensor: torch.Tensor = logits
     return tensor
 
@@ -116,14 +118,16 @@ def tokenizer_for(model: Any, tokenizer: Any = None, trust_remote_code: bool = F
     config = getattr(model, "config", None)
     place = tokenizer or getattr(model, "name_or_path", None) or getattr(config, "_name_or_path", None)
     if not place:
-        raise InputError("this model does not say where its tokenizer is (pass tokenizer=..., or token ids)")
+        raise InputError(
+            "this model does not say where its tokenizer is (pass tokenizer=..., or token ids)", code="I603"
+        )
     transformers = require_transformers()
     try:
         with by_transformers(os.fspath(place), "has no tokenizer for it"):
             return transformers.AutoTokenizer.from_pretrained(os.fspath(place), trust_remote_code=trust_remote_code)
     except FormatError as error:
         raise InputError(
-            f"no tokenizer was found at {os.fspath(place)!r} (pass tokenizer=..., or token ids): {error}"
+            f"no tokenizer was found at {os.fspath(place)!r} (pass tokenizer=..., or token ids): {error}", code="I603"
         ) from None
 
 
@@ -148,7 +152,7 @@ def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
         try:
             text = path.read_text("utf-8")
         except UnicodeDecodeError:
-            raise InputError(f"{path}: not UTF-8 text (convert it, or pass token ids)") from None
+            raise InputError(f"{path}: not UTF-8 text (convert it, or pass token ids)", code="I604") from None
     if isinstance(text, str):
         # One call over the whole text, with the special tokens that the tokenizer itself would add.
         raw_ids = tokenizer_for(model, tokenizer)(text, verbose=False)["input_ids"]
@@ -158,16 +162,17 @@ def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
         ids = torch.as_tensor(raw_ids)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"text must be a str, a path or token ids, not {type(text).__name__} (pass one text at a time)"
+            f"text must be a str, a path or token ids, not {type(text).__name__} (pass one text at a time)", code="I604"
         ) from None
     if ids.numel() == 0:
-        raise InputError(f"{path or 'text'}: the text has no tokens (pass a text of some hundred words)")
+        raise InputError(f"{path or 'text'}: the text has no tokens (pass a text of some hundred words)", code="I606")
     if ids.ndim == 2 and ids.shape[0] == 1:
         ids = ids[0]
     if ids.ndim != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise InputError(
             f"token ids must be integers in one dimension, not {ids.dtype} of shape {list(ids.shape)} "
-            "(one text at a time)"
+            "(one text at a time)",
+            code="I604",
         )
     return ids.to("cpu", torch.int64)
 
@@ -179,7 +184,8 @@ def check_ids(ids: torch.Tensor, model: Any, what: str = "model") -> None:
     if ids.numel() and (int(ids.min()) < 0 or (size is not None and int(ids.max()) >= size)):
         raise InputError(
             f"token ids from {int(ids.min())} to {int(ids.max())} do not fit the {what}'s vocabulary of {size} "
-            "(use the model's own tokenizer)"
+            "(use the model's own tokenizer)",
+            code="I605",
         )
 
 
@@ -187,7 +193,7 @@ def whole_numbers(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
     """One or several whole numbers above 0."""
     numbers = (values,) if isinstance(values, int) else tuple(values)
     if not numbers or any(isinstance(v, bool) or not isinstance(v, int) or v < 1 for v in numbers):
-        raise InputError(f"{what} must be whole numbers of at least 1, not {values!r}")
+        raise InputError(f"{what} must be whole numbers of at least 1, not {values!r}", code="I308")
     return numbers
 
 

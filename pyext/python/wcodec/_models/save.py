@@ -61,16 +61,20 @@ def save_pretrained(
     model = inner(model)
     layers = [m for m in model.modules() if isinstance(m, CompressedLayer)]
     if not layers:
-        raise InputError(f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)")
+        raise InputError(
+            f"no layer of this {type(model).__name__} is compressed (call wcodec.compress_ first)", code="I506"
+        )
     if not hasattr(model, "config") or not hasattr(model.config, "save_pretrained"):
         raise InputError(
-            f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)"
+            f"a {type(model).__name__} has no config to save (save its state_dict, or use a model of transformers)",
+            code="I515",
         )
     _check_names(model)
     containers = {id(layer._store.container) for layer in layers}
     if len(containers) > 1:
         raise InputError(
-            f"the layers come from {len(containers)} containers (decompress_ the model and compress_ it at once)"
+            f"the layers come from {len(containers)} containers (decompress_ the model and compress_ it at once)",
+            code="I516",
         )
     target = Path(folder)
     _keep_original(target)
@@ -88,6 +92,7 @@ def save_pretrained(
                     raise OutputExistsError(
                         f"{target / name} exists (pass overwrite=True, or --overwrite, to replace it)",
                         file=target / name,
+                        code="O103",
                     )
         target.mkdir(parents=True, exist_ok=True)
 
@@ -151,6 +156,7 @@ def _check_names(model: Any) -> None:
                 f"'{name}' was compressed as '{prefix}.{name}', a part of a larger module, and would not be found "
                 f"(call compress_ with the {type(model).__name__} itself)",
                 tensor=layer.tensor,
+                code="I518",
             )
 
 
@@ -162,6 +168,7 @@ def _keep_original(target: Path) -> None:
             f"{target}: there is a model that is not compressed ({originals[0]}), and saving would destroy it "
             "(save to another folder)",
             file=target,
+            code="I513",
         )
 
 

@@ -37,7 +37,9 @@ def inner(model: Any) -> Any:
     while True:
         kind = type(model).__name__
         if kind in _SHARDED:
-            raise InputError(f"a {kind} has parts of a model, which cannot be saved as one (save the model without it)")
+            raise InputError(
+                f"a {kind} has parts of a model, which cannot be saved as one (save the model without it)", code="I517"
+            )
         if not _is_torchs(model):
             break
         model = model._orig_mod if kind == "OptimizedModule" else model.module
@@ -45,7 +47,8 @@ def inner(model: Any) -> Any:
         if _is_pefts(module) and isinstance(getattr(module, "base_layer", None), torch.nn.Module):
             raise InputError(
                 f"'{name}' has an adapter of peft, which is saved by itself (save_pretrained of the PeftModel or of "
-                "the model that it was loaded into; unload() it to save the model)"
+                "the model that it was loaded into; unload() it to save the model)",
+                code="I505",
             )
     check_whole(model, "saved")
     for name, tensor in model.named_parameters():
@@ -53,6 +56,7 @@ def inner(model: Any) -> Any:
             raise InputError(
                 f"'{name}' is a DTensor, of which this process has a part (save the model before it is sharded)",
                 tensor=name,
+                code="I517",
             )
     for name, layer in model.named_modules():
         if isinstance(layer, CompressedLayer) and any(_COMPILED.search(t) for t in layer.tensors):
@@ -60,6 +64,7 @@ def inner(model: Any) -> Any:
                 f"'{name}' was compressed inside of what torch.compile wraps, under names that no model has (call "
                 "compress_ first, then torch.compile)",
                 tensor=layer.tensor,
+                code="I518",
             )
     return model
 
@@ -97,6 +102,7 @@ def check_own(model: Any) -> None:
             f"a {kind} of this config has no {shown}, which loading would not find a place for (save a model of a "
             "class that makes it in its __init__, or take it out and save it by itself)",
             tensor=more[0],
+            code="I519",
         )
     for path, layer in model.named_modules():
         if isinstance(layer, CompressedLayer):
@@ -108,6 +114,7 @@ def check_own(model: Any) -> None:
                 f"'{name}' is {list(shape)}, and in a {kind} of this config {list(known[name])} (change the "
                 "config as the model was changed)",
                 tensor=name,
+                code="I519",
             )
 
 

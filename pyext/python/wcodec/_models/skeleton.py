@@ -35,13 +35,14 @@ def skeleton(
                 f"{place}: its config says {layers} layers, and there are {tensors} tensors "
                 "(use the config that belongs to the weights)",
                 file=place,
+                code="I507",
             )
     try:
         from accelerate import init_empty_weights
         from transformers import AutoModelForCausalLM
     except ImportError:
         raise UnsupportedError(
-            "models need transformers and accelerate (pip install torch transformers accelerate)"
+            "models need transformers and accelerate (pip install torch transformers accelerate)", code="U202"
         ) from None
     # The folder's file says so for transformers' own loading; here nothing of it is wanted.
     for key in ("quantization_config", WEIGHTS):

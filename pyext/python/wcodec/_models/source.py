@@ -110,7 +110,9 @@ def config_at(folder: Path | None, file: Path | None, trusted: bool, trust_remot
     try:
         import transformers  # noqa: F401
     except ImportError:
-        raise UnsupportedError("models need transformers (pip install torch transformers accelerate)") from None
+        raise UnsupportedError(
+            "models need transformers (pip install torch transformers accelerate)", code="U202"
+        ) from None
     if folder is not None and (folder / "config.json").is_file():
         return config_of(folder, trust_remote_code=trust_remote_code)
     config = None
@@ -119,7 +121,9 @@ def config_at(folder: Path | None, file: Path | None, trusted: bool, trust_remot
             config = (container.model or {}).get("config")
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError(
-            f"{file or folder}: nothing says what model this is (put its config.json beside it)", file=file or folder
+            f"{file or folder}: nothing says what model this is (put its config.json beside it)",
+            file=file or folder,
+            code="I510",
         )
     return config_of(str(file), config, trust_remote_code)
 
@@ -135,4 +139,5 @@ def computing_dtype_of(config: Any, place: Path | str, dtype: Any = None) -> tor
         raise InputError(
             f"{place}: its config says dtype {shown(wanted)}, in which layers do not compute (pass dtype='bfloat16')",
             file=place,
+            code="I522",
         ) from None

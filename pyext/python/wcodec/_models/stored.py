@@ -129,6 +129,7 @@ def check_all_taken(checkpoint: Checkpoint, weights: Lazy) -> None:
             "(load the model with wcodec.load_model, which dequantizes all, or include it)",
             file=checkpoint.path,
             tensor=left[0],
+            code="I504",
         )
 
 

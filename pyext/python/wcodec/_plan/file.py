@@ -40,9 +40,11 @@ def save(report: PlanReport, path: str | os.PathLike[str], overwrite: bool = Fal
     """Writes the file, and beside it the statistics that the plan goes by, if no file has them yet."""
     place = Path(path_of(path))
     if place.suffix != ".json":
-        raise InputError(f"{place}: a plan is a file of JSON (end its name in .json)", file=place)
+        raise InputError(f"{place}: a plan is a file of JSON (end its name in .json)", file=place, code="I635")
     if not overwrite and os.path.lexists(place):
-        raise OutputExistsError(f"{place} exists (pass overwrite=True, or --overwrite, to replace it)", file=place)
+        raise OutputExistsError(
+            f"{place} exists (pass overwrite=True, or --overwrite, to replace it)", file=place, code="O103"
+        )
     options = {k: v for k, v in report._options.items() if k in _OPTIONS and v is not None}
     record = report.to_dict()
     for key in ("recipe", "statistics_file"):
@@ -71,7 +73,8 @@ def _statistics(report: PlanReport, place: Path, overwrite: bool) -> dict[str, A
     if not hasattr(statistics, "digest"):
         raise InputError(
             f"a plan is saved with statistics of a calibration, not with a {type(statistics).__name__} "
-            "(pass what collect_statistics returned)"
+            "(pass what collect_statistics returned)",
+            code="I635",
         )
     file = statistics.path
     if file is None or not os.path.isfile(file):
@@ -89,19 +92,25 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     place = paths.regular(Path(path_of(path)))
     if place.stat().st_size > _LONGEST:
-        raise FormatError(f"{place}: larger than any plan (name a file that PlanReport.save wrote)", file=place)
+        raise FormatError(
+            f"{place}: larger than any plan (name a file that PlanReport.save wrote)", file=place, code="F107"
+        )
     try:
         document = json.loads(place.read_bytes(), parse_constant=_no_number)
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise FormatError(f"{place}: not a plan (name a file that PlanReport.save wrote)", file=place)
+            raise FormatError(f"{place}: not a plan (name a file that PlanReport.save wrote)", file=place, code="F107")
         version = _whole(document["version"])
         if version == VERSION:
             return _plan(document, place)
     except (*_CONTRADICTIONS, InputError) as error:
         raise FormatError(
-            f"{place}: a plan that contradicts itself: {_reason(error)} (plan again, and save that)", file=place
+            f"{place}: a plan that contradicts itself: {_reason(error)} (plan again, and save that)",
+            file=place,
+            code="F108",
         ) from None
-    raise UnsupportedError(f"{place}: a plan of version {version} (install a newer wcodec, or plan again)", file=place)
+    raise UnsupportedError(
+        f"{place}: a plan of version {version} (install a newer wcodec, or plan again)", file=place, code="U106"
+    )
 
 
 def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
@@ -113,7 +122,7 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
     wanted = plan.statistics_file
     if wanted is None:
         if calibrate is not None:
-            raise InputError("the plan goes by no statistics (leave calibrate out, or plan again with it)")
+            raise InputError("the plan goes by no statistics (leave calibrate out, or plan again with it)", code="I307")
         statistics: Statistics | None = plan.recipe.statistics
         return statistics
     from .._calibrate.collect import is_given
@@ -122,7 +131,8 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
     if calibrate is not None and not is_given(calibrate):
         raise InputError(
             f"calibrate={shown(calibrate)} does not go with a plan, which was made by statistics that are there (name "
-            "their file, or leave calibrate out)"
+            "their file, or leave calibrate out)",
+            code="I307",
         )
     given = wanted.file if calibrate is None else calibrate
     if not isinstance(given, Kind):
@@ -131,12 +141,14 @@ def statistics_for(plan: PlanReport, calibrate: Any) -> Statistics | None:
                 f"{given}: the statistics that the plan was made by are not there (pass calibrate= the file that has "
                 "them, --calibrate in a terminal, or plan again)",
                 file=given,
+                code="I622",
             )
         given = Kind.load(given)
     if given.digest != wanted.sha256:
         raise InputError(
             "these are not the statistics that the plan was made by (pass calibrate= the file that has them, "
-            "--calibrate in a terminal, or plan again)"
+            "--calibrate in a terminal, or plan again)",
+            code="I622",
         )
     return given
 
@@ -249,18 +261,21 @@ def check_source(plan: PlanReport, src: Any) -> None:
                 f"tensor '{name}': the plan has it, and this model has not (plan this model, or name the one that was "
                 "planned)",
                 tensor=name,
+                code="I636",
             )
         if shapes[name] != shape:
             raise InputError(
                 f"tensor '{name}': it has shape {list(shapes[name])}, and in the plan {list(shape)} (plan this model, "
                 "or name the one that was planned)",
                 tensor=name,
+                code="I636",
             )
     more = next((name for name in shapes if name not in plan._shapes), None)
     if more is not None and not plan._options.get("skip"):
         raise InputError(
             f"tensor '{more}': the plan does not have it (plan this model, or name the one that was planned)",
             tensor=more,
+            code="I636",
         )
 
 
@@ -290,7 +305,9 @@ def _shapes_of(src: Any) -> dict[str, tuple[int, ...]]:
         try:
             shapes[name] = tuple(headers[str(file)][name]["shape"])
         except (KeyError, TypeError):
-            raise FormatError(f"{file}: tensor '{name}' has no shape (download it again)", file=str(file)) from None
+            raise FormatError(
+                f"{file}: tensor '{name}' has no shape (download it again)", file=str(file), code="F104"
+            ) from None
     return shapes
 
 
@@ -299,4 +316,6 @@ def _header(file: str) -> Any:
         with open(file, "rb") as opened:
             return json.loads(opened.read(min(int.from_bytes(opened.read(8), "little"), _LONGEST)))
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: not a safetensors file: {error} (download it again)", file=file) from None
+        raise FormatError(
+            f"{file}: not a safetensors file: {error} (download it again)", file=file, code="F104"
+        ) from None

@@ -50,7 +50,8 @@ def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **optio
         if model is None:
             raise InputError(
                 f"statistics must be there already, or a model that is measured, not {shown(calibrate)} "
-                "(pass what collect_statistics found, a .safetensors file of it, or a text to measure on)"
+                "(pass what collect_statistics found, a .safetensors file of it, or a text to measure on)",
+                code="I625",
             )
         return model
 

@@ -107,13 +107,14 @@ def plan(
     calibrate = calibration(calibrate)
     if scheme not in (None, "rate"):
         raise InputError(
-            f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')"
+            f"scheme={shown(scheme)} has no bits to choose for a budget or a quality (leave scheme out, or use 'rate')",
+            code="I307",
         )
     coder = choice("coder", coder_for(optimize, coder), TILED_CODERS)
     if trellis is None and not has_trellis(optimize, coder):
         trellis = False
     if wanted.kl is not None and text is None:
-        raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)")
+        raise InputError("a quality needs a text to measure it on (pass text='heldout.txt', or a budget)", code="I631")
     weights_alone = Recipe(
         WEIGHTS_ALONE if steps is None else "steps as given", "rate", None, trellis is not False, coder, steps
     )

@@ -69,7 +69,8 @@ class Judge:
         if most < 1:
             raise InputError(
                 f"the second half of the text has {len(ids) - half} tokens, and a window {self.window} "
-                "(pass a longer text)"
+                "(pass a longer text)",
+                code="I606",
             )
         running.check_ids(ids, model)
         self.text_hash = hashlib.sha256(ids.numpy().astype("<i8").tobytes()).hexdigest()
@@ -110,7 +111,8 @@ class Judge:
                 if not bool(torch.isfinite(loss).all()):
                     raise InputError(
                         "the model predicts what is not finite, so that nothing can be measured "
-                        "(use bfloat16 or float32, or more bits)"
+                        "(use bfloat16 or float32, or more bits)",
+                        code="I607",
                     )
                 losses += loss.double().sum().cpu()
                 if keep:

@@ -89,15 +89,18 @@ def sensitivity(
     begin = time.perf_counter()
     rate = number("bits", bits)
     if not LEAST_BITS <= rate <= MOST_BITS:
-        raise InputError(f"{rate:g} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})")
+        raise InputError(f"{rate:g} bits per weight (ask for {LEAST_BITS:g} to {MOST_BITS:g})", code="I308")
     most = count("measure", measure, 0) or 0
     (windows,) = running.whole_numbers("windows", windows)
     if statistics is not None and not loading.is_given(statistics):
         raise InputError(
-            f"statistics must be those of a calibration or their file, not {shown(statistics)} (pass a text as text=)"
+            f"statistics must be those of a calibration or their file, not {shown(statistics)} (pass a text as text=)",
+            code="I625",
         )
     if statistics is not None and tokens is not None:
-        raise InputError("tokens say how much is collected, and statistics are there (leave one of them out)")
+        raise InputError(
+            "tokens say how much is collected, and statistics are there (leave one of them out)", code="I625"
+        )
     original, folder = original_model(model, _place(model, device), dtype, trust_remote_code)
     on_progress = (lambda _, part: progress(round(1000 * part), 1000)) if callable(progress) else bool(progress)
     with _progress.staged(on_progress, "sensitivity", _SHARES) as stages:
@@ -195,7 +198,7 @@ def _rows(
     errors = {piece.name: container[piece.name].error or 0.0 for piece in pieces}
     estimated = estimated_kl(statistics, errors)
     if not estimated:
-        raise InputError("the statistics are of none of the tensors (collect them from this model)")
+        raise InputError("the statistics are of none of the tensors (collect them from this model)", code="I622")
     # The Fisher information of an embedding is not known: it is measured whatever its place.
     unknown = [name for name in errors if name not in estimated]
     ordered = sorted(estimated, key=lambda name: -estimated[name])

@@ -42,19 +42,21 @@ def target(budget: Any, quality: Any, bits: Any = None) -> Target:
     """
     if bits is not None:
         raise InputError(
-            f"bits={shown(bits)} does not go with budget or quality, which choose the bits (leave one of them out)"
+            f"bits={shown(bits)} does not go with budget or quality, which choose the bits (leave one of them out)",
+            code="I631",
         )
     if budget is not None and quality is not None:
         raise InputError(
             f"budget={shown(budget)} and quality={shown(quality)} exclude each other: one is met, and the other comes "
-            "of it (leave one of them out)"
+            "of it (leave one of them out)",
+            code="I631",
         )
     if budget is None and quality is None:
-        raise InputError("a plan needs a budget or a quality (pass budget='600MB' or quality='kl<=0.02')")
+        raise InputError("a plan needs a budget or a quality (pass budget='600MB' or quality='kl<=0.02')", code="I631")
     if quality is not None:
         match = _QUALITY.fullmatch(quality) if isinstance(quality, str) else None
         if match is None:
-            raise InputError(f"quality must be a bound of KL, not {shown(quality)} (such as 'kl<=0.02')")
+            raise InputError(f"quality must be a bound of KL, not {shown(quality)} (such as 'kl<=0.02')", code="I633")
         return Target(kl=float(match[1]))
     return _budget(budget)
 
@@ -66,7 +68,8 @@ def _budget(budget: Any) -> Target:
         if not LEAST_BITS <= bits <= MOST_BITS:
             raise InputError(
                 f"a budget of {bits:g} bits per weight is not within scheme rate's range "
-                f"(use {LEAST_BITS:g} to {MOST_BITS:g} bits, or a size of the whole file)"
+                f"(use {LEAST_BITS:g} to {MOST_BITS:g} bits, or a size of the whole file)",
+                code="I632",
             )
         return Target(bits=bits)
     try:
@@ -75,6 +78,7 @@ def _budget(budget: Any) -> Target:
         bytes_ = None
     if bytes_ is None:
         raise InputError(
-            f"budget must be a size or bits per weight, not {shown(budget)} (such as '600MB', '1.5GiB' or '4.2 bits')"
+            f"budget must be a size or bits per weight, not {shown(budget)} (such as '600MB', '1.5GiB' or '4.2 bits')",
+            code="I632",
         )
     return Target(bytes=bytes_)

@@ -105,7 +105,8 @@ class Trials:
         if not trial.encoded or not any(t.elements for t in trial.encoded):
             raise InputError(
                 "there is nothing to encode: the source has no matrix of floats that include and exclude leave "
-                "(change them, or name another source)"
+                "(change them, or name another source)",
+                code="I623",
             )
         return trial
 
@@ -174,7 +175,7 @@ class Trials:
         try:
             return self.encode(replace(recipe, bits=bits))
         except InputError as error:
-            if "bits per weight cannot be" not in str(error):
+            if error.code != "I401":
                 raise
             return None
 
@@ -196,7 +197,9 @@ class Trials:
             return least
         low, high = (trial.taken(target) for trial in (least, self.encode(replace(recipe, bits=MOST_BITS))))
         reach = f"{low:,.0f} to {high:,.0f} bytes" if target.bytes is not None else f"{low:.3f} to {high:.3f} bits"
-        raise InputError(f"a budget of {target} is too small: there can be {reach} (ask for more, or exclude less)")
+        raise InputError(
+            f"a budget of {target} is too small: there can be {reach} (ask for more, or exclude less)", code="I634"
+        )
 
     # Quality loss
 

@@ -33,7 +33,9 @@ def planned(
     overwrite = bool(options.get("overwrite"))
     if not overwrite and os.path.lexists(target):
         # Planning takes long: better now than at its end.
-        raise OutputExistsError(f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target)
+        raise OutputExistsError(
+            f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target, code="O103"
+        )
     known = {key: value for key, value in options.items() if key != "overwrite"}
     known["device"] = _place(src, known)
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
@@ -66,14 +68,16 @@ def as_planned(
     """
     if not isinstance(plan, PlanReport | str | os.PathLike):
         raise InputError(
-            f"plan must be a PlanReport or the file that one was saved in, not {shown(plan)} (see wcodec.plan)"
+            f"plan must be a PlanReport or the file that one was saved in, not {shown(plan)} (see wcodec.plan)",
+            code="I635",
         )
     for name, value in options.items():
         default = OPTIONS[name].default if name in OPTIONS else None
         if name not in _BESIDE_A_PLAN and _says_something(value, default):
             raise InputError(
                 f"{name}={shown(value)} does not go with a plan, which says how tensors are encoded (leave it out, or "
-                "plan again with it)"
+                "plan again with it)",
+                code="I307",
             )
     report = plan if isinstance(plan, PlanReport) else PlanReport.load(plan)
     check_source(report, src)

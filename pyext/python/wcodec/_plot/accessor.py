@@ -36,7 +36,7 @@ class Plots:
         """
         plot = self._default_kind() if kind is None else kind
         if plot not in self._kinds():
-            raise InputError(f"a {self._object()} has no plot {plot!r} ({self._advice(plot)})")
+            raise InputError(f"a {self._object()} has no plot {plot!r} ({self._advice(plot)})", code="I602")
         return getattr(self, plot)(ax=ax, **options)
 
     def _default_kind(self) -> str:

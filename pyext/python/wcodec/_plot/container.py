@@ -109,6 +109,7 @@ class ContainerPlots(Plots):
             raise InputError(
                 "the container has no tensor with data to draw (open one whose tensors are not all empty)",
                 file=self._shown.path,
+                code="I601",
             )
         bars = _bars(entries, most)
         ax = axes(ax, (7.2, 1.4 + 0.2 * len(bars)))
@@ -150,7 +151,9 @@ class ContainerPlots(Plots):
         finite = all_scales[np.isfinite(all_scales)]
         scales = finite[finite != 0] if finite.any() else finite
         if not scales.size:
-            raise InputError(f"tensor '{name}' has no scales to draw (choose one that is not empty)", tensor=name)
+            raise InputError(
+                f"tensor '{name}' has no scales to draw (choose one that is not empty)", tensor=name, code="I601"
+            )
         ax = axes(ax)
         low, high = float(scales.min()), float(scales.max())
         if low > 0 and high > _WIDE * low:
@@ -178,7 +181,9 @@ class ContainerPlots(Plots):
         entry = self._shown[name]
         symbols = entry.symbols(threads=threads)
         if not symbols.size:
-            raise InputError(f"tensor '{name}' has no symbols to draw (choose one that is not empty)", tensor=name)
+            raise InputError(
+                f"tensor '{name}' has no symbols to draw (choose one that is not empty)", tensor=name, code="I601"
+            )
         # In parts: it makes eight bytes of each.
         flat = symbols.reshape(-1).view(np.uint8)
         parts = np.array_split(flat, 1 + flat.size // _AT_ONCE)

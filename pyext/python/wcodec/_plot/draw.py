@@ -34,7 +34,7 @@ def axes(ax: Any, size: tuple[float, float] = (6.4, 3.6)) -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise UnsupportedError("matplotlib is not installed (pip install matplotlib)") from None
+        raise UnsupportedError("matplotlib is not installed (pip install matplotlib)", code="U203") from None
     if ax is not None:
         return ax
     return plt.subplots(figsize=size, layout="constrained")[1]

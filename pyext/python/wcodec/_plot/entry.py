@@ -45,12 +45,15 @@ class EntryPlots(Plots):
             raise InputError(
                 f"tensor '{entry.name}': values of dtype {entry.dtype} are not drawn (choose a tensor of floats)",
                 tensor=entry.name,
+                code="I601",
             )
         flat = entry.numpy("float32", threads=threads).reshape(-1)
         finite = flat[np.isfinite(flat)]
         if not finite.size:
             raise InputError(
-                f"tensor '{entry.name}' has no values to draw (choose one that is not empty)", tensor=entry.name
+                f"tensor '{entry.name}' has no values to draw (choose one that is not empty)",
+                tensor=entry.name,
+                code="I601",
             )
         low, high = float(finite.min()), float(finite.max())
         if low == high:

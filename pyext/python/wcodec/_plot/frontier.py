@@ -36,7 +36,7 @@ class FrontierPlots(Plots):
         coders = list(dict.fromkeys(row.coder for row in self._shown.rows if row.coder is not None))
         shown_coder = coders[0] if coder is None and coders else coder
         if shown_coder not in coders:
-            raise InputError(f"nothing was measured with coder {shown_coder!r} (pass it to frontier)")
+            raise InputError(f"nothing was measured with coder {shown_coder!r} (pass it to frontier)", code="I601")
         ax = axes(ax, (6.8, 4.4))
         lines: dict[tuple[str, bool], list[FrontierRow]] = {}
         for row in self._shown.rows:

@@ -44,7 +44,9 @@ def heatmap(
     choice("by", by, MEASURES)
     if by != "speed" and (device is not None or threads is not None):
         option = "threads" if device is None else "device"
-        raise InputError(f"{option} goes with by='speed' only, for which tensors are decoded (leave it out)")
+        raise InputError(
+            f"{option} goes with by='speed' only, for which tensors are decoded (leave it out)", code="I306"
+        )
     grid = grid_of(container._open.facts(), vectors)
     if by == "speed":
         _measure(container, grid, device, threads)
@@ -58,6 +60,7 @@ def of_grid(grid: Grid, by: str, ax: Any, file_bytes: int, path: str | None) -> 
             "no errors are stated: scheme rate has them, and int8 and lossless have not "
             "(draw another measure, or compare with the original: wcodec verify --against)",
             file=path,
+            code="I601",
         )
     return draw(grid, lambda cell: _value(cell, by, file_bytes), by, ax, path)
 
@@ -78,7 +81,9 @@ def draw(
     values = {id(cell): value(cell) for cell in grid.cells()}
     known = [cell_value for cell_value in values.values() if cell_value is not None]
     if not known:
-        raise InputError("there is no matrix to draw (take a model that has some, or pass vectors=True)", file=path)
+        raise InputError(
+            "there is no matrix to draw (take a model that has some, or pass vectors=True)", file=path, code="I601"
+        )
     low, high = min(known), max(known)
     logarithmic = logarithmic and high > 0
     if logarithmic:
@@ -101,7 +106,7 @@ def draw(
 def draw_kinds(grid: Grid, kind: Callable[[Cell], str], colors: dict[str, str], ax: Any) -> Any:
     """Draws what kind each cell is of, with a legend of those that there are."""
     if not grid.has_cells:
-        raise InputError("there is no tensor to draw (take a file that has some)")
+        raise InputError("there is no tensor to draw (take a file that has some)", code="I601")
     kinds = {id(cell): kind(cell) for cell in grid.cells()}
     ax = _cells(grid, lambda cell: colors.get(kinds[id(cell)], NEUTRAL), lambda cell: "", ax)
     from matplotlib.patches import Patch

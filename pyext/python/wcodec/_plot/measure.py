@@ -73,7 +73,9 @@ class EvalPlots(Plots):
         choice("what", what, tuple(MEANINGS))
         report = self._shown
         if report.token_kl is None:
-            raise InputError("there is no KL divergence without a baseline (pass baseline=... to evaluate)")
+            raise InputError(
+                "there is no KL divergence without a baseline (pass baseline=... to evaluate)", code="I601"
+            )
         ax = axes(ax)
         values = np.maximum(report.token_kl, _SMALLEST_KL)
         low, high = float(values.min()), max(float(values.max()), _SMALLEST_KL * 10)
@@ -112,7 +114,7 @@ class BenchPlots(Plots):
     def speed(self, ax: Any = None, *, what: str = "decode") -> Any:
         """Tokens per second by batch size, with the range of the repeats; ``what`` is ``decode`` or ``prefill``."""
         if what not in ("decode", "prefill"):
-            raise InputError(f"there is no speed of {what!r} (use 'decode' or 'prefill')")
+            raise InputError(f"there is no speed of {what!r} (use 'decode' or 'prefill')", code="I601")
         ax = axes(ax)
 
         def bar(row: BenchRow) -> tuple[float, float, float]:
@@ -127,7 +129,7 @@ class BenchPlots(Plots):
         """Most memory of the GPU that a run took beyond the weights (cache, activations, scratch), by batch size."""
         rows = [row for row in self._shown.rows if row.peak_bytes is not None]
         if not rows:
-            raise InputError("memory was not measured: a CPU has no peak of its own (run bench on a GPU)")
+            raise InputError("memory was not measured: a CPU has no peak of its own (run bench on a GPU)", code="I601")
         ax = axes(ax)
 
         def bar(row: BenchRow) -> tuple[float, float, float]:
@@ -166,7 +168,7 @@ class BenchPlots(Plots):
         """The split of a token's time: copies, decoding of weights, matrix products, the rest."""
         splits = self._shown.splits
         if not splits:
-            raise InputError("the split of time was not measured (pass profile=True to bench)")
+            raise InputError("the split of time was not measured (pass profile=True to bench)", code="I601")
         ax = axes(ax, (6.4, 1.4 + 0.5 * len(splits)))
         kinds = [kind for kind in _KINDS if any(getattr(s, kind) for s in splits)]
         values = [[1e3 * getattr(s, kind) for kind in kinds] for s in splits]
@@ -179,7 +181,7 @@ class BenchPlots(Plots):
         """The modules that take longest, by the median of a call."""
         layers = [t for t in self._shown.layers if t.model == "model"]
         if not layers:
-            raise InputError("layers were not measured (pass profile=True to bench)")
+            raise InputError("layers were not measured (pass profile=True to bench)", code="I601")
         slowest = sorted(layers, key=lambda t: -t.seconds)[:top][::-1]
         ax = axes(ax, (6.4, 1.0 + 0.22 * len(slowest)))
         ax.barh([caption(t.name) for t in slowest], [1e3 * t.seconds for t in slowest], color=COLORS[0])
@@ -197,7 +199,9 @@ class BenchPlots(Plots):
         """
         spans = [span for span in self._shown.spans if span.model == model]
         if not spans:
-            raise InputError(f"no token of the {model} was followed (pass profile=True, and the {model}, to bench)")
+            raise InputError(
+                f"no token of the {model} was followed (pass profile=True, and the {model}, to bench)", code="I601"
+            )
         kinds = [kind for kind in _KINDS if any(span.kind == kind for span in spans)]
         end = 1e3 * max(span.begin + span.seconds for span in spans)
         ax = axes(ax, (7.2, 1.2 + 0.45 * len(kinds)))
@@ -226,7 +230,7 @@ class MemoryPlots(Plots):
         """The model's memory by purpose, in MiB, one bar for each device."""
         parts = self._shown.parts
         if not parts:
-            raise InputError("no model was measured (pass it to measure_vram)")
+            raise InputError("no model was measured (pass it to measure_vram)", code="I601")
         devices = list(dict.fromkeys(part.device for part in parts))
         names = list(dict.fromkeys(part.name for part in parts))
         sizes = {(part.device, part.name): part.bytes / MIB for part in parts}
@@ -244,7 +248,9 @@ class MemoryPlots(Plots):
         :param label: the strip's name, beside it.
         """
         if not self._shown.layers:
-            raise InputError("there is no compressed layer to draw (pass a model that has some to measure_vram)")
+            raise InputError(
+                "there is no compressed layer to draw (pass a model that has some to measure_vram)", code="I601"
+            )
         ax = axes(ax, (8.4, 2.2))
         # So many strips are there.
         row = len({patch.get_y() for patch in ax.patches})

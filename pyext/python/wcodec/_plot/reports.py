@@ -69,7 +69,7 @@ class VerifyPlots(Plots):
         cell."""
         errors = {t.name: t.rms_error for t in self._shown.tensors if t.rms_error is not None}
         if not errors:
-            raise InputError("nothing was compared with an original (pass against=... to verify)")
+            raise InputError("nothing was compared with an original (pass against=... to verify)", code="I601")
         return draw(_grid(errors), lambda cell: max(errors[name] for name in cell.names), "rms", ax)
 
 
@@ -104,7 +104,7 @@ class PlanPlots(Plots):
         """Stored bits per weight of each role, those of the whole beside them."""
         rows = [row for row in self._shown.roles if row.bits is not None]
         if not rows:
-            raise InputError("the plan has no tensor to draw (plan a model that has some)")
+            raise InputError("the plan has no tensor to draw (plan a model that has some)", code="I601")
         ax = axes(ax, (6.8, 1.3 + 0.26 * len(rows)))
         drawn = ax.barh([caption(label(row.name)) for row in rows], [row.bits or 0.0 for row in rows], color=COLORS[0])
         ax.bar_label(drawn, fmt="%.2f", padding=3, fontsize="small")
@@ -122,7 +122,7 @@ class PlanPlots(Plots):
         marked."""
         tried = [c for c in self._shown.candidates if c.kl is not None]
         if not tried:
-            raise InputError("damage was not measured (pass a text to plan)")
+            raise InputError("damage was not measured (pass a text to plan)", code="I601")
         ax = axes(ax, (6.4, 4.0))
         for taken, color, marker in ((False, NEUTRAL, "o"), (True, GOOD, "D")):
             some_tried = [c for c in tried if c.taken == taken]
@@ -154,7 +154,9 @@ class StatisticsPlots(Plots):
         error matters more. The geometric mean where several share a cell."""
         factors = self._shown.factors()
         if not factors:
-            raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
+            raise InputError(
+                "these statistics have no tensor to draw (collect them on a model that has some)", code="I601"
+            )
 
         def mean(names: list[str]) -> float:
             return float(np.exp(np.mean([np.log(factors[name]) for name in names])))
@@ -177,7 +179,9 @@ class StatisticsReportPlots(Plots):
         experts do, of which some see few."""
         tokens = self._shown.tokens
         if not tokens:
-            raise InputError("these statistics have no tensor to draw (collect them on a model that has some)")
+            raise InputError(
+                "these statistics have no tensor to draw (collect them on a model that has some)", code="I601"
+            )
         return draw(_grid(tokens), lambda cell: float(min(tokens[name] for name in cell.names)), "tokens", ax)
 
 
@@ -242,7 +246,7 @@ def _pairs(ax: Any, sides: Sequence[tuple[Sequence[TensorInfo], Sequence[int], s
         for tensor, size in zip(tensors, sizes, strict=True):
             sums.setdefault(role_of(tensor.name), [0] * len(sides))[i] += size
     if not sums:
-        raise InputError("there is no tensor to draw (take a file that has some)")
+        raise InputError("there is no tensor to draw (take a file that has some)", code="I601")
     roles = sorted(sums, key=lambda role: -max(sums[role]))[:24]
     ax = axes(ax, (6.8, 1.3 + 0.34 * len(roles)))
     places = np.arange(len(roles))

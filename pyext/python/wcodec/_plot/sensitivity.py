@@ -27,7 +27,7 @@ class SensitivityPlots(Plots):
         report = self._shown
         shares = {row.name: 100 * row.share for row in report.rows if row.share is not None}
         if not shares:
-            raise InputError("the report has no layer to draw (take more than top(0))")
+            raise InputError("the report has no layer to draw (take more than top(0))", code="I601")
         grid = grid_of_figures([(name, 2, 1, 1, 1, None) for name in shares])
         ax = draw(grid, lambda cell: sum(shares[name] for name in cell.names), "damage", ax, logarithmic=True)
         # The scale of colours stands where a title would.
@@ -39,7 +39,7 @@ class SensitivityPlots(Plots):
         points."""
         rows = self._shown.rows[:n]
         if not rows:
-            raise InputError("the report has no layer to draw (take more than top(0))")
+            raise InputError("the report has no layer to draw (take more than top(0))", code="I601")
         ax = axes(ax, (7.2, 1.3 + 0.26 * len(rows)))
         names = [caption(row.name.removesuffix(".weight")) for row in rows]
         ax.barh(names, [row.estimated_kl or 0.0 for row in rows], color=COLORS["rate"], label="estimated (Fisher)")

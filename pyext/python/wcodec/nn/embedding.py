@@ -144,7 +144,9 @@ class CompressedEmbedding(CompressedLayer):
         capturing = self._kind == "cuda" and is_capturing()
         if not capturing and bool(((ids < 0) | (ids >= self.num_embeddings)).any()):
             bad = int(ids.min() if ids.min() < 0 else ids.max())
-            raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
+            raise self._refuse(
+                f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens", code="I538"
+            )
         is_elsewhere = ((ids >= 0) & (ids < first)) | ((ids >= last) & (ids < self.num_embeddings))
         rows = self._own_rows(torch.where(is_elsewhere, 0, ids - first))
         return rows.masked_fill(is_elsewhere.unsqueeze(-1), 0)
@@ -156,9 +158,11 @@ class CompressedEmbedding(CompressedLayer):
         """The rows of ids that count from the first row that is here."""
         count, width = self._span[1] - self._span[0], self._width
         if ids.device != self._device:
-            raise self._refuse(f"the input is on {ids.device}, and the layer on {self._device}", "move one of them")
+            raise self._refuse(
+                f"the input is on {ids.device}, and the layer on {self._device}", "move one of them", code="I538"
+            )
         if ids.dtype not in (torch.int64, torch.int32):
-            raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32")
+            raise self._refuse(f"the input is {ids.dtype}", "pass numbers of rows, int64 or int32", code="I538")
         if ids.numel() == 0:
             return torch.empty((*ids.shape, width), dtype=self._dtype, device=self._device)
         rows = self._weights.table() if self._kind == "cuda" else None
@@ -169,7 +173,9 @@ class CompressedEmbedding(CompressedLayer):
             low, high = (int(number) for number in torch.aminmax(wanted))
             if low < 0 or high >= count:
                 bad = low if low < 0 else high
-                raise self._refuse(f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens")
+                raise self._refuse(
+                    f"row {bad} is looked up, and there are {self.num_embeddings}", "check the tokens", code="I538"
+                )
         if rows is not None and rows.lookup is not None:
             return rows.lookup(ids)
         if rows is not None and not rows.has_rows:

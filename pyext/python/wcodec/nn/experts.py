@@ -321,6 +321,7 @@ class CompressedExperts(CompressedLayer):
                         f"tensor '{entries[0].name}': too few or many rows for {list(shape[1:])} "
                         "(open the container of this model)",
                         tensor=entries[0].name,
+                        code="I541",
                     )
 
     def _attach(self) -> None:

@@ -147,6 +147,7 @@ class CompressedLinear(CompressedLayer):
             raise self._refuse(
                 f"the input is {input.dtype}, and the layer computes in {dtype}",
                 "convert the input, or the model with .to(dtype)",
+                code="I538",
             )
         bias = self._parameters["bias"]
         return input, bias if bias is None or bias.dtype == dtype else bias.to(dtype)
@@ -177,10 +178,14 @@ class CompressedLinear(CompressedLayer):
 
     def _check_place(self, x: torch.Tensor) -> None:
         if x.device != self._device:
-            raise self._refuse(f"the input is on {x.device}, and the layer on {self._device}", "move one of them")
+            raise self._refuse(
+                f"the input is on {x.device}, and the layer on {self._device}", "move one of them", code="I538"
+            )
         if x.shape[-1:] != self._features[:1]:
             size = x.shape[-1] if x.dim() else "no"
-            raise self._refuse(f"the input has {size} features, and the layer takes {self._features[0]}", "reshape it")
+            raise self._refuse(
+                f"the input has {size} features, and the layer takes {self._features[0]}", "reshape it", code="I538"
+            )
 
     def _shape(self) -> tuple[int, ...]:
         return (self._features[1], self._features[0])

@@ -171,6 +171,7 @@ class CompressedModule(CompressedLayer):
                         f"tensor '{entries[0].name}': too few or many rows for {[rows, columns]} "
                         "(open the container of this model)",
                         tensor=entries[0].name,
+                        code="I541",
                     )
 
     def _replace(self, store: Store) -> None:

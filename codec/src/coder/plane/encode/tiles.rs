@@ -16,7 +16,7 @@ use crate::coder::quad::{self, ESCAPE, MOST_SHIFT, QuadCounts};
 use crate::coder::table::{LEAST_BITS, Table, check_bits};
 use crate::coder::tile::{OFFSET_UNIT, TileGeometry, default_tile};
 use crate::coder::{Coder, Filter, Layout, TILE_ROWS, rare};
-use crate::error::{Error, Result};
+use crate::error::{Code, Result};
 use crate::pool::Pool;
 
 /// The padding factor above which tiles are not tried: they could not win, and would take many times the memory and the
@@ -62,15 +62,17 @@ impl TilesDraft {
         let PlaneOptions { coder, layout, table_bits, changes, .. } = *options;
         let tile = options.tile.unwrap_or_else(|| default_tile(coder, layout, symbols.rows, symbols.cols));
         if !layout.is_of(coder) {
-            return Err(Error::input(format!("layout {layout} with coder {coder}"))
+            return Err(coded!(CODER_CONFLICT, "layout {layout} with coder {coder}")
                 .advice("use coder huffman, or leave layout out"));
         }
-        check_bits(coder, table_bits).map_err(|e| Error::input(e.message().to_owned()).advice(TABLE_ADVICE))?;
+        check_bits(coder, table_bits).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice(TABLE_ADVICE))?;
         let kind = TableKind { coder, layout, bits: table_bits };
         let patch_rare = coder == Coder::Huffman && (options.patch_rare || table_bits < LEAST_BITS);
         let advice = if options.tile.is_some() { "leave tile out" } else { "use coder raw for this tensor" };
-        let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile)
-            .map_err(|e| Error::input(e.message().to_owned()).advice(advice))?;
+        let geometry = TileGeometry::new(symbols.count, symbols.rows, symbols.cols, tile).map_err(|e| {
+            let code = if e.code() == Code::BAD_SIZES { Code::TOO_LARGE } else { Code::BAD_CODING_NUMBER };
+            code.error(e.message()).advice(advice)
+        })?;
         if geometry.padded_elements() / MOST_PADDING > symbols.data.len() {
             return Ok(None);
         }
@@ -158,7 +160,7 @@ impl Attempt {
                     longest = longest.max(length);
                     end += length / OFFSET_UNIT;
                     let end = u32::try_from(end).map_err(|_| {
-                        Error::input("a plane of more than 16 GiB").advice("split the tensor, or use coder raw")
+                        coded!(TOO_LARGE, "a plane of more than 16 GiB").advice("split the tensor, or use coder raw")
                     })?;
                     offsets.extend_from_slice(&end.to_le_bytes());
                 }

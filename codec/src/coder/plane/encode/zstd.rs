@@ -8,7 +8,7 @@ use crate::cancel::Cancel;
 use crate::coder::plane::encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices};
 use crate::coder::plane::form::{Coding, PlaneForm};
 use crate::coder::{Filter, zstd};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::pool::Pool;
 use crate::tensor::out_of_memory;
 
@@ -28,7 +28,7 @@ impl ZstdDraft {
     pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let default = || zstd::default_chunk(symbols.data.len(), symbols.cols);
         let chunk = options.zstd_chunk.unwrap_or_else(default);
-        zstd::check_chunk(chunk).map_err(|e| Error::input(e.message().to_owned()).advice("leave frame out"))?;
+        zstd::check_chunk(chunk).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice("leave frame out"))?;
         let mut filters = vec![Filter::None];
         filters.extend(filters::worth_trying(symbols, options.filters == Filters::Tried, pool, cancel)?);
         filters.retain(|&f| zstd::filter_allowed(f, chunk, symbols.cols));

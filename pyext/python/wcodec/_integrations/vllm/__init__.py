@@ -22,7 +22,7 @@ def register() -> None:
         import vllm
     except ImportError:
         raise UnsupportedError(
-            "vLLM is not installed, which this is a plug-in of (pip install 'vllm>=0.32,<0.34')"
+            "vLLM is not installed, which this is a plug-in of (pip install 'vllm>=0.32,<0.34')", code="U203"
         ) from None
     from .versions import refused, register_refusal
 

@@ -45,14 +45,17 @@ def adapt(config: Any) -> None:
     load = config.load_config
     if load.load_format not in _PLAIN:
         raise UnsupportedError(
-            f"compressed weights are not loaded by the format '{load.load_format}' (leave --load-format out)"
+            f"compressed weights are not loaded by the format '{load.load_format}' (leave --load-format out)",
+            code="U502",
         )
     load.load_format = FORMAT
     _refuse_offloading(config)
     if config.parallel_config.enable_eplb:
-        raise UnsupportedError("compressed experts cannot be moved between ranks (leave --enable-eplb out)")
+        raise UnsupportedError(
+            "compressed experts cannot be moved between ranks (leave --enable-eplb out)", code="U504"
+        )
     if getattr(config.model_config, "enable_sleep_mode", False):
-        raise UnsupportedError("compressed weights do not sleep (leave --enable-sleep-mode out)")
+        raise UnsupportedError("compressed weights do not sleep (leave --enable-sleep-mode out)", code="U504")
     residency = settings.get("residency") or record_of(config.model_config).get("residency")
     if residency not in (None, "device"):
         # Streamed layers cannot be in a CUDA graph.
@@ -67,7 +70,8 @@ def engine_settings(config: Any) -> dict[str, Any]:
     settings = additional.get("wcodec", {}) if isinstance(additional, dict) else {}
     if not isinstance(settings, dict) or set(settings) - set(_SETTINGS):
         raise InputError(
-            f"additional_config: 'wcodec' takes {', '.join(_SETTINGS)}, not {settings} (change --additional-config)"
+            f"additional_config: 'wcodec' takes {', '.join(_SETTINGS)}, not {settings} (change --additional-config)",
+            code="I540",
         )
     if settings.get("vram_budget") is not None and settings.get("residency") is None:
         # A budget says which residency is meant, whatever the folder has.
@@ -90,5 +94,6 @@ def _refuse_offloading(config: Any) -> None:
     if used:
         raise UnsupportedError(
             "vLLM's offloading moves no compressed weights (leave it out; --additional-config "
-            '\'{"wcodec": {"residency": "host"}}\' keeps them in the host\'s memory)'
+            '\'{"wcodec": {"residency": "host"}}\' keeps them in the host\'s memory)',
+            code="U503",
         )

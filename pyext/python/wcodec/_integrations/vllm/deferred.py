@@ -68,6 +68,7 @@ class Virtual:
                 f"'{self.name}': the engine cuts it into a part of shape {list(view.shape)} and strides "
                 f"{list(view.stride())}, which is no rectangle of it (run this model without compression)",
                 tensor=self.name,
+                code="I539",
             )
         return region
 
@@ -148,6 +149,7 @@ class Placeholder(Virtual):
                 f"'{self.name}': the folder has nothing for {missing:,} of its {len(seen):,} rows "
                 "(save the model again)",
                 tensor=self.name,
+                code="I507",
             )
 
     def copy(self, view: torch.Tensor, other: torch.Tensor) -> None:
@@ -157,6 +159,7 @@ class Placeholder(Virtual):
                 f"'{self.name}': {list(other.shape)} is copied into {list(view.shape)} (the config of a folder belongs "
                 "to its weights: save both again)",
                 tensor=self.name,
+                code="I539",
             )
         if 0 in view.shape:
             self._empty = True
@@ -202,6 +205,7 @@ class Deferred(torch.Tensor):  # type: ignore[misc]
                 f"'{changed.name}': the model's loader changes it in place, by {name} (run this model without "
                 "compression)",
                 tensor=changed.name,
+                code="I539",
             )
         if target is not None and (name in _KEPT or (name in _CLEARED and isinstance(target, Placeholder))):
             return args[0]
@@ -249,7 +253,9 @@ def _copied(target: torch.Tensor, other: torch.Tensor, *args: Any, **kwargs: Any
         place.copy(target, other)
         return target
     if place is not None:
-        raise InputError(f"'{place.name}': a tensor of a file is written to (load it once)", tensor=place.name)
+        raise InputError(
+            f"'{place.name}': a tensor of a file is written to (load it once)", tensor=place.name, code="I539"
+        )
     return target.copy_(_with_data(other), *args, **kwargs)
 
 
@@ -265,4 +271,6 @@ def _with_data(value: Any) -> Any:
     if isinstance(source, Source):
         return source.data(value)
     name = source.name if source is not None else "a weight"
-    raise InputError(f"'{name}': its data are asked for before there are any (run this model without compression)")
+    raise InputError(
+        f"'{name}': its data are asked for before there are any (run this model without compression)", code="I539"
+    )

@@ -148,7 +148,8 @@ class Experts(FusedMoEMethodBase):  # type: ignore[misc]
         if self.moe.has_bias:
             raise UnsupportedError(
                 f"'{self.name}': experts with biases do not run compressed in vLLM (compress the model with "
-                "exclude='*experts*')"
+                "exclude='*experts*')",
+                code="U505",
             )
         inner = intermediate_size_per_partition * (2 if self.moe.is_act_and_mul else 1)
         shapes = {
@@ -216,7 +217,8 @@ def check_loaded(layer: torch.nn.Module, name: str) -> None:
     """Raises where another loader has read the model, as that of a draft model beside an ordinary one."""
     if not isinstance(layer._wcodec, parts.Linear | RankExperts):
         raise UnsupportedError(
-            f"'{name}': compressed weights were not loaded, but by another load format (pass --load-format wcodec)"
+            f"'{name}': compressed weights were not loaded, but by another load format (pass --load-format wcodec)",
+            code="U502",
         )
 
 

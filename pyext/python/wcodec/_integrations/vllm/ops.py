@@ -30,7 +30,8 @@ def layer_of(marked: torch.Tensor) -> Any:
     if layer is None:
         raise InputError(
             "a compressed layer's weight was moved by the engine (do without its offloading; residency='host' in the "
-            "folder's config.json keeps compressed weights in the host's memory)"
+            "folder's config.json keeps compressed weights in the host's memory)",
+            code="I539",
         )
     return layer
 

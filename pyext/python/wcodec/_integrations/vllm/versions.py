@@ -23,7 +23,8 @@ def refused(version: str) -> UnsupportedError | None:
     last = f"{BEYOND[0]}.{BEYOND[1] - 1}"
     return UnsupportedError(
         f"vLLM {version}: compressed models run with vLLM {FIRST[0]}.{FIRST[1]} to {last} "
-        f"(pip install 'vllm>={FIRST[0]}.{FIRST[1]},<{BEYOND[0]}.{BEYOND[1]}', or another version of wcodec)"
+        f"(pip install 'vllm>={FIRST[0]}.{FIRST[1]},<{BEYOND[0]}.{BEYOND[1]}', or another version of wcodec)",
+        code="U205",
     )
 
 

@@ -39,6 +39,7 @@ class Weights:
                 f"{folder}: its config says that the weights are compressed, and there is no .wcodec file "
                 "(put it back, or save the model again)",
                 file=folder,
+                code="O302",
             )
         self.file = file
         self.container = Container.open(file)
@@ -47,6 +48,7 @@ class Weights:
                 f"{file}: it has codes of FP8 with scales as its checkpoint had them, which vLLM does not get "
                 "(encode the checkpoint with another scheme than lossless or raw, or give vLLM the checkpoint itself)",
                 file=file,
+                code="U211",
             )
         # Earlier versions have what is not compressed in another file.
         is_complete = has_all(read_json(folder / "config.json")) or not any(folder.glob("*.safetensors"))
@@ -81,10 +83,14 @@ class Weights:
         shape, dtype = entries[0].shape, entries[0].dtype
         for i in range(max(members) + 1):
             if i not in members:
-                raise InputError(f"{self.file}: '{name}' misses expert {i} (save the model again)", file=self.file)
+                raise InputError(
+                    f"{self.file}: '{name}' misses expert {i} (save the model again)", file=self.file, code="I507"
+                )
         if any((entry.shape, entry.dtype) != (shape, dtype) for entry in entries):
             raise InputError(
-                f"{self.file}: '{name}' has experts of several shapes (save the model again)", file=self.file
+                f"{self.file}: '{name}' has experts of several shapes (save the model again)",
+                file=self.file,
+                code="I507",
             )
         self._add(name, tuple(members[i] for i in sorted(members)), (len(members), *shape))
 

@@ -200,7 +200,7 @@ class Block:
             returned = module._modules[self._attending](hidden_states=h, **kwargs)
         if not outputs or (not _is_compiling() and returned[0] is not outputs[0][0]):
             raise layers[-1]._refuse(
-                "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)"
+                "its module does not return what it gives", "call wcodec.nn.fuse_(model, blocks=False)", code="I440"
             )
         return outputs[0]
 
@@ -306,6 +306,7 @@ class Block:
                 f"its input is {list(x.shape)} of {x.dtype}, beside a residual of {list(residual.shape)} of "
                 f"{residual.dtype}",
                 "call wcodec.nn.fuse_(model, blocks=False)",
+                code="I440",
             )
         launches = self._fitting_launches(name, residual)
         after = self._norm_after(name, residual) if scales else None

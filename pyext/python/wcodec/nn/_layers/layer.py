@@ -181,6 +181,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
                 f"tensor '{entry.name}': it has shape {list(entry.shape)}, and the layer {list(shape)} "
                 "(open the container of this model)",
                 tensor=entry.name,
+                code="I541",
             )
 
     # Running
@@ -189,8 +190,8 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         """Rows of the weight, if they can be decoded without the others."""
         return None
 
-    def _refuse(self, what: str, advice: str) -> InputError:
-        return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", tensor=self.tensor)
+    def _refuse(self, what: str, advice: str, *, code: str) -> InputError:
+        return InputError(f"layer of tensor '{self.tensor}': {what} ({advice})", code=code, tensor=self.tensor)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Refused for this layer alone, whose weight cannot be trained; ``requires_grad_`` of a model is for all
@@ -202,6 +203,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             raise self._refuse(
                 "compressed weights cannot be trained",
                 "train adapters beside them, such as peft's LoRA, or wcodec.decompress_ the layer first",
+                code="I531",
             )
         return super().requires_grad_(False)
 
@@ -210,7 +212,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
 
     def _replaced(self) -> InputError:
         return self._refuse(
-            "its weight was replaced between the forward and the backward pass", "load weights before or after both"
+            "its weight was replaced between the forward and the backward pass",
+            "load weights before or after both",
+            code="I537",
         )
 
     def _read_marker(self) -> None:
@@ -230,7 +234,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         if self._marker.device.type not in ("cpu", "cuda", "meta"):
             where = self._marker.device
             super()._apply(lambda t: t.to(before), recurse)
-            raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'")
+            raise self._refuse(f"nothing decodes on {where}", "use 'cpu' or 'cuda'", code="I320")
         computing_dtype(self._marker.dtype)
         self._settle()
         return self
@@ -251,6 +255,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         raise self._refuse(
             "its weight is compressed and cannot be replaced",
             "wcodec.decompress_ the layer first, or keep it as it is with compress_(exclude=...)",
+            code="I532",
         )
 
     def _replicate_for_data_parallel(self) -> Any:
@@ -258,6 +263,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
             "torch.nn.DataParallel copies layers for each batch, and this one is compressed",
             "run one process for each GPU, as torch.nn.parallel.DistributedDataParallel does, or load the model with "
             "device_map",
+            code="I534",
         )
 
     # Copies and files
@@ -312,7 +318,9 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         scales = set(store.tensor_groups.scaled.scales_of(store.container))
         stored = [entry for entry in store.container.stored if entry.name not in scales]
         if len(stored) != 1:
-            raise InputError(f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)")
+            raise InputError(
+                f"a layer has one compressed tensor, not {len(stored)} (load the state of this layer)", code="I541"
+            )
         own_entry = self.entry
         self._expect(stored[0], own_entry.shape)
         if _all_contents(store, stored[0]) == _all_contents(self._store, own_entry):
@@ -326,7 +334,7 @@ class CompressedLayer(torch.nn.Module):  # type: ignore[misc]
         """As :meth:`_replace`, for a layer of several tensors, which the other container has under the same names."""
         for name in self.tensors:
             if name not in store.container:
-                raise InputError(f"tensor '{name}' is missing (load the state of {what})", tensor=name)
+                raise InputError(f"tensor '{name}' is missing (load the state of {what})", tensor=name, code="I541")
         self._expect_all(store)
         if any(contents(store.entry(name)) != contents(self._store.entry(name)) for name in self.tensors):
             settings: dict[str, Any] = {"cache": store.settings["cache"], "fuses": store.fuses}
@@ -397,5 +405,7 @@ def computing_dtype(dtype: Any) -> torch.dtype:
     """A dtype that layers compute in."""
     torch_dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if torch_dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise InputError(f"compressed layers compute in float32, float16 or bfloat16, not in {dtype} (use one of them)")
+        raise InputError(
+            f"compressed layers compute in float32, float16 or bfloat16, not in {dtype} (use one of them)", code="I522"
+        )
     return torch_dtype

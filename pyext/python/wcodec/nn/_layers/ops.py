@@ -38,7 +38,9 @@ def _layer(key: torch.Tensor) -> Any:
     number = key.shape[1]
     layer = _layers.get(number)
     if layer is None:
-        raise InputError(f"there is no compressed layer {number - _FIRST} any more (compile the model again)")
+        raise InputError(
+            f"there is no compressed layer {number - _FIRST} any more (compile the model again)", code="I542"
+        )
     return layer
 
 

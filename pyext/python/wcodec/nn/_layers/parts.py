@@ -95,7 +95,8 @@ def parts_of_experts(name: str, styles: Mapping[str, str]) -> list[tuple[int, in
 def _stop(name: str, style: str) -> NoReturn:
     raise UnsupportedError(
         f"compressed layer '{name}' cannot be shared by ranks as the plan says, {style} (leave it out of the "
-        "tp_plan, or out of what is compressed)"
+        "tp_plan, or out of what is compressed)",
+        code="U206",
     )
 
 

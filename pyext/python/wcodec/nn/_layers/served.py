@@ -27,6 +27,7 @@ def serve_result(layer: Any, x: torch.Tensor, y: torch.Tensor) -> Serve:
             raise layer._refuse(
                 "it was called with another tensor than the code of its module says, or with one that was changed",
                 "call wcodec.nn.fuse_(model, groups=False, blocks=False)",
+                code="I440",
             )
         return y
 

@@ -194,10 +194,11 @@ class CompressedWeight(torch.Tensor):  # type: ignore[misc]
     def _unwritable(self) -> InputError:
         layer = self._source.layer
         if layer is None:
-            return InputError("a compressed weight cannot be written to (take weight.clone())")
+            return InputError("a compressed weight cannot be written to (take weight.clone())", code="I532")
         refused: InputError = layer._refuse(
             "its weight is compressed and cannot be written to",
             "take weight.clone(), or wcodec.decompress_ the layer first",
+            code="I532",
         )
         return refused
 

@@ -52,7 +52,9 @@ def checked_settings(
     budget, ram = size("vram_budget", vram_budget, 1), size("ram_budget", ram_budget, 1)
     for name, value in (("vram_budget", budget), ("ram_budget", ram)):
         if value is not None and residency != "auto":
-            raise InputError(f"{name} goes with residency 'auto', not with {residency!r} (leave one of them out)")
+            raise InputError(
+                f"{name} goes with residency 'auto', not with {residency!r} (leave one of them out)", code="I307"
+            )
     cache_bytes = None if cache == AUTO else size("cache", cache)
     return {"residency": residency, "vram_budget": budget, "ram_budget": ram, "cache": cache_bytes}
 
@@ -69,7 +71,8 @@ def refuse_disk(settings: Settings) -> None:
     if settings["residency"] == "disk":
         raise InputError(
             "residency 'disk' reads a compressed file, and this model would be compressed in memory "
-            "(run `wcodec encode MODEL -o FOLDER/`, and load that folder)"
+            "(run `wcodec encode MODEL -o FOLDER/`, and load that folder)",
+            code="I315",
         )
 
 
@@ -216,7 +219,8 @@ def refuse_budget(what: str, budget: int, least: int, advice: str) -> NoReturn:
     """Raises that a budget is too small."""
     raise InputError(
         f"{what} of {fmt.size(budget)} is too small for this model, which takes at least {least} bytes, "
-        f"{fmt.size(least)} ({advice})"
+        f"{fmt.size(least)} ({advice})",
+        code="I523",
     )
 
 

@@ -286,7 +286,9 @@ class Store:
         name = self.entry(name).name
         with self.lock:
             if self.container._native is None:
-                raise InputError("the container of this layer is closed (open it again and load the model)")
+                raise InputError(
+                    "the container of this layer is closed (open it again and load the model)", code="I221"
+                )
             state = self._device_state(device)
             provider = state.providers.get((name, dtype))
             if provider is None:

@@ -94,7 +94,8 @@ class Workspace:
                 free, total = torch.cuda.mem_get_info(self.device)
                 raise DeviceError(
                     f"{self.device}: no memory to decode a block of layers into: {fmt.size(size)} are needed, and "
-                    f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')"
+                    f"{fmt.size(free)} of {fmt.size(total)} are free (free some, or use residency='host')",
+                    code="D201",
                 ) from None
 
     def release(self) -> None:
