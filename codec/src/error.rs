@@ -47,7 +47,8 @@ pub enum ErrorKind {
 /// assert_eq!(e.kind(), ErrorKind::Corrupt);
 /// assert_eq!(
 ///     e.to_string(),
-///     "tensor 'lm_head.weight', byte 64: the table's frequencies add up to 4,095, not 4,096 (encode the model again)"
+///     "tensor 'lm_head.weight', byte 64: the table's frequencies add up to 4,095, not 4,096 (encode the model again) \
+///      [C203]"
 /// );
 /// ```
 #[derive(Debug)]
@@ -191,7 +192,7 @@ impl Error {
         &self.0.message
     }
 
-    /// The text without the code: place, message and advice.
+    /// The text without the code at its end: place, message and advice.
     pub fn without_code(&self) -> String {
         let e = &*self.0;
         let mut place = Vec::new();
@@ -222,7 +223,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.without_code())
+        write!(f, "{} [{}]", self.without_code(), self.code())
     }
 }
 
@@ -242,7 +243,7 @@ mod tests {
             .file(Path::new("a\n.wcodec"))
             .tensor("\x1b]0;\x07")
             .advice("use \u{202e}");
-        assert_eq!(e.to_string(), r"a\n.wcodec, tensor '\x1b]0;\x07': scheme '\x9b2J' (use \u{202e})");
+        assert_eq!(e.to_string(), r"a\n.wcodec, tensor '\x1b]0;\x07': scheme '\x9b2J' (use \u{202e}) [F000]");
         assert_eq!((e.tensor_name(), e.message()), (Some("\x1b]0;\x07"), "scheme '\u{9b}2J'"));
     }
 }

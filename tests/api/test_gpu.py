@@ -363,7 +363,7 @@ def test_outputs_that_do_not_fit_are_refused(container: wcodec.Container) -> Non
         with pytest.raises(wcodec.InputError, match=said) as caught:
             entry.decode_into(out)
         if said != "meta":
-            assert caught.value.tensor == "a.weight" and str(caught.value).endswith(")")
+            assert caught.value.tensor == "a.weight" and caught.value.without_code().endswith(")")
     with pytest.raises(wcodec.InputError, match="I64"):
         container["ids"].decode_into(torch.zeros(7))
 

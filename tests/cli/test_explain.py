@@ -36,3 +36,11 @@ def test_all_codes_are_listed_by_section(run: Cli) -> None:
 def test_an_unknown_code_gets_the_nearest_ones(run: Cli) -> None:
     status, out, err = run("explain", "F1O2")
     assert status == 2 and out == "" and "no error code 'F1O2'" in err and "F102" in err
+
+
+def test_errors_end_with_their_code(run: Cli) -> None:
+    status, _, err = run("inspect", "no/such/file.wcodec")
+    assert status == 2 and err.endswith(" [O101]\n")
+    _, out, err = run("inspect", "no/such/file.wcodec", "--json")
+    error = document(out, "inspect")["error"]
+    assert err.endswith(" [O101]\n") and error["code"] == "O101" and "[O101]" not in json.dumps(error)

@@ -142,9 +142,9 @@ def test_errors_as_json(model: Path, tmp_path: Path, run: Cli) -> None:
 def test_advice_is_of_the_command(model: Path, tmp_path: Path, run: Cli) -> None:
     path = tmp_path / "m.wcodec"
     assert run("encode", model, path, "-q")[0] == 0
-    assert run("encode", model, path)[2].endswith("(use --overwrite to replace it)\n")
+    assert run("encode", model, path)[2].endswith("(use --overwrite to replace it) [O103]\n")
     error = wcodec.OutputExistsError("out exists (pass overwrite=True, or --overwrite, to replace it)")
-    assert failure.text_of(error) == "out exists (use --overwrite to replace it)"
+    assert failure.text_of(error) == "out exists (use --overwrite to replace it) [O103]"
 
 
 def test_version_and_the_inspector(model: Path, tmp_path: Path, run: Cli) -> None:

@@ -44,7 +44,7 @@ def test_output_that_cannot_be_written(options: str, unbuffered: str, file: Path
         return shell(text, file, PYTHONUNBUFFERED=unbuffered)
 
     full = "wcodec: error: [Errno 28] No space left on device\n"
-    closed = "wcodec: error: standard output is closed (send it to a file, or to /dev/null)\n"
+    closed = "wcodec: error: standard output is closed (send it to a file, or to /dev/null) [O105]\n"
     for command in (
         f"wcodec inspect FILE{options or ' --all'}",
         f"wcodec verify FILE{options}",

@@ -10,6 +10,7 @@ import copy
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -569,8 +570,8 @@ def script(code: str, *arguments: object, **environment: str) -> str:
 def test_too_little_memory(residency: str, tmp_path: Path) -> None:
     wcodec.save_pretrained(compressed(small(hidden=512, vocabulary=8000)), tmp_path)
     message = script(_NO_MEMORY, tmp_path, residency).strip().splitlines()[-1]
-    # The message says what is wrong, and in parentheses what to do.
-    assert "memory" in message and message.endswith(")")
+    # The message says what is wrong, in parentheses what to do, and its code.
+    assert "memory" in message and re.search(r"\) \[D\d{3}\]$", message)
 
 
 _NO_NVCOMP = """
@@ -595,7 +596,7 @@ def test_zstd_without_nvcomp(tmp_path: Path) -> None:
         wcodec.save_pretrained(compressed(copy.deepcopy(original).to("cpu"), coder=name), tmp_path / name)
     out = script(_NO_NVCOMP, tmp_path / "zstd", tmp_path / "rans", WCODEC_NVCOMP=str(tmp_path / "nothing"))
     lines = out.strip().splitlines()
-    assert len(lines) == 2 and all("nvCOMP" in line and line.endswith(")") for line in lines)
+    assert len(lines) == 2 and all("nvCOMP" in line and re.search(r"\) \[D\d{3}\]$", line) for line in lines)
 
 
 # Measuring

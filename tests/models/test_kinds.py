@@ -69,7 +69,7 @@ def test_folders_of_other_kinds(kind: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(wcodec.InputError) as seen:
             read()
-        text = str(seen.value)
+        text = seen.value.without_code()
         # One line that names the folder, says what it is and, in parentheses, what helps.
         assert text.startswith(f"{folder}: ") and words in text and text.endswith(")") and "\n" not in text
         assert seen.value.file == str(folder)

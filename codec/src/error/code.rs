@@ -91,7 +91,7 @@ struct Entry {
 ///
 /// let error = Code::TOO_SHORT.error("the file has only 20 bytes");
 /// assert_eq!((error.code(), error.kind()), (Code::TOO_SHORT, ErrorKind::Format));
-/// assert_eq!(error.to_string(), "the file has only 20 bytes");
+/// assert_eq!(error.to_string(), "the file has only 20 bytes [F102]");
 /// assert_eq!(Code::from_id("F102"), Some(Code::TOO_SHORT));
 /// println!("{}: {} {}", error.code(), error.code().cause(), error.code().remedy());
 /// ```

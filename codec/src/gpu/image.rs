@@ -174,7 +174,7 @@ mod tests {
         let (result, seen) = attempt(Some("ptx"), &gpu, GOOD, GOOD);
         assert_eq!((result.unwrap(), seen), (Kind::Ptx, vec![Kind::Ptx]));
         let (result, seen) = attempt(Some("fast"), &gpu, GOOD, GOOD);
-        assert_eq!(result.unwrap_err().to_string(), "WCODEC_KERNELS is 'fast' (unset it, or set it to ptx)");
+        assert_eq!(result.unwrap_err().to_string(), "WCODEC_KERNELS is 'fast' (unset it, or set it to ptx) [I321]");
         assert_eq!(seen, []);
     }
 

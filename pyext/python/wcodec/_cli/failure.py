@@ -8,7 +8,7 @@ from typing import Any
 
 from .._core.errors import OutputExistsError, WcodecError
 from .._native import safe
-from .hints import advice_of
+from .hints import advice_of, code_of
 from .output import document, put
 
 _OVERWRITE = "use --overwrite to replace it"
@@ -16,10 +16,9 @@ _OVERWRITE = "use --overwrite to replace it"
 
 def text_of(error: BaseException) -> str:
     """The message of an error, with advice for a command line."""
-    text = str(error) or type(error).__name__
     if isinstance(error, OutputExistsError):
-        text = f"{advice_of(text)[0]} ({_OVERWRITE})"
-    return text
+        return f"{advice_of(error.without_code())[0]} ({_OVERWRITE}) [{error.code}]"
+    return str(error) or type(error).__name__
 
 
 def document_of(error: BaseException, text: str, status: int, argv: Sequence[str] | None) -> None:
@@ -30,10 +29,13 @@ def document_of(error: BaseException, text: str, status: int, argv: Sequence[str
     words = list(sys.argv[1:] if argv is None else argv)
     if not _asks_for_json(words):
         return
-    message, tip = advice_of(safe(" ".join(text.split())))
+    said, code = code_of(safe(" ".join(text.split())))
+    message, tip = advice_of(said)
     record: dict[str, Any] = {"kind": _kind(error), "message": message, "tip": tip, "status": status}
+    if isinstance(error, SystemExit):
+        record.update(code="I701")
     if isinstance(error, WcodecError):
-        record.update(file=error.file, tensor=error.tensor, offset=error.offset)
+        record.update(code=code, file=error.file, tensor=error.tensor, offset=error.offset)
     try:
         put(document(words[0], {"error": record}))
     except OSError:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 # Letters of a mistyped word that must agree. Below this, guesses mislead: "--force" was answered with "--rule".
 _LIKE = 0.7
+
+_CODE = re.compile(r" \[([A-Z]\d{3})\]$")
 
 COMMANDS = {
     **dict.fromkeys(("compress", "compress_", "convert", "quantize", "quantize_", "quant", "pack"), "encode"),
@@ -21,6 +24,7 @@ COMMANDS = {
     **dict.fromkeys(("ui", "gui", "explore", "browse"), "tui"),
     **dict.fromkeys(("upload", "publish"), "push"),
     "diff": "compare",
+    "why": "explain",
     "calibration": "calibrate",
     "pareto": "frontier",
     "manual": "man",
@@ -173,6 +177,16 @@ def for_command(value: str, known: Sequence[str], rest: Sequence[str]) -> str | 
         return f"did you mean {meant}? ({line})" if rest else f"did you mean {meant}?"
     near = like(value, known)
     return None if near is None else f"did you mean {near}?"
+
+
+def code_of(message: str) -> tuple[str, str | None]:
+    """A message of the package and the code that stands at its end.
+
+    >>> code_of("m: the file exists (use --overwrite) [O103]")
+    ('m: the file exists (use --overwrite)', 'O103')
+    """
+    found = _CODE.search(message)
+    return (message, None) if found is None else (message[: found.start()], found[1])
 
 
 def advice_of(message: str) -> tuple[str, str | None]:

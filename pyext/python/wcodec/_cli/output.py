@@ -16,7 +16,7 @@ from .._core.metadata import finite
 from .._core.paths import output
 from .._core.terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
 from .._native import safe, safe_lines
-from .hints import advice_of
+from .hints import advice_of, code_of
 
 SCHEMA_VERSION = 2
 """Version of the JSON documents; it grows when a key changes its meaning or goes away, not when one is added."""
@@ -144,7 +144,9 @@ def complain(kind: str, text: str) -> None:
         return
     try:
         if is_terminal(sys.stderr):
-            _write_message(kind, *advice_of(message))
+            text, code = code_of(message)
+            message, advice = advice_of(text)
+            _write_message(kind, message if code is None else f"{message} [{code}]", advice)
             return
         head = f"wcodec: {kind}:"
         _write(f"{paint(head, 'bad', has_colors(sys.stderr))} {message}", sys.stderr)

@@ -15,7 +15,7 @@ class WcodecError(Exception):
     The text names the place and says what to do, in one line that a terminal obeys nothing of. ``file``, ``tensor`` and
     ``offset`` (bytes from the file's start) hold the place for programs, names as they are, each ``None`` where it is
     unknown or does not apply. ``code`` is the identifier of the cause, such as ``F101``, which stays the same in all
-    versions; :func:`wcodec.explain` tells more of it.
+    versions and stands at the end of the text; :func:`wcodec.explain` tells more of it.
     """
 
     code: str = "I000"
@@ -42,10 +42,10 @@ class WcodecError(Exception):
     def __str__(self) -> str:
         # KeyError and OSError, bases of some subclasses, would print the message their own way. It quotes what
         # others wrote.
-        return self.without_code()
+        return f"{self.without_code()} [{self.code}]"
 
     def without_code(self) -> str:
-        """The text without the code."""
+        """The text without the code at its end."""
         return safe(str(self.args[0])) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:

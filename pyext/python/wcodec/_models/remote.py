@@ -59,7 +59,7 @@ class RemoteCheckpoint(Checkpoint):
                 super().__init__(Path(place))
             except WcodecError as error:
                 # It names what stands in for the repository.
-                error.args = (str(error).replace(place, repository.name),)
+                error.args = (str(error.args[0]).replace(place, repository.name),)
                 error.file = repository.name if error.file is not None else None
                 raise
             files = {Path(file).name: _File(self._source, Path(file).name, headers) for file in self._opened}
