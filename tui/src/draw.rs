@@ -12,6 +12,13 @@ pub mod text;
 pub mod theme;
 pub mod widgets;
 
+pub use self::chart::Chart;
+pub use self::page::{Fact, Page, digits, short_count};
+pub use self::scroll::{Cursor, Moves, Scroll};
+pub use self::table::{Column, Room};
+pub use self::theme::{Depth, Look, Theme};
+pub use self::widgets::{Pen, bar, boxed, diverging, long_bar, middle};
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::symbols::border;

@@ -9,6 +9,9 @@
 //! std::process::exit(wcodec_tui::run(std::env::args_os()).into());
 //! ```
 
+#[macro_use]
+mod words;
+
 pub mod action;
 pub mod cli;
 pub mod draw;

@@ -12,6 +12,16 @@ pub mod totals;
 pub mod tree;
 pub mod widths;
 
+pub use self::compare::{Compared, Comparison, Relation, Side};
+pub use self::filter::Filter;
+pub use self::heat::{Heat, HeatCell};
+pub use self::map::{FileMap, Kind, Region};
+pub use self::order::Sort;
+pub use self::original::Original;
+pub use self::rates::{Group, Rates};
+pub use self::totals::Totals;
+pub use self::tree::Tree;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,9 +30,6 @@ use std::time::SystemTime;
 use wcodec::container::{HEADER_BYTES, Header};
 use wcodec::{Code, Container, OpenOptions, Result, TensorInfo};
 
-use self::original::Original;
-use self::totals::Totals;
-use self::tree::Tree;
 use self::widths::Widths;
 
 /// Endings of files of models.

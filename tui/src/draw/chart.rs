@@ -2,9 +2,8 @@
 
 use ratatui::text::Span;
 
-use super::page::Page;
-use crate::draw::text;
-use crate::draw::theme::Look;
+use super::page::{Page, short_count};
+use crate::draw::{Look, text};
 
 /// Columns left of a chart: the figures of its upright axis, and the axis.
 pub const GUTTER: usize = 9;
@@ -34,15 +33,27 @@ pub fn room(page: &Page) -> usize {
     page.width.saturating_sub(GUTTER).max(1)
 }
 
+/// Signs for eighths of a row.
+pub const LEVELS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+
 /// A cell of a bar of which so many eighths are full.
 fn cell(look: Look, eighths: usize) -> &'static str {
     match (look.ascii, eighths) {
         (_, 0) => " ",
-        (false, n) => ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"][n.min(8) - 1],
+        (false, n) => LEVELS[n.min(8) - 1],
         (true, 1..=2) => ".",
         (true, 3..=5) => ":",
         (true, _) => "#",
     }
+}
+
+/// Draws counts: bars that take as many columns as there are for each, the largest count at the top.
+pub fn counted(page: &mut Page, counts: &[u64], height: usize, marks: &[f64], labels: &[(f64, String)]) {
+    let most = counts.iter().copied().max().unwrap_or(0);
+    let bars: Vec<f64> = counts.iter().map(|&n| n as f64 / most.max(1) as f64).collect();
+    let columns = (room(page) / bars.len().max(1)).max(1);
+    let (top, bottom) = (short_count(most), "0".to_owned());
+    Chart { bars: &bars, columns, gap: 0, height, top, bottom, marks, labels }.draw(page);
 }
 
 impl Chart<'_> {

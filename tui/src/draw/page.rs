@@ -3,8 +3,7 @@
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use crate::draw::text;
-use crate::draw::theme::Look;
+use crate::draw::{Column, Look, text};
 
 /// Columns of the names of facts.
 const LABEL: usize = 12;
@@ -62,6 +61,19 @@ impl Page {
             vec![Span::styled(title.to_owned(), look.title()), Span::styled(format!(" {rule}"), look.dim())];
         if !note.is_empty() {
             spans.push(Span::styled(format!(" {note}"), style));
+        }
+        self.line(spans);
+    }
+
+    /// Adds a row of a table; texts that are too long are cut.
+    pub fn row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = (Column, T, Style)>) {
+        let mut spans = Vec::new();
+        for (column, text, style) in cells {
+            let text = text::cut(self.look, text.as_ref(), column.width);
+            let blank = " ".repeat(column.width - text::width(&text));
+            let (before, behind) = if column.is_number { (&*blank, "") } else { ("", &*blank) };
+            let before = format!("{}{before}", " ".repeat(column.gap));
+            spans.extend([Span::raw(before), Span::styled(text.into_owned(), style), Span::raw(behind.to_owned())]);
         }
         self.line(spans);
     }

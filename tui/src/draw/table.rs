@@ -52,6 +52,26 @@ impl Column {
     }
 }
 
+/// Columns of the terminal that are not given away yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Room(pub usize);
+
+impl Room {
+    /// Takes so many if there are as many; whether there were.
+    pub fn take(&mut self, columns: usize) -> bool {
+        let fits = columns <= self.0;
+        self.0 -= if fits { columns } else { 0 };
+        fits
+    }
+
+    /// Takes as many as there are, but no more than these.
+    pub fn most(&mut self, columns: usize) -> usize {
+        let taken = self.0.min(columns);
+        self.0 -= taken;
+        taken
+    }
+}
+
 /// Writes titles of columns.
 pub fn head(pen: &mut Pen<'_>, look: Look, columns: &[Column]) {
     for &Column { title, width, gap, is_number } in columns {
@@ -69,7 +89,10 @@ pub fn row<T: AsRef<str>>(pen: &mut Pen<'_>, look: Look, cells: impl IntoIterato
         pen.skip(column.gap);
         match column.is_number {
             true => pen.number(text.as_ref(), column.width, style),
-            false => pen.cell(&text::cut(look, text.as_ref(), column.width), column.width, style),
+            false => {
+                let room = if column.width == usize::MAX { pen.left() } else { column.width };
+                pen.cell(&text::cut(look, text.as_ref(), room), room, style)
+            }
         };
     }
 }

@@ -47,6 +47,20 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A count in seven columns, of which millions are rounded: `999,999`, `1.2M`.
+///
+/// ```
+/// use wcodec_tui::draw::text::millions;
+/// assert_eq!([7, 999_999, 1_234_567, 5_000_000_000].map(millions), ["7", "999,999", "1.2M", "5.0G"]);
+/// ```
+pub fn millions(n: u64) -> String {
+    match n {
+        0..1_000_000 => count(n),
+        1_000_000..1_000_000_000 => format!("{:.1}M", n as f64 / 1e6),
+        _ => format!("{:.1}G", n as f64 / 1e9),
+    }
+}
+
 /// A number of things.
 ///
 /// ```
@@ -155,10 +169,6 @@ pub fn file_name(look: Look, path: &Path) -> String {
     clean(look, &safe_bytes(name.as_encoded_bytes())).into_owned()
 }
 
-fn ellipsis(look: Look) -> &'static str {
-    look.sign("…", "~")
-}
-
 /// The beginning of a text, as far as there is room.
 pub fn start(text: &str, room: usize) -> &str {
     let mut used = 0;
@@ -183,34 +193,28 @@ pub fn end(text: &str, room: usize) -> &str {
     text
 }
 
-/// A text that is cut at its end where there is no room.
-pub fn cut(look: Look, text: &str, room: usize) -> Cow<'_, str> {
+/// A text that is cut where there is no room; its last `tail` columns stay.
+fn elide(look: Look, text: &str, room: usize, tail: usize) -> Cow<'_, str> {
     match room {
         _ if width(text) <= room => Cow::Borrowed(text),
         0 => Cow::Borrowed(""),
-        _ => Cow::Owned(format!("{}{}", start(text, room - 1), ellipsis(look))),
+        _ => Cow::Owned(format!("{}{}{}", start(text, room - 1 - tail), look.sign("…", "~"), end(text, tail))),
     }
+}
+
+/// A text that is cut at its end where there is no room.
+pub fn cut(look: Look, text: &str, room: usize) -> Cow<'_, str> {
+    elide(look, text, room, 0)
 }
 
 /// A text that is cut at its beginning where there is no room.
 pub fn cut_left(look: Look, text: &str, room: usize) -> Cow<'_, str> {
-    match room {
-        _ if width(text) <= room => Cow::Borrowed(text),
-        0 => Cow::Borrowed(""),
-        _ => Cow::Owned(format!("{}{}", ellipsis(look), end(text, room - 1))),
-    }
+    elide(look, text, room, room.saturating_sub(1))
 }
 
 /// A text that is cut in the middle where there is no room, such as a file's name, which may differ at either end.
 pub fn cut_middle(look: Look, text: &str, room: usize) -> Cow<'_, str> {
-    if width(text) <= room {
-        return Cow::Borrowed(text);
-    }
-    if room < 6 {
-        return cut(look, text, room);
-    }
-    let tail = (room - 1) * 3 / 5;
-    Cow::Owned(format!("{}{}{}", start(text, room - 1 - tail), ellipsis(look), end(text, tail)))
+    elide(look, text, room, if room < 6 { 0 } else { (room - 1) * 3 / 5 })
 }
 
 /// A tensor's name in so many columns: parts of its path are shortened to their first letters, from the left and numbers
@@ -249,6 +253,11 @@ pub fn short_name(look: Look, name: &str, room: usize) -> Cow<'_, str> {
     if width(&short) <= room { Cow::Owned(short) } else { cut_left(look, name, room).into_owned().into() }
 }
 
+/// [`short_name`] of a name from outside.
+pub fn short(look: Look, name: &str, room: usize) -> String {
+    short_name(look, &clean(look, name), room).into_owned()
+}
+
 /// The last parts of a tensor's name in so many columns: what goes is the end of the part before the last one.
 ///
 /// ```
@@ -256,12 +265,8 @@ pub fn short_name(look: Look, name: &str, room: usize) -> Cow<'_, str> {
 /// assert_eq!(short_label(Look::default(), "post_attention_layernorm.weight", 20), "post_attenti….weight");
 /// ```
 pub fn short_label(look: Look, label: &str, room: usize) -> Cow<'_, str> {
-    let tail = label.rfind('.').map_or("", |dot| &label[dot..]);
-    let kept = width(tail);
-    if width(label) <= room || kept == 0 || kept + 4 > room {
-        return cut(look, label, room);
-    }
-    Cow::Owned(format!("{}{}{tail}", start(label, room - kept - 1), ellipsis(look)))
+    let tail = label.rfind('.').map_or(0, |dot| width(&label[dot..]));
+    elide(look, label, room, if tail + 4 > room { 0 } else { tail })
 }
 
 #[cfg(test)]

@@ -4,37 +4,22 @@ use ratatui::style::{Color, Modifier, Style};
 
 use crate::keymap::around;
 
-/// A set of colours.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Theme {
-    /// For dark terminals.
-    #[default]
-    Dark,
-    /// For light ones.
-    Light,
-    /// For dark ones, of colours that are told apart by people who see no red or no green.
-    Safe,
-    /// None at all: NO_COLOR, and terminals without.
-    Plain,
+worded! {
+    /// A set of colours.
+    #[derive(Default)]
+    Theme {
+        #[default]
+        Dark = "dark", "for dark terminals";
+        Light = "light", "for light ones";
+        Safe = "safe", "for dark ones, of colours that are told apart by people who see no red or no green";
+        Plain = "plain", "none at all: NO_COLOR, and terminals without";
+    }
 }
 
 impl Theme {
-    /// All of them, in the order of the key.
-    pub const ALL: [Self; 4] = [Self::Dark, Self::Light, Self::Safe, Self::Plain];
-
     /// The next one, around.
     pub fn next(self) -> Self {
         around(&Self::ALL, self, false)
-    }
-
-    /// The word for it on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Dark => "dark",
-            Self::Light => "light",
-            Self::Safe => "safe",
-            Self::Plain => "plain",
-        }
     }
 }
 
@@ -156,6 +141,31 @@ impl Look {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
+    /// The sign between two facts.
+    pub fn between(self) -> &'static str {
+        self.sign(" · ", " | ")
+    }
+
+    /// The sign for a figure that nobody knows.
+    pub fn unknown(self) -> &'static str {
+        self.sign("·", "-")
+    }
+
+    /// The sign for an order.
+    pub fn order(self, descending: bool) -> &'static str {
+        if descending { self.sign("▼", "v") } else { self.sign("▲", "^") }
+    }
+
+    /// The signs for columns that go on to the left and to the right.
+    pub fn beyond(self, left: bool, right: bool) -> &'static str {
+        match (left, right) {
+            (false, false) => "",
+            (true, false) => self.sign("‹", "<"),
+            (false, true) => self.sign("›", ">"),
+            (true, true) => self.sign("‹›", "<>"),
+        }
+    }
+
     /// A sign, or what stands for it in ASCII.
     pub fn sign<'a>(self, sign: &'a str, ascii: &'a str) -> &'a str {
         if self.ascii { ascii } else { sign }
@@ -186,10 +196,5 @@ mod tests {
             }
         }
         assert_eq!([cube([0, 0, 0]), cube([255, 255, 255]), cube([95, 0, 0])], [16, 231, 52]);
-    }
-
-    #[test]
-    fn themes_go_around() {
-        assert!(Theme::ALL.iter().all(|t| Theme::ALL.contains(&t.next()) && t.next() != *t));
     }
 }

@@ -43,6 +43,14 @@ pub fn bar(look: Look, part: f64, columns: usize) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
+/// A bar of `part` of so many columns, which ends in an arrow where it is cut: `part` is above 1.
+pub fn long_bar(look: Look, part: f64, columns: usize) -> String {
+    match part > 1.0001 && columns > 0 {
+        true => bar(look, 1.0, columns - 1) + look.sign("▶", ">"),
+        false => bar(look, part, columns),
+    }
+}
+
 /// A bar of `part` of so many columns, and the dots that fill the rest of them.
 pub fn part(look: Look, part: f64, columns: usize) -> (String, String) {
     let drawn = bar(look, part, columns);
@@ -135,19 +143,24 @@ impl<'a> Pen<'a> {
 
     /// Writes a tensor's name, shortened as far as there is need.
     pub fn short(&mut self, look: Look, name: &str, style: Style) -> &mut Self {
-        let clean = text::clean(look, name);
-        self.put(&text::short_name(look, &clean, self.left()), style)
+        self.put(&text::short(look, name, self.left()), style)
     }
 
     /// Writes a dot between two facts.
     pub fn dot(&mut self, look: Look) -> &mut Self {
-        self.put(look.sign(" · ", " | "), look.dim())
+        self.put(look.between(), look.dim())
     }
 
     /// Leaves columns out.
     pub fn skip(&mut self, columns: usize) -> &mut Self {
         self.x = self.x.saturating_add(columns.min(usize::from(u16::MAX)) as u16).min(self.end);
         self
+    }
+
+    /// Goes to a column of the row.
+    pub fn to(&mut self, column: usize) -> &mut Self {
+        self.x = self.begin;
+        self.skip(column)
     }
 
     /// Writes a text at the left of a cell.
