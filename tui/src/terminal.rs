@@ -1,7 +1,5 @@
 //! The terminal: taken, and given back whatever happens.
 
-mod sized;
-
 use std::io::{self, BufWriter, Stdout, Write};
 use std::panic::{self, PanicHookInfo};
 use std::sync::Arc;
@@ -11,12 +9,14 @@ use std::thread;
 use crossterm::clipboard::CopyToClipboard;
 use crossterm::cursor::Show;
 use crossterm::event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture};
-use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use crossterm::{execute, queue};
 use ratatui::backend::CrosstermBackend;
-use ratatui::{Frame, Terminal};
+use ratatui::layout::Rect;
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 
-pub use self::sized::{Sized, USUAL, usual};
+/// Columns and rows of a terminal that does not know how many it has: a new one of a container, or a serial line, says 0.
+const USUAL: (u16, u16) = (80, 24);
 
 /// Whether the terminal is ours: there is one only.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,9 @@ const FRAME_BYTES: usize = 1 << 16;
 /// A terminal in raw mode that shows its alternate screen, until this is dropped.
 #[derive(Debug)]
 pub struct Screen {
-    terminal: Terminal<Sized<CrosstermBackend<BufWriter<Stdout>>>>,
+    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    /// Columns and rows that are drawn to.
+    size: (u16, u16),
     mouse: bool,
 }
 
@@ -39,13 +41,15 @@ impl Screen {
     pub fn take(mouse: bool) -> io::Result<Self> {
         enter(mouse)?;
         let out = BufWriter::with_capacity(FRAME_BYTES, io::stdout());
-        let terminal = Terminal::new(Sized(CrosstermBackend::new(out))).inspect_err(|_| restore())?;
-        Ok(Self { terminal, mouse })
+        let size = size();
+        let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
+        let terminal = Terminal::with_options(CrosstermBackend::new(out), options).inspect_err(|_| restore())?;
+        Ok(Self { terminal, size, mouse })
     }
 
     /// Columns and rows.
     pub fn size(&self) -> (u16, u16) {
-        self.terminal.size().map_or(USUAL, |s| (s.width, s.height))
+        self.size
     }
 
     /// Shows a frame.
@@ -53,6 +57,11 @@ impl Screen {
     /// # Errors
     /// The terminal is gone.
     pub fn draw(&mut self, frame: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        let size = size();
+        if size != self.size {
+            self.size = size;
+            self.terminal.resize(Rect::new(0, 0, size.0, size.1))?;
+        }
         self.terminal.draw(frame).map(drop)
     }
 
@@ -69,7 +78,7 @@ impl Screen {
     /// # Errors
     /// The terminal is gone.
     pub fn copy(&mut self, text: &str) -> io::Result<()> {
-        execute!(self.terminal.backend_mut().0, CopyToClipboard::to_clipboard_from(text))
+        execute!(self.terminal.backend_mut(), CopyToClipboard::to_clipboard_from(text))
     }
 
     /// Gives the terminal back, runs `f`, and takes it again.
@@ -90,6 +99,21 @@ impl Drop for Screen {
         // Or the library does it, after us.
         let _ = self.terminal.show_cursor();
     }
+}
+
+/// The size that a terminal says it has, without zeros.
+///
+/// ```
+/// use wcodec_tui::terminal::usual;
+/// assert_eq!((usual(0, 0), usual(0, 7), usual(132, 1)), ((80, 24), (80, 7), (132, 1)));
+/// ```
+pub fn usual(columns: u16, rows: u16) -> (u16, u16) {
+    let or = |n, other| if n == 0 { other } else { n };
+    (or(columns, USUAL.0), or(rows, USUAL.1))
+}
+
+fn size() -> (u16, u16) {
+    terminal::size().map_or(USUAL, |(columns, rows)| usual(columns, rows))
 }
 
 fn enter(mouse: bool) -> io::Result<()> {
