@@ -40,51 +40,39 @@ impl Log {
         }
     }
 
-    /// Writes what happened.
+    /// Writes what happened, but for what comes many times a second.
     pub fn action(&mut self, action: &Action) {
-        if self.file.is_none() {
-            return;
-        }
         match action {
+            Action::Tick => {}
+            Action::Report(Report::Encoding(_) | Report::Timing(TimingReport::Progress { .. })) => {}
             Action::Key(key) => self.line(format_args!("key {:?} {:?}", key.code, key.modifiers)),
             Action::Paste(text) => self.line(format_args!("paste of {} bytes", text.len())),
-            Action::Tick => {}
             Action::Mouse(_) | Action::Resize(..) => self.line(format_args!("{action:?}")),
-            Action::Report(report) => self.report(report),
-        }
-    }
-
-    fn report(&mut self, report: &Report) {
-        match report {
-            Report::Stats(StatsReport::Stats { tensor, stats, .. }) => {
-                self.line(format_args!("tensor {tensor}: statistics {}", Stage(stats)));
-            }
-            Report::Stats(StatsReport::Verdict { tensor, verdict, .. }) => match verdict {
-                Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
-                other => self.line(format_args!("tensor {tensor}: verdict {}", Stage(other))),
+            Action::Report(report) => match report {
+                Report::Stats(StatsReport::Stats { tensor, stats, .. }) => {
+                    self.line(format_args!("tensor {tensor}: statistics {}", Stage(stats)));
+                }
+                Report::Stats(StatsReport::Verdict { tensor, verdict, .. }) => match verdict {
+                    Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
+                    other => self.line(format_args!("tensor {tensor}: verdict {}", Stage(other))),
+                },
+                Report::Estimate { found, .. } => self.line(format_args!("estimates {}", Stage(found))),
+                Report::Encoded { out, done } => self.line(format_args!("{}: {done:?}", safe_path(out))),
+                Report::Timing(report) => self.line(format_args!("{report:?}")),
+                Report::Reloaded(Ok(file)) => {
+                    self.line(format_args!("{} was read, {} tensors", safe_path(&file.path), file.tensors.len()));
+                }
+                Report::Reloaded(Err(text)) | Report::Error(text) => self.line(format_args!("error: {text}")),
+                other => self.line(format_args!("{other:?}")),
             },
-            Report::Estimate { found, .. } => self.line(format_args!("estimates {}", Stage(found))),
-            // Twenty a second.
-            Report::Encoding(_) => {}
-            Report::Encoded { out, done } => self.line(format_args!("{}: {done:?}", safe_path(out))),
-            Report::Timing(TimingReport::Progress { .. }) => {}
-            Report::Timing(report) => self.line(format_args!("{report:?}")),
-            Report::Reloaded(Ok(file)) => {
-                self.line(format_args!("{} was read, {} tensors", safe_path(&file.path), file.tensors.len()));
-            }
-            Report::Reloaded(Err(text)) | Report::Error(text) => self.line(format_args!("error: {text}")),
-            Report::FileChanged | Report::Message(_) => self.line(format_args!("{report:?}")),
         }
     }
 
     /// Writes what is about to be done.
     pub fn effect(&mut self, effect: &Effect) {
-        if self.file.is_none() {
-            return;
-        }
         match effect {
-            Effect::Export { path, text: json } => {
-                self.line(format_args!("export of {} bytes to {}", json.len(), safe_path(path)));
+            Effect::Export { path, text } => {
+                self.line(format_args!("export of {} bytes to {}", text.len(), safe_path(path)));
             }
             Effect::Stats(StatsEffect::Entropies { tensors, .. }) => {
                 self.line(format_args!("entropies of {} tensors", tensors.len()));
