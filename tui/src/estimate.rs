@@ -7,8 +7,7 @@ use wcodec::{
     Source, SourceBytes, SourceTensor, encode_to_container,
 };
 
-use crate::model::FileModel;
-use crate::model::original::Original;
+use crate::model::{FileModel, Original};
 use crate::stats::error::{Differences, values};
 
 /// Bits of scheme `rate` that are tried.

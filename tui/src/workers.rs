@@ -9,6 +9,7 @@ pub mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use wcodec::Checkpoint;
 
@@ -17,9 +18,28 @@ use self::files::Files;
 use self::stats::StatsWorker;
 use self::timing::TimingWorker;
 use self::watch::Watch;
-use crate::action::Action;
+use crate::action::{Action, Report};
 use crate::effect::Effect;
 use crate::model::FileModel;
+
+/// Progress is told of no more often than this: each report is a new picture.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Reports; whether somebody listens. A receiver that is gone has left the program.
+fn tell(sender: &Sender<Action>, report: Report) -> bool {
+    sender.send(Action::Report(report)).is_ok()
+}
+
+/// Passes the first call on, and later ones that come so much after the last.
+fn every<T>(pause: Duration, mut tell: impl FnMut(T)) -> impl FnMut(T) {
+    let mut last: Option<Instant> = None;
+    move |part| {
+        if last.is_none_or(|at| at.elapsed() >= pause) {
+            last = Some(Instant::now());
+            tell(part);
+        }
+    }
+}
 
 /// All of them. Dropping it ends their threads.
 #[derive(Debug)]

@@ -4,18 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use wcodec::{Cancel, Code, EncodeOptions, ErrorKind, Scheme, encode};
 
+use super::{PAUSE, every, tell};
 use crate::action::{Action, Report};
 use crate::encode::Progress;
 use crate::estimate::estimate;
 use crate::model::FileModel;
 use crate::stats::Fetch;
-
-/// Progress is told of no more often than this.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Both threads. Dropping it cancels what they do and waits for them, so that no unfinished file is left.
 #[derive(Debug)]
@@ -37,20 +34,14 @@ impl Encoder {
         let (cancel, sender) = (Cancel::new(), self.sender.clone());
         let flag = cancel.clone();
         let work = move || {
-            let mut last = Instant::now();
-            let tell = sender.clone();
-            let found = estimate(&file, &flag, &mut |part| {
-                if last.elapsed() >= PAUSE {
-                    last = Instant::now();
-                    report(&tell, Report::Estimate { generation, found: Fetch::Running(part) });
-                }
-            });
-            let found = match found {
-                Ok(found) => Fetch::Ready(Arc::new(found)),
-                Err(e) if e.kind() == ErrorKind::Cancelled => return,
-                Err(e) => Fetch::Failed(e.to_string()),
+            let report = |found| {
+                tell(&sender, Report::Estimate { generation, found });
             };
-            report(&sender, Report::Estimate { generation, found });
+            match estimate(&file, &flag, &mut every(PAUSE, |part| report(Fetch::Running(part)))) {
+                Ok(found) => report(Fetch::Ready(Arc::new(found))),
+                Err(e) if e.kind() == ErrorKind::Cancelled => {}
+                Err(e) => report(Fetch::Failed(e.to_string())),
+            }
         };
         self.sampling = self.start("samples", work).map(|thread| (cancel, thread));
     }
@@ -63,27 +54,24 @@ impl Encoder {
         let (cancel, sender) = (Cancel::new(), self.sender.clone());
         let options = EncodeOptions { scheme, cancel: cancel.clone(), ..EncodeOptions::default() };
         let work = move || {
-            let mut last: Option<Instant> = None;
-            let tell = sender.clone();
-            let done = file.original().map_or_else(
-                || Err(Code::ENCODED_OR_NOT.error("it is encoded already").advice("name a checkpoint")),
-                |o| o.checkpoint(),
-            );
-            let done = done.and_then(|checkpoint| {
+            let mut progress = every(PAUSE, |progress| {
+                tell(&sender, Report::Encoding(progress));
+            });
+            let checkpoint = match file.original() {
+                Some(original) => original.checkpoint(),
+                None => Err(Code::ENCODED_OR_NOT.error("it is encoded already").advice("name a checkpoint")),
+            };
+            let done = checkpoint.and_then(|checkpoint| {
                 encode(checkpoint, &out, &options, &mut |e| {
-                    if last.is_none_or(|t| t.elapsed() >= PAUSE) {
-                        last = Some(Instant::now());
-                        let progress = Progress { tensor: e.tensor.to_owned(), done: e.done, total: e.total };
-                        report(&tell, Report::Encoding(progress));
-                    }
+                    progress(Progress { tensor: e.tensor.to_owned(), done: e.done, total: e.total });
                     options.cancel.check()
                 })
             });
-            let bytes = || std::fs::metadata(&out).map_or(0, |m| m.len());
-            report(
-                &sender,
-                Report::Encoded { done: done.map(|_| bytes()).map_err(|e| (e.kind(), e.to_string())), out },
-            );
+            let done = match done {
+                Ok(_) => Ok(std::fs::metadata(&out).map_or(0, |m| m.len())),
+                Err(e) => Err((e.kind(), e.to_string())),
+            };
+            tell(&sender, Report::Encoded { out, done });
         };
         self.encoding = self.start("encode", work).map(|thread| (cancel, thread));
     }
@@ -99,7 +87,7 @@ impl Encoder {
         match thread::Builder::new().name(name.to_owned()).spawn(work) {
             Ok(thread) => Some(thread),
             Err(e) => {
-                report(&self.sender, Report::Error(format!("{name}: {e}")));
+                tell(&self.sender, Report::Error(format!("{name}: {e}")));
                 None
             }
         }
@@ -119,9 +107,4 @@ fn stop(running: Option<(Cancel, JoinHandle<()>)>) {
         cancel.cancel();
         let _ = thread.join();
     }
-}
-
-/// A receiver that is gone has left the program.
-fn report(sender: &Sender<Action>, report: Report) {
-    let _ = sender.send(Action::Report(report));
 }

@@ -9,9 +9,9 @@ use std::thread;
 use wcodec::text::safe_path;
 use wcodec::{OutputFile, OutputKind};
 
+use super::tell;
 use crate::action::{Action, Report};
-use crate::model::FileModel;
-use crate::model::original::Original;
+use crate::model::{FileModel, Original};
 
 /// Names that are tried before an export gives up.
 const MOST_NAMES: usize = 1000;
@@ -54,13 +54,10 @@ impl Files {
 
     fn work(&self, name: &str, job: impl FnOnce() -> Report + Send + 'static) {
         let sender = self.sender.clone();
-        // A receiver that is gone has left the program.
-        let started = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let _ = sender.send(Action::Report(job()));
-        });
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || tell(&sender, job()));
         if let Err(e) = started {
             self.reading.store(false, Ordering::SeqCst);
-            let _ = self.sender.send(Action::Report(Report::Error(format!("{name}: {e}"))));
+            tell(&self.sender, Report::Error(format!("{name}: {e}")));
         }
     }
 }

@@ -5,19 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use wcodec::{Checkpoint, ErrorKind};
 
+use super::{PAUSE, every, tell};
 use crate::action::{Action, Report};
 use crate::model::FileModel;
 use crate::stats::compute::compute;
 use crate::stats::control::Control;
 use crate::stats::verify::{reason, verify};
 use crate::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
-
-/// Progress is told of no more often than this: each report is a new picture.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// Does [`StatsEffect`]s: one thread computes statistics, the other verifies. Neither the calls nor dropping it wait; the threads end
 /// with what they are at, within a piece of a tensor, or a segment of one that is being verified.
@@ -83,8 +80,7 @@ impl StatsWorker {
             let mine = shared.clone();
             let started = thread::Builder::new().name(name.to_owned()).spawn(move || work(&mine));
             if let Err(e) = started {
-                let text = format!("no thread for statistics: {e}");
-                let _ = shared.lock().sender.send(Action::Report(Report::Error(text)));
+                tell(&shared.lock().sender, Report::Error(format!("no thread for statistics: {e}")));
             }
         }
         Self { shared }
@@ -186,16 +182,11 @@ impl Queue {
     }
 
     fn report_stats(&self, generation: u64, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
-        self.report(StatsReport::Stats { generation, tensor, stats });
+        tell(&self.sender, Report::Stats(StatsReport::Stats { generation, tensor, stats }));
     }
 
     fn report_verdict(&self, generation: u64, tensor: usize, verdict: Fetch<Verdict>) {
-        self.report(StatsReport::Verdict { generation, tensor, verdict });
-    }
-
-    fn report(&self, report: StatsReport) {
-        // The receiver is gone when the program ends.
-        let _ = self.sender.send(Action::Report(Report::Stats(report)));
+        tell(&self.sender, Report::Stats(StatsReport::Verdict { generation, tensor, verdict }));
     }
 
     fn start(&self, tensor: usize, patient: bool) -> StatsTask {
@@ -242,25 +233,15 @@ impl Shared {
             queue.computing = Some(task.running.clone());
             Some(task)
         };
-        while let Some(StatsTask { running, file, generation }) = self.next(find) {
-            let tensor = running.tensor;
-            let mut progress = every(PAUSE, |part| {
-                self.speak(&running, |queue| queue.report_stats(generation, tensor, Fetch::Running(part)));
-            });
-            let mut control = Control::new(&running.stop, &mut progress);
-            let found = match compute(&file, tensor, self.reference.as_deref(), &mut control) {
-                Ok(stats) => Fetch::Ready(Arc::new(stats)),
-                Err(e) if e.kind() == ErrorKind::Cancelled => Fetch::Absent,
-                Err(e) => Fetch::Failed(reason(&file, &e)),
-            };
-            self.speak(&running, |queue| {
-                queue.report_stats(generation, tensor, found);
-                // Whoever waited for this tensor has it now.
-                if queue.computing.take().is_some_and(|r| !r.patient) {
-                    queue.later.retain(|&t| t != tensor);
-                }
-            });
-        }
+        let work = |file: &FileModel, tensor, control: &mut Control<'_>| {
+            compute(file, tensor, self.reference.as_deref(), control).map(Arc::new)
+        };
+        self.work(find, work, Queue::report_stats, |queue, tensor| {
+            // Whoever waited for this tensor has it now.
+            if queue.computing.take().is_some_and(|r| !r.patient) {
+                queue.later.retain(|&t| t != tensor);
+            }
+        });
     }
 
     /// The thread that verifies.
@@ -271,32 +252,31 @@ impl Shared {
             queue.verifying = Some(task.running.clone());
             Some(task)
         };
-        while let Some(StatsTask { running, file, generation }) = self.next(find) {
+        self.work(find, verify, Queue::report_verdict, |queue, _| queue.verifying = None);
+    }
+
+    /// Does one task after the other, and says how far each is.
+    fn work<T>(
+        &self,
+        mut find: impl FnMut(&mut Queue) -> Option<StatsTask>,
+        work: impl Fn(&FileModel, usize, &mut Control<'_>) -> wcodec::Result<T>,
+        report: fn(&Queue, u64, usize, Fetch<T>),
+        done: impl Fn(&mut Queue, usize),
+    ) {
+        while let Some(StatsTask { running, file, generation }) = self.next(&mut find) {
             let tensor = running.tensor;
             let mut progress = every(PAUSE, |part| {
-                self.speak(&running, |queue| queue.report_verdict(generation, tensor, Fetch::Running(part)));
+                self.speak(&running, |queue| report(queue, generation, tensor, Fetch::Running(part)));
             });
-            let mut control = Control::new(&running.stop, &mut progress);
-            let found = match verify(&file, tensor, &mut control) {
-                Ok(verdict) => Fetch::Ready(verdict),
+            let found = match work(&file, tensor, &mut Control::new(&running.stop, &mut progress)) {
+                Ok(found) => Fetch::Ready(found),
                 Err(e) if e.kind() == ErrorKind::Cancelled => Fetch::Absent,
                 Err(e) => Fetch::Failed(reason(&file, &e)),
             };
             self.speak(&running, |queue| {
-                queue.report_verdict(generation, tensor, found);
-                queue.verifying = None;
+                report(queue, generation, tensor, found);
+                done(queue, tensor);
             });
-        }
-    }
-}
-
-/// Passes the first call on, and later ones that come so much after the last.
-fn every(pause: Duration, mut tell: impl FnMut(f32)) -> impl FnMut(f32) {
-    let mut last: Option<Instant> = None;
-    move |part| {
-        if last.is_none_or(|at| at.elapsed() >= pause) {
-            last = Some(Instant::now());
-            tell(part);
         }
     }
 }

@@ -2,11 +2,9 @@
 //!
 //! [`timing`](crate::timing) says what is timed.
 
-mod cpu;
-mod gpu;
+mod decoders;
 mod tally;
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,15 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::cpu::CpuDecoder;
-use self::gpu::{GpuTimer, Refusal};
+use self::decoders::{CpuDecoder, Decoder, GpuTimer, Refusal};
 use self::tally::Tally;
+use super::{PAUSE, tell};
 use crate::action::{Action, Report};
 use crate::model::FileModel;
 use crate::timing::{Gpu, Lane, TimingEffect, TimingReport};
 
-/// Time between two reports, so that there are no more than twenty a second.
-const BETWEEN_REPORTS: Duration = Duration::from_millis(50);
 /// Time between two measurements of the copy to a device.
 const BETWEEN_COPIES: Duration = Duration::from_secs(1);
 /// The time that dropping a worker waits for its thread, which ends when the tensor that it decodes is done.
@@ -104,11 +100,6 @@ impl Drop for TimingWorker {
     }
 }
 
-/// Reports; whether somebody listens.
-fn tell(sender: &Sender<Action>, report: Report) -> bool {
-    sender.send(Action::Report(report)).is_ok()
-}
-
 /// Looks for devices on a thread of its own: a GPU's driver may take seconds to start.
 fn probe(sender: &Sender<Action>) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -125,23 +116,6 @@ fn probe(sender: &Sender<Action>) {
     };
     if let Err(e) = thread::Builder::new().name("devices".into()).spawn(look) {
         tell(sender, Report::Timing(TimingReport::Gpus(Err(format!("cannot start a thread to look for GPUs: {e}")))));
-    }
-}
-
-/// A device with tensors to decode, which are numbered from 0 on.
-trait Decoder {
-    /// Tensors that are decoded at once, before anybody is asked whether to stop.
-    fn group(&self) -> usize;
-
-    /// Decodes tensors; the milliseconds of each are appended to `ms`.
-    ///
-    /// # Errors
-    /// What is wrong: the file changed, or the device fails, since tensors were sound before the first round.
-    fn decode(&mut self, tensors: Range<usize>, ms: &mut Vec<f64>) -> Result<(), String>;
-
-    /// Speed of the copy to the device, 1e9 bytes a second, where there is one.
-    fn copy(&mut self) -> Option<f64> {
-        None
     }
 }
 
@@ -233,7 +207,7 @@ impl Run<'_> {
                 return;
             }
             let sound = self.engine.sound.get(place).copied().unwrap_or(false);
-            match if sound { Ok(()) } else { cpu::verify(&self.engine.file, place, threads) } {
+            match if sound { Ok(()) } else { decoders::verify(&self.engine.file, place, threads) } {
                 Ok(()) => {
                     if let Some(sound) = self.engine.sound.get_mut(place) {
                         *sound = true;
@@ -278,7 +252,7 @@ impl Run<'_> {
 
     /// Says how far it is, unless that was just done.
     fn report(&mut self, now: bool) {
-        if !now && self.reported.is_some_and(|t| t.elapsed() < BETWEEN_REPORTS) {
+        if !now && self.reported.is_some_and(|t| t.elapsed() < PAUSE) {
             return;
         }
         // A run that was stopped meanwhile has nothing to say.

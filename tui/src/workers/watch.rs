@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::tell;
 use crate::action::{Action, Report};
 use crate::model::{FileModel, Stamp};
 
@@ -45,7 +46,7 @@ fn watch(mut seen: (PathBuf, Stamp), files: &Receiver<(PathBuf, Stamp)>, sender:
                 let now = Stamp::of(&seen.0);
                 if now != seen.1 {
                     seen.1 = now;
-                    if sender.send(Action::Report(Report::FileChanged)).is_err() {
+                    if !tell(sender, Report::FileChanged) {
                         return;
                     }
                 }

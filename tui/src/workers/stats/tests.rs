@@ -3,6 +3,7 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
 
