@@ -19,10 +19,7 @@ use wcodec::{
     TensorInfos,
 };
 
-use crate::model::FileModel;
-use crate::model::rates;
-use crate::model::statements::statement;
-use crate::model::totals::Totals;
+use crate::model::{FileModel, Totals, rates, statements::Statement};
 
 /// The version of the document's schema.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -229,8 +226,8 @@ pub fn document(
         format_version: container.map(|c| [c.version().0, c.version().1]),
         writer: container.map(wcodec::Container::writer),
         metadata: &file.metadata,
-        plan: statement(&file.metadata, PLAN_KEY),
-        quality: statement(&file.metadata, QUALITY_KEY),
+        plan: Statement::of(&file.metadata, PLAN_KEY).map(|s| s.0),
+        quality: Statement::of(&file.metadata, QUALITY_KEY).map(|s| s.0),
         model,
         file: Layout {
             length: stored,

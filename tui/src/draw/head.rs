@@ -3,11 +3,12 @@
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
+use wcodec::CALIBRATION_KEY;
 
 use super::text;
 use super::widgets::Pen;
 use crate::estimate;
-use crate::model::statements::Calibration;
+use crate::model::statements::{Statement, calibration_line};
 use crate::state::State;
 use crate::stats::{Fetch, Verdict};
 use crate::views::Tab;
@@ -50,62 +51,48 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
 
 fn file(mut pen: Pen<'_>, state: &State) {
     let (look, file) = (state.look, &state.file);
-    let facts = facts(state);
     let name = text::file_name(look, &file.path);
-    let checked = checked(state);
-    let cut = file.cut();
-    let changed = if let Some(cut) = &cut {
-        cut.as_str()
-    } else if state.changed {
-        look.sign("● changed on disk", "* changed on disk")
-    } else {
-        ""
-    };
-    let between = look.sign(" · ", " | ");
-    let gap = text::width(between);
+    let changed = state.changed.then(|| look.sign("● changed on disk", "* changed on disk").to_owned());
+    let mut shown: Vec<Fact> = file.cut().or(changed).map(|words| (words, look.warn(), None)).into_iter().collect();
+    shown.extend(checked(state).map(|(words, style)| (words, style, None)));
+    shown.extend(facts(state));
+    let between = look.between();
+    let needed = |shown: &[Fact]| shown.iter().map(|f| text::width(between) + text::width(&f.0)).sum::<usize>();
     // The name keeps a third of the line; facts are left out until the rest suffices.
     pen.skip(1);
     let room = pen.left();
-    let checked_width = checked.as_ref().map_or(0, |(text, _)| gap + text::width(text));
-    let reserved = checked_width
-        + text::width(&name).min((room / 3).max(8))
-        + if changed.is_empty() { 0 } else { gap + changed.len() };
-    let mut shown: Vec<&(String, Style, u8)> = facts.iter().collect();
-    let needed = |shown: &[&(String, Style, u8)]| shown.iter().map(|f| gap + text::width(&f.0)).sum::<usize>();
-    while !shown.is_empty() && reserved + needed(&shown) > room {
-        let last = shown.iter().map(|f| f.2).max().unwrap_or(0);
-        shown.retain(|f| f.2 != last);
+    let least = text::width(&name).min((room / 3).max(8));
+    while let Some(last) = shown.iter().filter_map(|f| f.2).max()
+        && least + needed(&shown) > room
+    {
+        shown.retain(|f| f.2 != Some(last));
     }
-    let others = checked_width + needed(&shown) + if changed.is_empty() { 0 } else { gap + text::width(changed) };
-    let name = text::cut_middle(look, &name, room.saturating_sub(others).max(1));
+    let name = text::cut_middle(look, &name, room.saturating_sub(needed(&shown)).max(1));
     pen.put(&name, look.text().add_modifier(Modifier::BOLD));
-    if !changed.is_empty() {
-        pen.put(between, look.dim()).put(changed, look.warn());
-    }
-    if let Some((text, style)) = &checked {
-        pen.put(between, look.dim()).put(text, *style);
-    }
     for (fact, style, _) in shown {
-        pen.put(between, look.dim()).put(fact, *style);
+        pen.put(between, look.dim()).put(&fact, style);
     }
 }
 
-/// Facts of a file, in this order; the numbers say what goes first where there is no room: the largest.
-fn facts(state: &State) -> Vec<(String, Style, u8)> {
+/// A fact, its style, and what goes first where there is no room: the largest number. One without a number stays.
+type Fact = (String, Style, Option<u8>);
+
+/// Facts of a file, in this order.
+fn facts(state: &State) -> Vec<Fact> {
     let (look, file) = (state.look, &state.file);
     let totals = &file.totals;
     if file.tensors.is_empty() {
         return Vec::new();
     }
-    let mut facts = vec![(text::plural(totals.tensors, "tensor"), look.text(), 4)];
+    let mut facts = vec![(text::plural(totals.tensors, "tensor"), look.text(), Some(4))];
     let bits = |bytes: u64| format!("{:.3} bits/weight", 8.0 * bytes as f64 / totals.elements.max(1) as f64);
     if file.original().is_some() {
-        facts.push((text::size(totals.stored_bytes), look.text(), 0));
-        facts.push((bits(totals.stored_bytes), look.text(), 2));
+        facts.push((text::size(totals.stored_bytes), look.text(), Some(0)));
+        facts.push((bits(totals.stored_bytes), look.text(), Some(2)));
         if let Some(would) = state.encode.would.ready().filter(|w| !w.is_empty()) {
             let (int8, four) = estimate::totals(file, would);
             let words = format!("would be: int8 {}, 4 bits {}", text::size(int8), text::size(four));
-            facts.push((words, look.good(), 1));
+            facts.push((words, look.good(), Some(1)));
         }
         return facts;
     }
@@ -113,11 +100,11 @@ fn facts(state: &State) -> Vec<(String, Style, u8)> {
     let stored = file.file_bytes();
     let ratio = if stored == 0 { 1.0 } else { totals.original_bytes as f64 / stored as f64 };
     let arrow = look.sign("→", "->");
-    facts.push((format!("{} {arrow} {}", text::size(totals.original_bytes), text::size(stored)), look.text(), 1));
-    facts.push((format!("ratio {ratio:.3}"), look.bar().add_modifier(Modifier::BOLD), 0));
-    facts.push((bits(stored), look.text(), 2));
-    if let Some(calibration) = Calibration::of(&file.metadata) {
-        facts.push((format!("calibrated {}", calibration.line()), look.text(), 3));
+    facts.push((format!("{} {arrow} {}", text::size(totals.original_bytes), text::size(stored)), look.text(), Some(1)));
+    facts.push((format!("ratio {ratio:.3}"), look.bar().add_modifier(Modifier::BOLD), Some(0)));
+    facts.push((bits(stored), look.text(), Some(2)));
+    if let Some(calibration) = Statement::of(&file.metadata, CALIBRATION_KEY) {
+        facts.push((format!("calibrated {}", calibration_line(&calibration)), look.text(), Some(3)));
     }
     facts
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use wcodec::TensorInfo;
 use wcodec::names::natural;
+use wcodec::{CALIBRATION_KEY, PLAN_KEY, QUALITY_KEY, TensorInfo};
 
 use super::FileModel;
-use super::statements::{Calibration, Plan, Quality};
+use super::statements::Statement;
 use super::totals::Totals;
 use crate::draw::text::width;
 
@@ -66,11 +66,11 @@ pub struct Group {
 #[derive(Debug, Default)]
 pub struct Rates {
     /// The plan by which they were chosen, if the file says so.
-    pub plan: Option<Plan>,
+    pub plan: Option<Statement>,
     /// Its calibration, if it says so.
-    pub calibration: Option<Calibration>,
+    pub calibration: Option<Statement>,
     /// The measured quality, if it says so.
-    pub quality: Option<Quality>,
+    pub quality: Option<Statement>,
     /// By role, the most stored bytes first.
     pub roles: Vec<Group>,
     /// By layer, in natural order; tensors in none come last, together.
@@ -91,13 +91,13 @@ pub const NO_LAYER: &str = "in no layer";
 impl Rates {
     /// Those of a file.
     pub fn new(file: &FileModel) -> Self {
-        let metadata = &file.metadata;
         let (roles, layers) = (roles(&file.tensors), layers(&file.tensors));
         let all = Group { name: "all tensors".to_owned(), ..whole(&file.tensors) };
         let groups = || roles.iter().chain(&layers).chain([&all]);
         let widest = groups().map(|g| width(&g.name)).max().unwrap_or(0);
         let schemes = groups().map(|g| width(&g.schemes)).max().unwrap_or(0);
-        let (plan, quality, calibration) = (Plan::of(metadata), Quality::of(metadata), Calibration::of(metadata));
+        let [plan, quality, calibration] =
+            [PLAN_KEY, QUALITY_KEY, CALIBRATION_KEY].map(|key| Statement::of(&file.metadata, key));
         let important = if calibration.is_some() { by_importance(&file.tensors) } else { Vec::new() };
         Self { plan, calibration, quality, roles, layers, all, widest, schemes, important }
     }

@@ -1,12 +1,9 @@
 //! The plan, what was measured, and what else was tried.
 
-use ratatui::text::Span;
-
-use crate::draw::page::Page;
-use crate::draw::text;
+use crate::draw::{Column, Page, Room, text};
 use crate::estimate;
-use crate::model::rates::Rates;
-use crate::model::statements::{Candidate, Plan, Quality, WEIGHTS_ALONE};
+use crate::model::Rates;
+use crate::model::statements::{Statement, WEIGHTS_ALONE, calibration_line, plan_line};
 use crate::state::State;
 use crate::stats::Fetch;
 
@@ -28,10 +25,11 @@ pub fn draw(page: &mut Page, state: &State, rates: &Rates) {
         plan_of(page, plan);
     }
     match &rates.calibration {
-        Some(calibration) => page.sentence(
-            &format!("calibrated {}: weights that matter more have more bits, and a smaller error", calibration.line()),
-            look.text(),
-        ),
+        Some(calibration) => {
+            let said = calibration_line(calibration);
+            let words = format!("calibrated {said}: weights that matter more have more bits, and a smaller error");
+            page.sentence(&words, look.text());
+        }
         None if rates.plan.is_none() => page.sentence(by_scheme(rates), look.text()),
         None => {}
     }
@@ -40,8 +38,7 @@ pub fn draw(page: &mut Page, state: &State, rates: &Rates) {
         Some(quality) => quality_of(page, quality),
         None => page.sentence("the file does not say: wcodec eval compares it with the original", look.dim()),
     }
-    if let Some(plan) = rates.plan.as_ref().filter(|p| !p.candidates.is_empty()) {
-        page.heading("Tried", &text::plural(plan.candidates.len(), "candidate"), look.dim());
+    if let Some(plan) = &rates.plan {
         candidates(page, plan);
     }
 }
@@ -75,48 +72,33 @@ fn clean(page: &Page, words: &str) -> String {
     text::clean(page.look, &part).into_owned()
 }
 
-fn plan_of(page: &mut Page, plan: &Plan) {
-    let line = clean(page, &plan.line());
+fn plan_of(page: &mut Page, plan: &Statement) {
+    let line = clean(page, &plan_line(plan));
     page.sentence(&line, page.look.text());
-    let mut items = Vec::new();
-    if let Some(scheme) = &plan.scheme {
-        items.push(("scheme", clean(page, scheme)));
-    }
-    if let Some(bits) = plan.bits {
-        items.push(("asked", format!("{} bits/weight", text::figure(bits))));
-    }
-    if let Some(trellis) = plan.trellis {
-        items.push(("trellis", if trellis { "yes" } else { "no" }.to_owned()));
-    }
-    page.items(&items);
+    let scheme = plan.words("scheme").map(|scheme| ("scheme", clean(page, scheme)));
+    let bits = plan.number("bits").map(|bits| ("asked", format!("{} bits/weight", text::figure(bits))));
+    let trellis = plan.flag("trellis").map(|trellis| ("trellis", if trellis { "yes" } else { "no" }.to_owned()));
+    page.items(&[scheme, bits, trellis].into_iter().flatten().collect::<Vec<_>>());
 }
 
-fn quality_of(page: &mut Page, quality: &Quality) {
+fn quality_of(page: &mut Page, quality: &Statement) {
     let look = page.look;
-    let error =
-        quality.kl_error.map_or_else(String::new, |e| format!(" {} {}", look.sign("±", "+-"), text::general(e, 2)));
-    let more = match quality.original_perplexity {
-        p if p > 0.0 => format!(" ({})", text::change(quality.perplexity / p - 1.0)),
-        _ => String::new(),
-    };
+    let error = quality.number("kl_error").map(|e| format!(" {} {}", look.sign("±", "+-"), text::general(e, 2)));
+    let [before, after] = ["original_perplexity", "perplexity"].map(|key| quality.figure(key));
+    let more = if before > 0.0 { format!(" ({})", text::change(after / before - 1.0)) } else { String::new() };
     let arrow = look.sign("→", "->");
-    let windows = match (quality.windows, quality.window) {
+    let windows = match (quality.whole("windows"), quality.whole("window")) {
         (Some(n), Some(each)) => format!(" in {} windows of {}", text::count(n), text::count(each)),
         _ => String::new(),
     };
     let mut items = vec![
-        ("KL", format!("{}{error} nats/token", text::general(quality.kl, 3))),
-        (
-            "perplexity",
-            format!("{} {arrow} {}{more}", perplexity(quality.original_perplexity), perplexity(quality.perplexity)),
-        ),
-        ("same top token", format!("{:.2} %", 100.0 * quality.top1_agreement)),
-        ("of", format!("{} tokens{windows}", quality.tokens)),
-        ("text", clean(page, &quality.text)),
+        ("KL", format!("{}{} nats/token", text::general(quality.figure("kl"), 3), error.unwrap_or_default())),
+        ("perplexity", format!("{} {arrow} {}{more}", perplexity(before), perplexity(after))),
+        ("same top token", format!("{:.2} %", 100.0 * quality.figure("top1_agreement"))),
+        ("of", format!("{} tokens{windows}", quality.tokens())),
+        ("text", clean(page, &quality.text())),
     ];
-    if let Some(dtype) = &quality.dtype {
-        items.push(("computed in", clean(page, dtype)));
-    }
+    items.extend(quality.words("dtype").map(|dtype| ("computed in", clean(page, dtype))));
     // A hostile file's numbers may have hundreds of digits.
     items.iter_mut().for_each(|(_, value)| *value = text::cut(look, value, page.width.max(8)).into_owned());
     page.items(&items);
@@ -127,63 +109,51 @@ fn perplexity(value: f64) -> String {
     if value.abs() < 1e5 { format!("{value:.4}") } else { text::general(value, 5) }
 }
 
-/// A column: its title, how wide it is, and what stands there.
-type Column = (&'static str, usize, fn(&Page, &Plan, &Candidate) -> String);
-
-/// Columns by what they tell: the first one is the last to go.
-const COLUMNS: [Column; 7] = [
-    ("KL", 10, |page, _, c| number(page, c.kl, |v| text::general(v, 5))),
-    ("change", 8, |page, plan, c| {
-        let part = plan.weights_alone().zip(c.kl).map(|(first, kl)| kl / first - 1.0);
-        if c.recipe == WEIGHTS_ALONE { String::new() } else { number(page, part, text::change) }
+/// A column, and its text for a candidate of a plan; by what they tell: the first one is the last to go.
+const COLUMNS: [(Column, fn(&Page, &Statement, &Statement) -> String); 7] = [
+    (Column::number("KL", 10), |page, _, c| number(page, c.number("kl"), |v| text::general(v, 5))),
+    (Column::number("change", 8), |page, plan, c| {
+        let part = plan.weights_alone().zip(c.number("kl")).map(|(first, kl)| kl / first - 1.0);
+        if c.words("recipe") == Some(WEIGHTS_ALONE) { String::new() } else { number(page, part, text::change) }
     }),
-    ("perplexity", 10, |page, _, c| number(page, c.perplexity, perplexity)),
-    ("same top", 8, |page, _, c| number(page, c.top1_agreement, |v| format!("{:.2} %", 100.0 * v))),
-    ("bits", 6, |page, _, c| number(page, c.bits_stored, text::figure)),
-    ("file", 10, |page, _, c| c.file_bytes.map_or_else(|| none(page), text::size)),
-    ("asked", 6, |page, _, c| number(page, c.bits_asked, text::figure)),
+    (Column::number("perplexity", 10), |page, _, c| number(page, c.number("perplexity"), perplexity)),
+    (Column::number("same top", 8), |page, _, c| {
+        number(page, c.number("top1_agreement"), |v| format!("{:.2} %", 100.0 * v))
+    }),
+    (Column::number("bits", 6), |page, _, c| number(page, c.number("bits_stored"), text::figure)),
+    (Column::number("file", 10), |page, _, c| number(page, c.whole("file_bytes"), text::size)),
+    (Column::number("asked", 6), |page, _, c| number(page, c.number("bits_asked"), text::figure)),
 ];
 
-fn none(page: &Page) -> String {
-    page.look.sign("·", "-").to_owned()
-}
-
-fn number(page: &Page, value: Option<f64>, write: impl Fn(f64) -> String) -> String {
-    value.map_or_else(|| none(page), write)
+fn number<T>(page: &Page, value: Option<T>, write: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| page.look.unknown().to_owned(), write)
 }
 
 /// A line for each candidate, that which was taken marked.
-fn candidates(page: &mut Page, plan: &Plan) {
-    let look = page.look;
-    const MARK: usize = 2;
-    const GAP: usize = 2;
-    let shown: Vec<&Candidate> = plan.candidates.iter().take(MOST).collect();
-    let names: Vec<String> = shown.iter().map(|c| clean(page, &c.recipe)).collect();
-    let widest = names.iter().map(|n| text::width(n)).max().unwrap_or(0).clamp(6, 24);
-    let mut left = page.width.saturating_sub(MARK + widest);
-    let fits = |&(_, width, _): &Column| {
-        let needed = width + GAP;
-        let fits = needed <= left;
-        left = if fits { left - needed } else { 0 };
-        fits
-    };
-    let columns: Vec<Column> = COLUMNS.into_iter().take_while(fits).collect();
-    let cell = |value: &str, width: usize| {
-        let value = text::cut(look, value, width);
-        format!("{}{value}", " ".repeat(GAP + width - text::width(&value)))
-    };
-    let head: String = columns.iter().map(|(title, width, _)| cell(title, *width)).collect();
-    page.line(vec![Span::styled(format!("  {:widest$}{head}", "recipe"), look.dim())]);
-    for (candidate, name) in shown.iter().zip(&names) {
-        let name = text::cut(look, name, widest);
-        let name = format!("{name}{}", " ".repeat(widest - text::width(&name)));
-        let mark = if candidate.taken { look.sign("✓ ", "* ") } else { "  " };
-        let figures: String = columns.iter().map(|(_, width, of)| cell(&of(page, plan, candidate), *width)).collect();
-        let style = if candidate.taken { look.good() } else { look.text() };
-        page.line(vec![Span::styled(mark, style), Span::styled(name, style), Span::styled(figures, style)]);
+fn candidates(page: &mut Page, plan: &Statement) {
+    let (look, all) = (page.look, plan.candidates());
+    if all.is_empty() {
+        return;
     }
-    if plan.candidates.len() > MOST {
-        page.sentence(&format!("{} more", text::count((plan.candidates.len() - MOST) as u64)), look.dim());
+    page.heading("Tried", &text::plural(all.len(), "candidate"), look.dim());
+    let name = |c: &Statement| clean(page, c.words("recipe").unwrap_or_default());
+    let shown: Vec<(&Statement, String)> = all.iter().take(MOST).map(|c| (c, name(c))).collect();
+    let widest = shown.iter().map(|(_, name)| text::width(name)).max().unwrap_or(0).clamp(6, 24);
+    let first = [Column::text("", 2).after(0), Column::text("recipe", widest).after(0)];
+    let mut left = Room(page.width.saturating_sub(2 + widest));
+    let columns: Vec<_> = COLUMNS.into_iter().take_while(|(column, _)| left.take(column.needs())).collect();
+    page.row(first.into_iter().chain(columns.iter().map(|c| c.0)).map(|column| (column, column.title, look.dim())));
+    for (candidate, name) in shown {
+        let (mark, style) = match candidate.flag("taken") {
+            Some(true) => (look.sign("✓", "*"), look.good()),
+            _ => ("", look.text()),
+        };
+        let mut cells = vec![(first[0], mark.to_owned(), style), (first[1], name, style)];
+        cells.extend(columns.iter().map(|(column, write)| (*column, write(page, plan, candidate), style)));
+        page.row(cells);
+    }
+    if all.len() > MOST {
+        page.sentence(&format!("{} more", text::count((all.len() - MOST) as u64)), look.dim());
     }
     if plan.weights_alone().is_some() && columns.len() > 1 {
         let line = format!("{} taken; change: KL against that of '{WEIGHTS_ALONE}'", look.sign("✓", "*"));

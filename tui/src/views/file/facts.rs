@@ -2,75 +2,54 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-
-use crate::draw::text;
-use crate::draw::widgets::Pen;
+use ratatui::style::Style;
 use wcodec::{PLAN_KEY, QUALITY_KEY};
 
-use crate::model::Content;
-use crate::model::statements::{Plan, Quality};
-use crate::model::totals::Totals;
+use crate::draw::{Column, Pen, table, text};
+use crate::model::statements::{plan_line, quality_line};
+use crate::model::{Content, Totals};
 use crate::state::State;
 
-/// Columns of the figures of a table: tensors, stored bytes, ratio.
-const FIGURES: usize = 6 + 11 + 7;
+/// The columns of a table behind its names.
+const FIGURES: [Column; 3] =
+    [Column::number("count", 6).after(0), Column::number("stored", 11).after(0), Column::number("ratio", 7).after(0)];
 
-/// A line of the part.
-enum Line {
-    /// A word and what it stands for.
-    Fact(String, String),
-    /// The title of the facts below.
-    Title(&'static str),
-    /// The head of a table.
-    Head(&'static str),
-    /// A row of it.
-    Sums(String, Totals),
-    Empty,
-}
+/// The cells of a line.
+type Line = Vec<(Column, String, Style)>;
 
 /// Draws as many lines as there is room for; the last one says how many are left out.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let look = state.look;
-    let rows = usize::from(area.height);
-    let lines = lines(state, rows);
+    let (look, rows) = (state.look, usize::from(area.height));
+    let lines = lines(state, usize::from(area.width), rows);
     let shown = if lines.len() > rows { rows.saturating_sub(1) } else { lines.len() };
-    for (i, line) in lines.iter().take(shown).enumerate() {
-        let mut pen = Pen::new(buffer, area, i);
-        let name = pen.left().saturating_sub(FIGURES);
-        match line {
-            Line::Fact(key, value) => {
-                let key = text::clean(look, key);
-                pen.cell(&text::cut(look, &key, 12), if key.len() > 9 { 12 } else { 9 }, look.dim()).skip(1);
-                let value = text::clean(look, value);
-                pen.put(&text::cut(look, &value, pen.left()), look.text());
-            }
-            Line::Title(title) => {
-                pen.put(title, look.title());
-            }
-            Line::Head(what) => {
-                let style = look.title();
-                pen.cell(what, name, style);
-                pen.number("count", 6, style).number("stored", 11, style).number("ratio", 7, style);
-            }
-            Line::Sums(what, totals) => {
-                let what = text::clean(look, what);
-                pen.cell(&text::cut(look, &what, name), name, look.text());
-                pen.number(&text::count(totals.tensors as u64), 6, look.text());
-                pen.number(&text::size(totals.stored_bytes), 11, look.text());
-                pen.number(&text::figure(totals.ratio()), 7, look.text());
-            }
-            Line::Empty => {}
-        }
+    let left_out = lines.len() - shown;
+    for (i, line) in lines.into_iter().take(shown).enumerate() {
+        table::row(&mut Pen::new(buffer, area, i), look, line);
     }
-    if shown < lines.len() {
-        let more = format!("{} {} more lines", look.sign("…", "~"), lines.len() - shown);
+    if left_out > 0 {
+        let more = format!("{} {left_out} more lines", look.sign("…", "~"));
         Pen::new(buffer, area, shown).put(&more, look.dim());
     }
 }
 
-fn lines(state: &State, rows: usize) -> Vec<Line> {
-    let (file, map) = (&state.file, state.views.file.map(&state.file));
-    let fact = |key: &str, value: String| Line::Fact(key.to_owned(), value);
+fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
+    let (look, file, map) = (state.look, &state.file, state.views.file.map(&state.file));
+    let clean = |text: &str| text::clean(look, text).into_owned();
+    let fact = |key: &str, value: String| {
+        let key = clean(key);
+        let columns = Column::text("", if key.len() > 9 { 12 } else { 9 }).after(0);
+        vec![(columns, key, look.dim()), (Column::rest("").after(1), clean(&value), look.text())]
+    };
+    let columns = |name: &'static str| {
+        let name = Column::text(name, width.saturating_sub(FIGURES.iter().map(Column::needs).sum())).after(0);
+        [name].into_iter().chain(FIGURES)
+    };
+    let sums = |(name, totals): &(String, Totals)| {
+        let figures =
+            [text::count(totals.tensors as u64), text::size(totals.stored_bytes), text::figure(totals.ratio())];
+        let cells = [clean(name)].into_iter().chain(figures);
+        columns("").zip(cells).map(|(column, text)| (column, text, look.text())).collect()
+    };
     let format = match (&file.content, file.container()) {
         (Content::Original(original), _) => original.described(),
         (Content::Cut(header, _), _) => format!("{}.{}, cut off", header.version.0, header.version.1),
@@ -95,22 +74,20 @@ fn lines(state: &State, rows: usize) -> Vec<Line> {
     let needed = lines.len() + tables.iter().map(|(_, t)| t.len() + 1).sum::<usize>() + file.metadata.len() + 1;
     let airy = rows >= needed + 4;
     for (what, table) in tables {
-        if airy {
-            lines.push(Line::Empty);
-        }
-        lines.push(Line::Head(what));
-        lines.extend(table.iter().map(|(name, totals)| Line::Sums(name.clone(), *totals)));
+        lines.extend(airy.then(Line::new));
+        lines.push(columns(what).map(|column| (column, column.title.to_owned(), look.title())).collect());
+        lines.extend(table.iter().map(sums));
     }
     let metadata = &file.metadata;
     if !metadata.is_empty() {
-        lines.extend(airy.then_some(Line::Empty));
-        lines.push(Line::Title("metadata"));
+        lines.extend(airy.then(Line::new));
+        lines.push(vec![(Column::rest("").after(0), "metadata".to_owned(), look.title())]);
     }
     // A hostile file may have very many.
     let rates = state.views.bits.rates(file);
     let said = |key: &str| match key {
-        PLAN_KEY => rates.plan.as_ref().map(Plan::line),
-        QUALITY_KEY => rates.quality.as_ref().map(Quality::line),
+        PLAN_KEY => rates.plan.as_ref().map(plan_line),
+        QUALITY_KEY => rates.quality.as_ref().map(quality_line),
         _ => None,
     };
     let short = |text: &str| text.chars().take(300).collect();
