@@ -1,25 +1,18 @@
 //! `--plain`: the table of layers or the rates, once, and what differs from a second file.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use wcodec::{CompareStatus, Comparisons, TensorInfo};
 
-use crate::draw::page::digits;
-use crate::draw::text;
-use crate::draw::theme::Look;
+use crate::draw::{Look, digits, text};
 use crate::estimate::Would;
-use crate::model::FileModel;
-use crate::model::original::Original;
-use crate::model::rates::Rates;
-use crate::model::statements::lines;
+use crate::model::{FileModel, Group, Original, Rates, statements::lines};
+use crate::timing::LayerTime;
 use crate::views::speed::LaneState;
 
-const HEADINGS: [&str; 11] =
-    ["tensor", "shape", "dtype", "scheme", "coder", "original", "stored", "ratio", "bits/weight", "error", "entropy"];
-/// So many columns are flush left, the others, numbers, flush right.
-const LEFT: usize = 5;
+/// A column of a table: its title, and its text for a row.
+type Column<'a, R> = (&'static str, &'a dyn Fn(&R) -> String);
 
 /// The table of these tensors, given by their places in the file, then the sums of the whole file.
 pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
@@ -33,9 +26,7 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
     }
     let all = file.tensors.len();
     out.push('\n');
-    for (name, fact) in lines(&file.metadata) {
-        let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
-    }
+    out.push_str(&statements(file, look));
     if tensors.len() < all {
         let (shown, all) = (text::plural(tensors.len(), "tensor"), text::count(all as u64));
         let _ = writeln!(out, "{shown} of {all} shown; totals are of the whole file");
@@ -46,48 +37,51 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
 /// The plan, the measured quality, and sums by role and by layer, then those of the whole file.
 pub fn rates(file: &FileModel, look: Look) -> String {
     let found = Rates::new(file);
-    let mut out = String::new();
-    for (name, fact) in lines(&file.metadata) {
-        let _ = writeln!(out, "{name}: {}", text::clean(look, &fact));
-    }
+    let mut out = statements(file, look);
     out.push_str(if out.is_empty() { "" } else { "\n" });
     for (what, groups) in [("role", &found.roles), ("layer", &found.layers)] {
-        let headings = [what, "scheme", "tensors", "weights", "stored", "of file", "error", "bits/weight"];
-        let rows = groups.iter().map(|g| {
-            vec![
-                text::clean(look, &g.name).into_owned(),
-                text::clean(look, &g.schemes).into_owned(),
-                text::count(g.totals.tensors as u64),
-                text::count(g.totals.elements),
-                text::size(g.totals.stored_bytes),
-                text::percent(g.totals.stored_bytes as f64 / file.file_bytes().max(1) as f64),
-                g.error.map_or_else(|| "-".to_owned(), digits),
-                number(g.totals.bits_per_weight(), g.totals.elements > 0),
-            ]
-        });
-        out.push_str(&under(headings, rows, 2));
+        let part = |g: &Group| g.totals.stored_bytes as f64 / file.file_bytes().max(1) as f64;
+        out.push_str(&aligned(
+            groups,
+            2,
+            &[
+                (what, &|g| text::clean(look, &g.name).into_owned()),
+                ("scheme", &|g| text::clean(look, &g.schemes).into_owned()),
+                ("tensors", &|g| text::count(g.totals.tensors as u64)),
+                ("weights", &|g| text::count(g.totals.elements)),
+                ("stored", &|g| text::size(g.totals.stored_bytes)),
+                ("of file", &|g| text::percent(part(g))),
+                ("error", &|g| g.error.map_or_else(dash, digits)),
+                ("bits/weight", &|g| number(g.totals.bits_per_weight(), g.totals.elements > 0)),
+            ],
+        ));
         out.push('\n');
     }
     out + &totals(file, look)
 }
 
+/// What the file says of its plan, its calibration and its quality, a line each.
+fn statements(file: &FileModel, look: Look) -> String {
+    lines(&file.metadata).into_iter().map(|(name, fact)| format!("{name}: {}\n", text::clean(look, &fact))).collect()
+}
+
 /// The times of some rounds on a device, and of each tensor, the slowest first.
 pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
-    let rows = lane.layers.iter().map(|l| {
-        let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
-        let speed = l.gb_per_s();
-        vec![
-            text::clean(look, name).into_owned(),
-            l.ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.4}")),
-            number(speed.unwrap_or(0.0), speed.is_some()),
-            text::size(l.bytes),
-        ]
-    });
-    let mut out = under(["tensor", "median ms", "GB/s", "output"], rows, 1);
+    let name =
+        |l: &LayerTime| text::clean(look, file.tensors.get(l.tensor).map_or("", |t| t.name.as_str())).into_owned();
+    let mut out = aligned(
+        &lane.layers,
+        1,
+        &[
+            ("tensor", &name),
+            ("median ms", &|l| l.ms.map_or_else(dash, |ms| format!("{ms:.4}"))),
+            ("GB/s", &|l| number(l.gb_per_s().unwrap_or(0.0), l.gb_per_s().is_some())),
+            ("output", &|l| text::size(l.bytes)),
+        ],
+    );
     for l in lane.layers.iter() {
-        let name = file.tensors.get(l.tensor).map_or("", |t| t.name.as_str());
         if let Some(why) = &l.error {
-            let _ = writeln!(out, "{}: left out: {}", text::clean(look, name), text::clean(look, why));
+            let _ = writeln!(out, "{}: left out: {}", name(l), text::clean(look, why));
         }
     }
     if let Some(s) = lane.series.summary() {
@@ -107,28 +101,45 @@ pub fn timing(file: &FileModel, lane: &LaneState, look: Look) -> String {
 
 /// Estimates of the tensors of a checkpoint, encoded; those that would be stored as they are have no line.
 pub fn estimates(file: &FileModel, shown: &[usize], would: &HashMap<usize, Would>, look: Look) -> String {
-    let headings = ["tensor", "int8 bits/weight", "error", "4 bits", "error"];
-    let rows = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).map(|(t, w)| {
-        let name = text::clean(look, &t.name).into_owned();
-        vec![name, number(w.int8_bits, true), digits(w.int8_error), number(w.rate_bits, true), digits(w.rate_error)]
-    });
-    "\nif it were encoded, estimated from samples of rows:\n".to_owned() + &under(headings, rows, 1)
+    let rows: Vec<_> = shown.iter().filter_map(|i| Some((file.tensors.get(*i)?, would.get(i)?))).collect();
+    let table = aligned(
+        &rows,
+        1,
+        &[
+            ("tensor", &|(t, _)| text::clean(look, &t.name).into_owned()),
+            ("int8 bits/weight", &|(_, w)| number(w.int8_bits, true)),
+            ("error", &|(_, w)| digits(w.int8_error)),
+            ("4 bits", &|(_, w)| number(w.rate_bits, true)),
+            ("error", &|(_, w)| digits(w.rate_error)),
+        ],
+    );
+    "\nif it were encoded, estimated from samples of rows:\n".to_owned() + &table
 }
 
 /// A line for each of these tensors below the headings: their errors where one of them states its own, and the entropy where it is wanted.
 pub fn listing(tensors: &[&TensorInfo], look: Look, entropy: bool) -> String {
-    let errors = tensors.iter().any(|t| t.error.is_some());
-    let shown = |cells: Vec<String>| {
-        let wanted = |name: &str| match name {
-            "error" => errors,
-            "entropy" => entropy,
-            _ => true,
-        };
-        cells.into_iter().zip(HEADINGS).filter(|(_, name)| wanted(name)).map(|(cell, _)| cell).collect::<Vec<_>>()
+    let clean = |s: &str| text::clean(look, s).into_owned();
+    let with = |a: &str, b: Option<&str>| b.map_or_else(|| a.to_owned(), |b| format!("{a}/{b}"));
+    let coder = |t: &TensorInfo| {
+        let filter = t.planes.first().map(|p| p.filter.as_str()).filter(|&f| f != "none");
+        with(&with(t.coder(), t.layout()), filter)
     };
-    let headings = shown(HEADINGS.map(str::to_owned).to_vec());
-    let rows = tensors.iter().map(|t| shown(row(t, look).to_vec()));
-    aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), LEFT)
+    let columns: [Column<'_, &TensorInfo>; 11] = [
+        ("tensor", &|t| clean(&t.name)),
+        ("shape", &|t| text::shape(&t.shape)),
+        ("dtype", &|t| t.dtype.name().to_owned()),
+        ("scheme", &|t| clean(&with(&t.scheme, t.scales.as_deref()))),
+        ("coder", &|t| clean(&coder(t))),
+        ("original", &|t| text::size(t.original_bytes)),
+        ("stored", &|t| text::size(t.stored_bytes)),
+        ("ratio", &|t| number(t.ratio(), t.stored_bytes > 0)),
+        ("bits/weight", &|t| bits(t)),
+        ("error", &|t| t.error.map_or_else(dash, |error| format!("{error:.4}"))),
+        ("entropy", &|t| number(t.entropy.unwrap_or(0.0), t.entropy.is_some())),
+    ];
+    let errors = tensors.iter().any(|t| t.error.is_some());
+    let shown = |(title, _): &Column<'_, _>| (errors || *title != "error") && (entropy || *title != "entropy");
+    aligned(tensors, 5, &columns.into_iter().filter(shown).collect::<Vec<_>>())
 }
 
 /// Sums, overhead and versions, as `wcodec inspect` prints them.
@@ -155,31 +166,12 @@ fn totals(file: &FileModel, look: Look) -> String {
     )
 }
 
-fn row(t: &TensorInfo, look: Look) -> [String; 11] {
-    let clean = |s: String| match text::clean(look, &s) {
-        Cow::Owned(cleaned) => cleaned,
-        Cow::Borrowed(_) => s,
-    };
-    let with = |a: &str, b: Option<&str>| b.map_or_else(|| a.to_owned(), |b| format!("{a}/{b}"));
-    let filter = t.planes.first().map(|p| p.filter.as_str()).filter(|&f| f != "none");
-    let coder = with(&with(t.coder(), t.layout()), filter);
-    [
-        text::clean(look, &t.name).into_owned(),
-        text::shape(&t.shape),
-        t.dtype.name().to_owned(),
-        clean(with(&t.scheme, t.scales.as_deref())),
-        clean(coder),
-        text::size(t.original_bytes),
-        text::size(t.stored_bytes),
-        number(t.ratio(), t.stored_bytes > 0),
-        bits(t),
-        t.error.map_or_else(|| "-".to_owned(), |error| format!("{error:.4}")),
-        number(t.entropy.unwrap_or(0.0), t.entropy.is_some()),
-    ]
+fn dash() -> String {
+    "-".to_owned()
 }
 
 fn number(value: f64, there: bool) -> String {
-    if there { format!("{value:.3}") } else { "-".to_owned() }
+    if there { format!("{value:.3}") } else { dash() }
 }
 
 fn bits(t: &TensorInfo) -> String {
@@ -202,48 +194,40 @@ pub fn differences(name: &str, compared: &Comparisons, look: Look) -> String {
 
 /// Both files' sizes of each tensor, then the differences, as `wcodec compare` prints them.
 pub fn comparison(compared: &Comparisons, look: Look) -> String {
-    let headings = ["tensor", "status", "stored a", "stored b", "bits/weight a", "bits/weight b"];
     let clean = |s: &str| text::clean(look, s).into_owned();
-    let cell = |t: Option<&TensorInfo>, f: fn(&TensorInfo) -> String| t.map_or_else(|| "-".to_owned(), f);
-    let rows = compared.tensors.iter().map(|t| {
-        let (a, b) = (t.a.as_ref(), t.b.as_ref());
-        let (stored, bits) = (|t: &TensorInfo| text::size(t.stored_bytes), |t: &TensorInfo| bits(t));
-        vec![clean(&t.name), t.status.name().to_owned(), cell(a, stored), cell(b, stored), cell(a, bits), cell(b, bits)]
-    });
-    let mut out = under(headings, rows, 2);
+    let stored = |t: &Option<TensorInfo>| t.as_ref().map_or_else(dash, |t| text::size(t.stored_bytes));
+    let weights = |t: &Option<TensorInfo>| t.as_ref().map_or_else(dash, bits);
+    let mut out = aligned(
+        &compared.tensors,
+        2,
+        &[
+            ("tensor", &|t| clean(&t.name)),
+            ("status", &|t| t.status.name().to_owned()),
+            ("stored a", &|t| stored(&t.a)),
+            ("stored b", &|t| stored(&t.b)),
+            ("bits/weight a", &|t| weights(&t.a)),
+            ("bits/weight b", &|t| weights(&t.b)),
+        ],
+    );
     for t in compared.tensors.iter().filter(|t| !t.detail.is_empty()) {
         let _ = writeln!(out, "{}: {}", clean(&t.name), clean(&t.detail));
     }
     out
 }
 
-/// Rows below their headings.
-fn under<const N: usize>(headings: [&str; N], rows: impl Iterator<Item = Vec<String>>, left: usize) -> String {
-    let headings = headings.map(str::to_owned).to_vec();
-    aligned(&std::iter::once(headings).chain(rows).collect::<Vec<_>>(), left)
-}
-
-/// Rows with columns of equal width, two spaces apart.
-pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
-    let mut widths: Vec<usize> = Vec::new();
-    for row in rows {
-        widths.resize(row.len().max(widths.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = text::width(cell).max(*width);
-        }
-    }
+/// Rows below the titles of their columns, which are two spaces apart; so many of them are flush left, the others, numbers, flush right.
+fn aligned<R>(rows: &[R], left: usize, columns: &[Column<'_, R>]) -> String {
+    let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+    let cells = rows.iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect());
+    let lines: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
+    let width = |i: usize| lines.iter().map(|line| text::width(&line[i])).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut out = String::new();
-    for row in rows {
-        for (i, cell) in row.iter().enumerate() {
-            let gap = widths[i] - text::width(cell);
-            out.push_str(if i == 0 { "" } else { "  " });
-            if i < left {
-                out.push_str(cell);
-                out.extend(std::iter::repeat_n(' ', gap));
-            } else {
-                out.extend(std::iter::repeat_n(' ', gap));
-                out.push_str(cell);
-            }
+    for line in &lines {
+        for (i, cell) in line.iter().enumerate() {
+            let gap = " ".repeat(widths[i] - text::width(cell));
+            let (before, behind) = if i < left { ("", &*gap) } else { (&*gap, "") };
+            out.extend([if i == 0 { "" } else { "  " }, before, cell, behind]);
         }
         out.truncate(out.trim_end_matches(' ').len());
         out.push('\n');
@@ -257,7 +241,8 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_by_their_width_on_the_screen() {
-        let rows = [["tensor", "bytes"], ["a", "10"], ["größe", "5"]].map(|r| r.map(str::to_owned).to_vec());
-        assert_eq!(aligned(&rows, 1), "tensor  bytes\na          10\ngröße       5\n");
+        let rows = [("a", 10), ("größe", 5)];
+        let table = aligned(&rows, 1, &[("tensor", &|r| r.0.to_owned()), ("bytes", &|r| r.1.to_string())]);
+        assert_eq!(table, "tensor  bytes\na          10\ngröße       5\n");
     }
 }
