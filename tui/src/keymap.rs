@@ -8,7 +8,7 @@ pub mod table;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 pub use self::commands::Command;
-pub use self::table::Binding;
+pub use self::table::{Binding, VERIFY, b};
 use self::table::{GENERAL, LAST, MOVES, OVER, Scope};
 use crate::views::Tab;
 
@@ -68,7 +68,7 @@ pub struct Bound {
     pub shown: String,
     /// The command that they ask for.
     pub command: Command,
-    /// The device.
+    /// The places in which they count.
     pub contexts: Vec<Context>,
     /// Whether they are the same in every view.
     pub general: bool,
@@ -86,19 +86,10 @@ impl Default for Keymap {
         let general = |b: &Binding| Bound::new(b, None);
         let of_view = |tab: Tab| tab.view().facts().keys.iter().map(move |b| Bound::new(b, Some(tab)));
         let digits = Tab::ALL.into_iter().zip('1'..).map(|(tab, digit)| {
-            let also = (digit == '1').then_some('0');
-            let keys = [digit].into_iter().chain(also).map(|c| (KeyCode::Char(c), KeyModifiers::NONE)).collect();
-            let command = Command::View(tab);
-            let contexts = Tab::ALL.map(Context::View).to_vec();
-            Bound {
-                keys,
-                shown: digit.into(),
-                command,
-                contexts,
-                general: true,
-                help: tab.view().facts().help,
-                footer: "",
-            }
+            let keys = if digit == '1' { vec!['1', '0'] } else { vec![digit] };
+            let keys = keys.into_iter().map(|c| (KeyCode::Char(c), KeyModifiers::NONE)).collect();
+            let general = b("", Command::View(tab), tab.view().facts().help, "");
+            Bound { keys, shown: digit.into(), ..Bound::new(&general, None) }
         });
         let before = MOVES.iter().map(general).chain(Tab::ALL.into_iter().flat_map(of_view));
         let behind = LAST.iter().chain(OVER).map(general);
@@ -120,7 +111,9 @@ impl Bound {
             (Scope::Over(contexts), _) => contexts.to_vec(),
         };
         let general = matches!((b.scope, view), (Scope::Usual, None));
-        let (keys, shown) = (b.keys.to_vec(), b.shown.to_owned());
+        let (shown, more) = b.keys.split_once('|').unwrap_or((b.keys, ""));
+        let keys = shown.split_whitespace().chain(more.split_whitespace()).filter_map(names::key).collect();
+        let shown = shown.trim_end().to_owned();
         Self { keys, shown, command: b.command, contexts, general, help: b.help, footer: b.footer }
     }
 
@@ -145,6 +138,11 @@ impl Keymap {
 }
 
 /// The one after `now` among all that a key goes round, or the one before.
+///
+/// ```
+/// use wcodec_tui::keymap::around;
+/// assert_eq!([around(&[1, 2, 3], 3, false), around(&[1, 2, 3], 1, true), around(&[1, 2, 3], 2, true)], [1, 3, 1]);
+/// ```
 pub fn around<T: Copy + PartialEq>(all: &[T], now: T, back: bool) -> T {
     let at = all.iter().position(|&t| t == now).unwrap_or(0);
     all[(at + if back { all.len() - 1 } else { 1 }) % all.len()]
@@ -153,14 +151,14 @@ pub fn around<T: Copy + PartialEq>(all: &[T], now: T, back: bool) -> T {
 /// The name of a key; none of one that no file of keys could name.
 pub fn named(key: KeyEvent) -> Option<String> {
     let found = plain(key);
-    let known = names::key(&names::key_name(found)) == Some(found) || found.0 == KeyCode::BackTab;
-    known.then(|| names::key_name(found))
+    (names::key(&names::key_name(found)) == Some(found)).then(|| names::key_name(found))
 }
 
-/// A key as the table has it. Terminals tell of Shift with letters or do not; the letter says it already.
+/// A key as the table has it. Terminals tell of Shift with letters or do not, and of Shift-Tab as of a key of its own, with or without it.
 fn plain(key: KeyEvent) -> Key {
     let modifiers = match key.code {
         KeyCode::Char(_) => key.modifiers - KeyModifiers::SHIFT,
+        KeyCode::BackTab => key.modifiers | KeyModifiers::SHIFT,
         _ => key.modifiers,
     };
     (key.code, modifiers)
@@ -177,6 +175,11 @@ mod tests {
     #[test]
     fn no_key_means_two_things() {
         let keys = Keymap::default();
+        let tables = [MOVES, GENERAL, LAST, OVER].into_iter().flatten();
+        for binding in tables.chain(Tab::ALL.into_iter().flat_map(|tab| tab.view().facts().keys)) {
+            let words = binding.keys.split_whitespace().filter(|w| *w != "|");
+            assert_eq!(Bound::new(binding, None).keys.len(), words.count(), "{}", binding.keys);
+        }
         for context in Context::all() {
             let mut seen = Vec::new();
             for binding in keys.bindings.iter().filter(|b| b.counts(context)) {

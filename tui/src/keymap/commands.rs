@@ -3,13 +3,13 @@
 use crate::views::Tab;
 
 macro_rules! commands {
-    ($($(#[$doc:meta])* $command:ident = $word:literal,)*) => {
+    ($($command:ident = $word:literal, $about:literal;)*) => {
         /// Something that a key asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Command {
             /// Another view.
             View(Tab),
-            $($(#[$doc])* $command,)*
+            $(#[doc = $about] $command,)*
         }
 
         /// Commands but those for single views, by their words.
@@ -18,96 +18,51 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Move the selection, or scroll.
-    Up = "up",
-    /// Move down.
-    Down = "down",
-    /// Half a page up.
-    HalfUp = "half-up",
-    /// Half a page down.
-    HalfDown = "half-down",
-    /// A page up.
-    PageUp = "page-up",
-    /// A page down.
-    PageDown = "page-down",
-    /// To the first row.
-    Top = "top",
-    /// To the last row.
-    Bottom = "bottom",
-    /// Columns to the left; fold.
-    Left = "left",
-    /// Columns to the right; unfold.
-    Right = "right",
-    /// Open what is selected.
-    Enter = "open",
-    /// One step back: overlay, filter, view, program.
-    Back = "back",
-    /// Leave at once.
-    Quit = "quit",
-    /// The next view.
-    NextView = "next-view",
-    /// The view before.
-    PreviousView = "previous-view",
-    /// Open the search box.
-    Search = "filter",
-    /// The next tensor that the filter leaves, or the next difference.
-    Next = "next",
-    /// The one before.
-    Previous = "previous",
-    /// Sort by the next column; in compare and timing, by something else.
-    Sort = "sort",
-    /// Choose the column to sort by.
-    Choose = "column",
-    /// Colour by the next measure.
-    Measure = "measure",
-    /// Colour by the measure before.
-    MeasureBack = "measure-back",
-    /// Bars of ratios, or of shares of the stored bytes.
-    Bars = "bars",
-    /// Turn the order round.
-    Reverse = "reverse",
-    /// Fold or unfold a module.
-    Fold = "fold",
-    /// Fold or unfold all.
-    FoldAll = "fold-all",
-    /// Tree or flat list.
-    Tree = "tree",
-    /// Compute entropies that the index has not.
-    Entropies = "entropies",
-    /// Verify what is selected.
-    Verify = "verify",
-    /// Verify the whole file.
-    VerifyAll = "verify-all",
-    /// Encode a checkpoint to a file next to it.
-    Encode = "encode",
-    /// Copy the name of what is selected.
-    Copy = "copy",
-    /// Read the file again.
-    Reload = "reload",
-    /// Other colours.
-    Theme = "theme",
-    /// The list of keys.
-    Help = "help",
-    /// More bins, or threads.
-    More = "more",
-    /// Fewer.
-    Fewer = "fewer",
-    /// Logarithmic or linear axis.
-    Axis = "axis",
-    /// Only differences, or all.
-    Differences = "differences",
-    /// Pause or go on.
-    Pause = "pause",
-    /// Another device.
-    Device = "device",
-    /// Time the layer, the selection or the file.
-    Scope = "scope",
-    /// Write a JSON file.
-    Export = "export",
-    /// Write the heat map as a picture.
-    Picture = "picture",
-    /// Draw everything anew.
-    Redraw = "redraw",
+    Up = "up", "Move the selection, or scroll.";
+    Down = "down", "Move down.";
+    HalfUp = "half-up", "Half a page up.";
+    HalfDown = "half-down", "Half a page down.";
+    PageUp = "page-up", "A page up.";
+    PageDown = "page-down", "A page down.";
+    Top = "top", "To the first row.";
+    Bottom = "bottom", "To the last row.";
+    Left = "left", "Columns to the left; fold.";
+    Right = "right", "Columns to the right; unfold.";
+    Enter = "open", "Open what is selected.";
+    Back = "back", "One step back: overlay, filter, view, program.";
+    Quit = "quit", "Leave at once.";
+    NextView = "next-view", "The next view.";
+    PreviousView = "previous-view", "The view before.";
+    Search = "filter", "Open the search box.";
+    Next = "next", "The next tensor that the filter leaves, or the next difference.";
+    Previous = "previous", "The one before.";
+    Sort = "sort", "Sort by the next column; in compare and timing, by something else.";
+    Choose = "column", "Choose the column to sort by.";
+    Measure = "measure", "Colour by the next measure.";
+    MeasureBack = "measure-back", "Colour by the measure before.";
+    Bars = "bars", "Bars of ratios, or of shares of the stored bytes.";
+    Reverse = "reverse", "Turn the order round.";
+    Fold = "fold", "Fold or unfold a module.";
+    FoldAll = "fold-all", "Fold or unfold all.";
+    Tree = "tree", "Tree or flat list.";
+    Entropies = "entropies", "Compute entropies that the index has not.";
+    Verify = "verify", "Verify what is selected.";
+    VerifyAll = "verify-all", "Verify the whole file.";
+    Encode = "encode", "Encode a checkpoint to a file next to it.";
+    Copy = "copy", "Copy the name of what is selected.";
+    Reload = "reload", "Read the file again.";
+    Theme = "theme", "Other colours.";
+    Help = "help", "The list of keys.";
+    More = "more", "More bins, or threads.";
+    Fewer = "fewer", "Fewer.";
+    Axis = "axis", "Logarithmic or linear axis.";
+    Differences = "differences", "Only differences, or all.";
+    Pause = "pause", "Pause or go on.";
+    Device = "device", "Another device.";
+    Scope = "scope", "Time the layer, the selection or the file.";
+    Export = "export", "Write a JSON file.";
+    Picture = "picture", "Write the heat map as a picture.";
+    Redraw = "redraw", "Draw everything anew.";
 }
 
 /// All commands by name.

@@ -19,7 +19,7 @@ use wcodec::text::{safe, safe_path};
 use super::commands::{command, commands, name_of};
 use super::names;
 use super::{Command, Context, Key, Keymap};
-use crate::draw::theme::Theme;
+use crate::draw::Theme;
 
 /// The name of such a file, in the folder of the user's settings.
 const PLACE: [&str; 2] = ["wcodec", "tui.toml"];
@@ -84,24 +84,20 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
             ("keys", DeValue::Table(keys)) => {
                 // A key of a single view counts more than one of all views.
                 let (views, all): (Vec<_>, Vec<_>) = keys.iter().partition(|(_, v)| v.get_ref().is_table());
-                for (command, value) in all {
-                    let at = line(command.span().start);
-                    bind(&mut settings.keys, command.get_ref(), value.get_ref(), None).map_err(|why| (at, why))?;
-                    changed.push((command.get_ref().to_string(), None, at));
-                }
+                let mut wanted: Vec<_> = all.into_iter().map(|(command, value)| (None, command, value)).collect();
                 for (view, of) in views {
-                    let at = line(view.span().start);
-                    let context = Context::named(view.get_ref());
-                    let known: Vec<&str> = named_contexts().map(Context::name).collect();
-                    let view = view.get_ref();
-                    let context = context
+                    let (at, view) = (line(view.span().start), view.get_ref());
+                    let known: Vec<&str> =
+                        Context::all().filter(|c| *c != Context::Search).map(Context::name).collect();
+                    let context = Context::named(view)
                         .ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
-                    for (command, value) in of.get_ref().as_table().into_iter().flatten() {
-                        let at = line(command.span().start);
-                        bind(&mut settings.keys, command.get_ref(), value.get_ref(), Some(context))
-                            .map_err(|why| (at, why))?;
-                        changed.push((command.get_ref().to_string(), Some(context), at));
-                    }
+                    let commands = of.get_ref().as_table().into_iter().flatten();
+                    wanted.extend(commands.map(|(command, value)| (Some(context), command, value)));
+                }
+                for (context, command, value) in wanted {
+                    let (at, command) = (line(command.span().start), command.get_ref());
+                    bind(&mut settings.keys, command, value.get_ref(), context).map_err(|why| (at, why))?;
+                    changed.push((command.to_string(), context, at));
                 }
             }
             ("theme", other) => return Err((at, format!("theme is a word in quotes, not {}", kind(other)))),
@@ -196,11 +192,6 @@ fn check(map: &Keymap, changed: &[(String, Option<Context>, usize)]) -> Result<(
     Ok(())
 }
 
-/// The views and overlays that a file may name.
-fn named_contexts() -> impl Iterator<Item = Context> {
-    Context::all().filter(|c| *c != Context::Search)
-}
-
 /// The text for some keys in help and footer: as many as there is room for.
 fn shown(keys: &[Key]) -> String {
     const ROOM: usize = 9;
@@ -228,8 +219,7 @@ fn meant(word: &str, known: &[&str]) -> String {
 fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a text",
-        DeValue::Integer(_) => "a number",
-        DeValue::Float(_) => "a number",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
         DeValue::Boolean(_) => "true or false",
         DeValue::Datetime(_) => "a date",
         DeValue::Array(_) => "a list",

@@ -15,7 +15,7 @@ use crate::draw::theme::Look;
 use crate::draw::widgets::{Pen, diverging};
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::keymap::table::{b, c};
+use crate::keymap::table::b;
 use crate::model::FileModel;
 use crate::model::compare::{Compared, Comparison, Relation, Side};
 use crate::plain;
@@ -35,8 +35,8 @@ const FACTS: Facts = Facts {
         ("tied", "another name for a tensor: it stores nothing itself"),
     ],
     keys: &[
-        b(&[c('s')], "s", Command::Sort, "sort by size of the difference, or by name", "sort"),
-        b(&[c('o')], "o", Command::Differences, "only tensors with other values, or all", "only differences"),
+        b("s", Command::Sort, "sort by size of the difference, or by name", "sort"),
+        b("o", Command::Differences, "only tensors with other values, or all", "only differences"),
     ],
     shared: &[Command::Enter, Command::Next, Command::Previous, Command::Copy],
     is_home: false,

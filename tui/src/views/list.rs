@@ -15,7 +15,7 @@ use crate::draw::widgets::Pen;
 use crate::draw::{HEAD_ROWS, footer, text};
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b, c};
+use crate::keymap::table::{VERIFY, b};
 use crate::menu::Menu;
 use crate::model::order::{Column, Sort};
 use crate::state::{Overlay, State};
@@ -36,14 +36,14 @@ const FACTS: Facts = Facts {
         ("over", "how much more is stored than the entropy"),
     ],
     keys: &[
-        b(&[c('s')], "s", Command::Sort, "sort by the next column", "sort"),
-        b(&[c('c')], "c", Command::Choose, "choose the column to sort by", "column"),
-        b(&[c('b')], "b", Command::Bars, "bars of ratios, or of shares of the stored bytes", ""),
-        b(&[c('S')], "S", Command::Reverse, "turn the order round", ""),
-        b(&[c(' ')], "Space", Command::Fold, "fold or unfold the module", "fold"),
-        b(&[c('z')], "z", Command::FoldAll, "fold or unfold all modules", ""),
-        b(&[c('t')], "t", Command::Tree, "tree of modules or flat list", "tree"),
-        b(&[c('e')], "e", Command::Entropies, "compute entropies that the index has not", ""),
+        b("s", Command::Sort, "sort by the next column", "sort"),
+        b("c", Command::Choose, "choose the column to sort by", "column"),
+        b("b", Command::Bars, "bars of ratios, or of shares of the stored bytes", ""),
+        b("S", Command::Reverse, "turn the order round", ""),
+        b("Space", Command::Fold, "fold or unfold the module", "fold"),
+        b("z", Command::FoldAll, "fold or unfold all modules", ""),
+        b("t", Command::Tree, "tree of modules or flat list", "tree"),
+        b("e", Command::Entropies, "compute entropies that the index has not", ""),
         VERIFY,
     ],
     shared: &[Command::Left, Command::Right, Command::Enter, Command::Next, Command::Previous, Command::Copy],

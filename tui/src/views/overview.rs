@@ -21,7 +21,7 @@ use crate::draw::scroll::Cursor;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b, c};
+use crate::keymap::table::{VERIFY, b};
 use crate::model::FileModel;
 use crate::model::heat::{Heat, HeatCell};
 use crate::state::State;
@@ -40,8 +40,8 @@ const FACTS: Facts = Facts {
         ("error", "of decoded weights, root mean square, as a part of them"),
     ],
     keys: &[
-        b(&[c('m')], "m", Command::Measure, "colour by the next measure", "measure"),
-        b(&[c('M')], "M", Command::MeasureBack, "colour by the measure before", ""),
+        b("m", Command::Measure, "colour by the next measure", "measure"),
+        b("M", Command::MeasureBack, "colour by the measure before", ""),
         VERIFY,
     ],
     shared: &[Command::Left, Command::Right, Command::Enter, Command::Copy],

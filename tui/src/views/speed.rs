@@ -18,7 +18,7 @@ use crate::draw::scroll::Moves;
 use crate::draw::widgets::Pen;
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::keymap::table::{b, c};
+use crate::keymap::table::b;
 use crate::run::once::Once;
 use crate::state::State;
 use crate::timing::{Lane, Progress, TimingEffect, TimingReport};
@@ -37,13 +37,13 @@ const FACTS: Facts = Facts {
         ("p50, p95", "half, or 95 %, of the last rounds took no longer"),
     ],
     keys: &[
-        b(&[c('s')], "s", Command::Sort, "sort by time, by GB/s, by size or by name", "sort"),
-        b(&[c(' ')], "Space", Command::Pause, "pause or go on", "pause"),
-        b(&[c('+'), c('=')], "+", Command::More, "more threads", "threads"),
-        b(&[c('-')], "-", Command::Fewer, "fewer threads", ""),
-        b(&[c('D')], "D", Command::Device, "the next device", "device"),
-        b(&[c('m')], "m", Command::Scope, "time the whole file, the layer or its module", "scope"),
-        b(&[c('x')], "x", Command::Export, "write the timings to a JSON file", "export"),
+        b("s", Command::Sort, "sort by time, by GB/s, by size or by name", "sort"),
+        b("Space", Command::Pause, "pause or go on", "pause"),
+        b("+ | =", Command::More, "more threads", "threads"),
+        b("-", Command::Fewer, "fewer threads", ""),
+        b("D", Command::Device, "the next device", "device"),
+        b("m", Command::Scope, "time the whole file, the layer or its module", "scope"),
+        b("x", Command::Export, "write the timings to a JSON file", "export"),
     ],
     shared: &[Command::Enter, Command::Next, Command::Previous, Command::Copy],
     is_home: false,

@@ -19,7 +19,7 @@ use crate::draw::widgets::{self, Pen};
 use crate::draw::{footer, text};
 use crate::effect::Effect;
 use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b, c};
+use crate::keymap::table::{VERIFY, b};
 use crate::state::State;
 use crate::stats::{Fetch, LayerStats, StatsEffect};
 use crate::update::verify;
@@ -40,9 +40,9 @@ const FACTS: Facts = Facts {
     ],
     keys: &[
         VERIFY,
-        b(&[c('+'), c('=')], "+", Command::More, "more bins", "bins"),
-        b(&[c('-')], "-", Command::Fewer, "fewer bins", ""),
-        b(&[c('a')], "a", Command::Axis, "logarithmic or linear axis of scales", "axis"),
+        b("+ | =", Command::More, "more bins", "bins"),
+        b("-", Command::Fewer, "fewer bins", ""),
+        b("a", Command::Axis, "logarithmic or linear axis of scales", "axis"),
     ],
     shared: &[Command::Next, Command::Previous, Command::Copy],
     is_home: false,
