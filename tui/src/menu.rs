@@ -72,7 +72,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, menu: Menu, at: usiz
     let look = state.look;
     let (title, bottom, width, head) = match menu {
         Menu::Columns => {
-            let longest = Column::ALL.iter().map(|c| c.means().len()).max().unwrap_or(0);
+            let longest = Column::ALL.iter().map(|c| c.about().len()).max().unwrap_or(0);
             (" Sort by ", " a letter, or Enter; again: the other way round ", longest + 20, 0)
         }
         Menu::Encode => (" Encode ", " a letter, or Enter; q closes ", 62, 1),
@@ -105,7 +105,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, menu: Menu, at: usiz
                     (true, false) => look.sign("▲", "^"),
                 };
                 pen.cell(column.name(), 9, look.text()).put(arrow, look.title()).skip(2);
-                pen.cut(look, column.means(), look.dim());
+                pen.cut(look, column.about(), look.dim());
             }
             Menu::Encode => drop(pen.cut(look, Way::ALL[i].words(), look.text())),
         }

@@ -86,21 +86,11 @@ impl FileModel {
     /// As for [`open`](Self::open); a container whose header is whole opens however much of the rest is missing.
     pub fn open_any(path: &Path, trusted: bool) -> Result<Self> {
         if Original::is_one(path) {
-            let original = Original::open(path)?;
-            let (tensors, metadata) = (original.infos()?, original.metadata());
-            return Ok(Self::of(
-                path,
-                Stamp::of(path),
-                Content::Original(Box::new(original)),
-                metadata,
-                tensors,
-                Vec::new(),
-            ));
+            return Self::of(path, Stamp::of(path), Content::Original(Box::new(Original::open(path)?)));
         }
         Self::open_with(path, trusted).or_else(|e| {
             let (header, length) = cut_header(path).ok_or(e)?;
-            let none = (BTreeMap::new(), Vec::new(), Vec::new());
-            Ok(Self::of(path, Stamp::of(path), Content::Cut(header, length), none.0, none.1, none.2))
+            Self::of(path, Stamp::of(path), Content::Cut(header, length))
         })
     }
 
@@ -111,25 +101,24 @@ impl FileModel {
     pub fn open_with(path: &Path, trusted: bool) -> Result<Self> {
         let stamp = Stamp::of(path);
         let container = Container::open_with(path, &OpenOptions { trusted, ..OpenOptions::default() })?;
-        let tensors = container.infos()?;
-        let aliases = container.aliases().iter().map(|(a, t)| (a.clone(), t.clone())).collect();
-        let metadata = container.metadata().clone();
-        Ok(Self::of(path, stamp, Content::Container(Box::new(container)), metadata, tensors, aliases))
+        Self::of(path, stamp, Content::Container(Box::new(container)))
     }
 
-    fn of(
-        path: &Path,
-        stamp: Stamp,
-        content: Content,
-        metadata: BTreeMap<String, String>,
-        tensors: Vec<TensorInfo>,
-        aliases: Vec<(String, String)>,
-    ) -> Self {
+    fn of(path: &Path, stamp: Stamp, content: Content) -> Result<Self> {
+        let (tensors, metadata, aliases) = match &content {
+            Content::Container(c) => {
+                let aliases = c.aliases().iter().map(|(a, t)| (a.clone(), t.clone())).collect();
+                (c.infos()?, c.metadata().clone(), aliases)
+            }
+            Content::Original(o) => (o.infos()?, o.metadata(), Vec::new()),
+            Content::Cut(..) => Default::default(),
+        };
         let natural = order::natural_order(&tensors);
         let tree = Tree::new(&tensors, &natural);
         let totals = Totals::of(&tensors);
         let widths = Widths::of(&tensors, &tree);
-        Self { path: path.to_owned(), content, metadata, tensors, aliases, natural, tree, totals, widths, stamp }
+        let path = path.to_owned();
+        Ok(Self { path, content, metadata, tensors, aliases, natural, tree, totals, widths, stamp })
     }
 
     /// The model's name, as far as the path tells it: that of the file without its ending, or of the folder where the file has the name

@@ -7,19 +7,15 @@ use wcodec::{SchemeKind, TensorInfo};
 use super::FileModel;
 use super::totals::Totals;
 
-/// The relation of a tensor in two files, from the most alike to the least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Relation {
-    /// The stored bytes are the same.
-    Same,
-    /// Other bytes are stored, and they decode to the same.
-    Recoded,
-    /// They decode to something else.
-    Differs,
-    /// Only the first file has it.
-    OnlyA,
-    /// Only the second file has it.
-    OnlyB,
+worded! {
+    /// The relation of a tensor in two files, from the most alike to the least.
+    Relation {
+        Same = "same", "the stored bytes are the same";
+        Recoded = "recoded, same values", "other bytes are stored, and they decode to the same";
+        Differs = "differ", "they decode to something else";
+        OnlyA = "only in A", "only the first file has it";
+        OnlyB = "only in B", "only the second file has it";
+    }
 }
 
 impl Relation {
@@ -75,16 +71,10 @@ impl Comparison {
         // Each list is sorted but for the aliases: sorting them together is little work.
         let mut names: Vec<(&str, bool, Side)> = Vec::new();
         for (file, second) in [(a, false), (b, true)] {
-            names.extend(
-                file.natural
-                    .iter()
-                    .map(|&tensor| (file.tensors[tensor].name.as_str(), second, Side { tensor, alias: None })),
-            );
-        }
-        for (file, second) in [(a, false), (b, true)] {
+            let own = |&tensor: &usize| (file.tensors[tensor].name.as_str(), second, Side { tensor, alias: None });
+            names.extend(file.natural.iter().map(own));
             names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
-                let tensor = file.find(target)?;
-                Some((alias.as_str(), second, Side { tensor, alias: Some(i) }))
+                Some((alias.as_str(), second, Side { tensor: file.find(target)?, alias: Some(i) }))
             }));
         }
         names.sort_by(|x, y| natural(x.0, y.0).then(x.1.cmp(&y.1)));
@@ -92,15 +82,9 @@ impl Comparison {
         // Only containers say what they hold.
         let (Ok(of_a), Ok(of_b)) = (a.container(), b.container()) else { return found };
         let (index_a, index_b) = (of_a.reader().index(), of_b.reader().index());
-        let mut rest = names.as_slice();
-        while let [first, others @ ..] = rest {
-            let both = others.first().filter(|o| o.0 == first.0);
-            let (x, y) = match both {
-                Some(second) => (Some(first.2), Some(second.2)),
-                None if first.1 => (None, Some(first.2)),
-                None => (Some(first.2), None),
-            };
-            rest = &others[usize::from(both.is_some())..];
+        for same in names.chunk_by(|x, y| x.0 == y.0) {
+            let side = |second: bool| same.iter().find(|(_, of, _)| *of == second).map(|(.., side)| *side);
+            let (x, y) = (side(false), side(true));
             let relation = match (x, y) {
                 (Some(x), Some(y)) => relation(index_a, x.tensor, index_b, y.tensor),
                 (Some(_), None) => Relation::OnlyA,

@@ -6,55 +6,21 @@ use wcodec::container::HEADER_BYTES;
 use super::totals::Totals;
 use super::{Content, FileModel};
 
-/// The contents of bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// The first 64 bytes.
-    Header,
-    /// Coded symbols.
-    Data,
-    /// Uncoded bits beside them.
-    Side,
-    /// Scales of a quantized tensor.
-    Scales,
-    /// Beginnings of chunks.
-    Offsets,
-    /// Tables of a coder.
-    Tables,
-    /// The index.
-    Index,
-    /// Zeros between segments.
-    Padding,
+worded! {
+    /// The contents of bytes of a file.
+    Kind {
+        Header = "header", "where the index is";
+        Data = "data", "coded symbols";
+        Side = "side", "signs and low bits, stored as they are";
+        Scales = "scales", "what symbols are multiplied with";
+        Offsets = "offsets", "where chunks begin";
+        Tables = "tables", "frequencies of symbols";
+        Index = "index", "names, shapes, and where everything is";
+        Padding = "padding", "zeros between segments";
+    }
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Header, Self::Data, Self::Side, Self::Scales, Self::Offsets, Self::Tables, Self::Index, Self::Padding];
-
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        self.words().0
-    }
-
-    /// The use of such bytes.
-    pub fn means(self) -> &'static str {
-        self.words().1
-    }
-
-    fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Header => ("header", "where the index is"),
-            Self::Data => ("data", "coded symbols"),
-            Self::Side => ("side", "signs and low bits, stored as they are"),
-            Self::Scales => ("scales", "what symbols are multiplied with"),
-            Self::Offsets => ("offsets", "where chunks begin"),
-            Self::Tables => ("tables", "frequencies of symbols"),
-            Self::Index => ("index", "names, shapes, and where everything is"),
-            Self::Padding => ("padding", "zeros between segments"),
-        }
-    }
-
     fn of_role(role: &str) -> Self {
         match role {
             "side" => Self::Side,

@@ -7,89 +7,36 @@ use wcodec::names::natural;
 
 use crate::keymap::around;
 
-/// A column of the table of layers, by which it can be sorted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Column {
-    /// Natural order of names; the only one that shows a tree.
-    #[default]
-    Name,
-    /// Number of elements.
-    Shape,
-    /// Dtype of the source.
-    Dtype,
-    /// `int8` or `raw`.
-    Scheme,
-    /// `rans`, `huffman`, `zstd` or `raw`.
-    Coder,
-    /// Bytes in the source.
-    Original,
-    /// Bytes here.
-    Stored,
-    /// Original bytes for each stored byte.
-    Ratio,
-    /// Stored bits for each element.
-    Bits,
-    /// The distance of decoded elements from the source's, where the file says it.
-    Error,
-    /// Order-0 entropy of the symbols, bits.
-    Entropy,
-    /// Stored bits above the entropy, as a part of it.
-    Over,
+worded! {
+    /// A column of the table of layers, by which it can be sorted, in the order of the table.
+    #[derive(Default)]
+    Column {
+        #[default]
+        Name = "name", "";
+        Shape = "shape", "number of weights";
+        Dtype = "dtype", "the original's type of numbers";
+        Scheme = "scheme", "how weights became symbols";
+        Coder = "coder", "how symbols became bytes";
+        Original = "original", "bytes of the original";
+        Stored = "stored", "bytes in this file, scales and tables among them";
+        Ratio = "ratio", "original bytes for each stored byte";
+        Bits = "bits", "stored bits for each weight";
+        Error = "error", "how far weights are from the original's: RMS of the difference over theirs";
+        Entropy = "entropy", "bits a symbol that its frequencies alone would take";
+        Over = "over", "how much more is stored than the entropy";
+    }
 }
 
-/// Word, letter and meaning of each column, and its rank by what it tells, in the order of [`Column::ALL`].
-const FACTS: [(&str, char, &str, u8); 12] = [
-    ("name", 'n', "", 0),
-    ("shape", 'p', "number of weights", 8),
-    ("dtype", 'd', "the original's type of numbers", 11),
-    ("scheme", 's', "how weights became symbols", 9),
-    ("coder", 'c', "how symbols became bytes", 6),
-    ("original", 'o', "bytes of the original", 4),
-    ("stored", 't', "bytes in this file, scales and tables among them", 2),
-    ("ratio", 'r', "original bytes for each stored byte", 1),
-    ("bits", 'b', "stored bits for each weight", 3),
-    ("error", 'm', "how far weights are from the original's: RMS of the difference over theirs", 7),
-    ("entropy", 'e', "bits a symbol that its frequencies alone would take", 10),
-    ("over", 'v', "how much more is stored than the entropy", 5),
-];
-
 impl Column {
-    /// All of them, as they stand in the table.
-    pub const ALL: [Self; 12] = [
-        Self::Name,
-        Self::Shape,
-        Self::Dtype,
-        Self::Scheme,
-        Self::Coder,
-        Self::Original,
-        Self::Stored,
-        Self::Ratio,
-        Self::Bits,
-        Self::Error,
-        Self::Entropy,
-        Self::Over,
-    ];
-
-    /// The word for it on the command line and in the table's head.
-    pub fn name(self) -> &'static str {
-        FACTS[self as usize].0
-    }
-
     /// The letter that chooses it.
     pub fn letter(self) -> char {
-        FACTS[self as usize].1
+        char::from(b"npdscotrbmev"[self as usize])
     }
 
     /// All but the name by what they tell: the first one is the last to go.
     pub fn ranked() -> [Self; 11] {
-        let mut columns: [Self; 11] = std::array::from_fn(|at| Self::ALL[at + 1]);
-        columns.sort_by_key(|&c| FACTS[c as usize].3);
-        columns
-    }
-
-    /// A few words on its figures.
-    pub fn means(self) -> &'static str {
-        FACTS[self as usize].2
+        use Column::*;
+        [Ratio, Stored, Bits, Original, Over, Coder, Error, Shape, Scheme, Entropy, Dtype]
     }
 
     /// Whether the most interesting rows are those with the largest values.
@@ -172,15 +119,5 @@ mod tests {
             assert!(!"jkq".contains(column.letter()));
             assert!(Column::ALL[..i].iter().all(|c| c.letter() != column.letter()));
         }
-    }
-
-    #[test]
-    fn columns_go_around() {
-        let mut column = Column::Name;
-        for _ in 0..Column::ALL.len() {
-            assert_eq!(column.next(false).next(true), column);
-            column = column.next(false);
-        }
-        assert_eq!(column, Column::Name);
     }
 }

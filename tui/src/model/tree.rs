@@ -44,6 +44,11 @@ impl Tree {
         tree
     }
 
+    /// The module that a tensor is in.
+    pub fn parent_of(&self, tensor: usize) -> Option<usize> {
+        self.nodes.get(*self.node_of.get(tensor)?)?.parent
+    }
+
     /// Adds the nodes of tensors that share the first `at` parts of their paths.
     fn fill(&mut self, tensors: &[TensorInfo], order: &[usize], paths: &[Vec<&str>], at: usize, parent: Option<usize>) {
         let depth = parent.map_or(0, |p| self.nodes[p].depth + 1);

@@ -185,18 +185,11 @@ impl View for Compare {
         if pen.left() >= 60 + order.len() {
             pen.put(order, look.dim()).dot(look);
         }
-        let kinds = [
-            (Relation::Same, "same"),
-            (Relation::Recoded, "recoded, same values"),
-            (Relation::Differs, "differ"),
-            (Relation::OnlyA, "only in A"),
-            (Relation::OnlyB, "only in B"),
-        ];
-        for (relation, word) in kinds {
+        for relation in Relation::ALL {
             let count = found.counts[relation as usize];
             if count > 0 {
                 let (sign, style) = sign(look, relation);
-                pen.put(sign, style).put(&format!(" {} {word}  ", text::count(count as u64)), look.dim());
+                pen.put(sign, style).put(&format!(" {} {}  ", text::count(count as u64), relation.name()), look.dim());
             }
         }
     }

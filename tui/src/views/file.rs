@@ -110,7 +110,7 @@ impl View for File {
         let range = format!("  bytes {} to {}", text::count(r.offset), text::count(r.end().saturating_sub(1)));
         let name = r.tensor.and_then(|t| state.file.tensors.get(t)).map_or("", |t| t.name.as_str());
         pen.put(r.kind.name(), style).skip(1);
-        let means = r.kind.means();
+        let means = r.kind.about();
         if pen.left() > means.len() + 40 {
             pen.put(&format!("({means}) "), look.dim());
         }

@@ -86,7 +86,7 @@ impl View for List {
             footer::would(&mut pen, state, i);
         }
         pen.put(&order, look.dim());
-        let means = if list.is_tree() { "" } else { list.sort.column.means() };
+        let means = if list.is_tree() { "" } else { list.sort.column.about() };
         if !means.is_empty() && means.len() + 3 <= pen.left() {
             pen.put(": ", look.dim()).put(means, look.dim());
         }
