@@ -9,7 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
 
-use crate::draw::theme::Theme;
+use crate::draw::Theme;
 use crate::model::order::Column;
 use crate::views::Tab;
 use crate::views::speed::Device;
@@ -60,7 +60,7 @@ pub struct Options {
     #[arg(long, value_name = "TEXT")]
     pub filter: Option<String>,
     /// Sort by this column, the most interesting rows first.
-    #[arg(long, value_name = "COLUMN", value_parser = columns())]
+    #[arg(long, value_name = "COLUMN", value_parser = words(Column::ALL, Column::name))]
     pub sort: Option<Column>,
     /// Begin with this view; with --plain, `bits`, `compare` or `speed` is printed instead of the table of tensors.
     #[arg(long, value_name = "NAME", value_parser = tabs())]
@@ -94,7 +94,7 @@ pub struct Options {
     pub color: When,
     /// Colours for a dark or a light background, for eyes that see no red or no green (safe), or none [default: as the file of keys or
     /// COLORFGBG tells, or dark].
-    #[arg(long, value_name = "THEME", value_parser = themes())]
+    #[arg(long, value_name = "THEME", value_parser = words(Theme::ALL, Theme::name))]
     pub theme: Option<Theme>,
     /// Take keys and colours from this TOML file [default: wcodec/tui.toml in $XDG_CONFIG_HOME or ~/.config, if it is there].
     #[arg(long, value_name = "FILE")]
@@ -143,18 +143,10 @@ fn words<T: Copy + Send + Sync + 'static, const N: usize>(
     })
 }
 
-fn columns() -> impl TypedValueParser<Value = Column> {
-    words(Column::ALL, Column::name)
-}
-
 fn tabs() -> impl TypedValueParser<Value = Tab> {
     let word = |tab: Tab| PossibleValue::new(tab.name()).alias(tab.earlier());
     PossibleValuesParser::new(Tab::ALL.map(word))
         .try_map(|word| Tab::ALL.into_iter().find(|t| t.name() == word || t.earlier() == word).ok_or("no such word"))
-}
-
-fn themes() -> impl TypedValueParser<Value = Theme> {
-    words(Theme::ALL, Theme::name)
 }
 
 fn device(text: &str) -> Result<Device, String> {

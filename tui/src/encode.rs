@@ -1,14 +1,13 @@
 //! A checkpoint that is being encoded, or could be: the ways to encode it, the key, the worker's reports, and the line on its progress.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wcodec::text::safe_path;
 use wcodec::{Bits, EncodeOptions, ErrorKind, Granularity, Rate, Scheme};
 
-use crate::draw::text;
-use crate::draw::widgets::{self, Pen};
+use crate::draw::{Pen, text, widgets};
 use crate::effect::Effect;
 use crate::estimate::Would;
 use crate::keymap::Command;
@@ -36,53 +35,33 @@ pub struct EncodeState {
     pub running: Option<(PathBuf, Progress)>,
 }
 
-/// A way to encode, and the letter that chooses it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Scheme `int8`.
-    Int8,
-    /// Scheme `rate` with so many bits for each weight: 4 or 3.
-    Rate(u8),
-    /// Scheme `lossless`.
-    Lossless,
+worded! {
+    /// A way to encode.
+    Way {
+        Int8 = "int8: rows with a scale each, about 7.7 bits/weight", "scheme `int8`";
+        Rate4 = "rate: 4 bits/weight", "scheme `rate` with 4 bits for each weight";
+        Rate3 = "rate: 3 bits/weight", "scheme `rate` with 3 bits for each weight";
+        Lossless = "lossless: every bit as it is", "scheme `lossless`";
+    }
 }
 
 impl Way {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Int8, Self::Rate(4), Self::Rate(3), Self::Lossless];
-
-    /// The letter.
+    /// The letter that chooses it.
     pub fn letter(self) -> char {
-        match self {
-            Self::Int8 => 'i',
-            Self::Rate(4) => '4',
-            Self::Rate(_) => '3',
-            Self::Lossless => 'l',
-        }
-    }
-
-    /// The way in a few words.
-    pub fn words(self) -> &'static str {
-        match self {
-            Self::Int8 => "int8: rows with a scale each, about 7.7 bits/weight",
-            Self::Rate(4) => "rate: 4 bits/weight",
-            Self::Rate(_) => "rate: 3 bits/weight",
-            Self::Lossless => "lossless: every bit as it is",
-        }
+        char::from(b"i43l"[self as usize])
     }
 
     /// The scheme.
     pub fn scheme(self) -> Scheme {
-        match self {
-            Self::Int8 => Scheme::Int8(Granularity::Row),
-            // Both are among the bits that there are.
-            Self::Rate(n) => {
-                let EncodeOptions { optimize, coder, .. } = EncodeOptions::default();
-                let trellis = optimize.trellis(coder);
-                Bits::new(f64::from(n)).map_or(Scheme::Raw, |bits| Scheme::Rate(Rate { bits, trellis }))
-            }
-            Self::Lossless => Scheme::Lossless,
-        }
+        let bits = match self {
+            Self::Int8 => return Scheme::Int8(Granularity::Row),
+            Self::Lossless => return Scheme::Lossless,
+            Self::Rate4 => 4.0,
+            Self::Rate3 => 3.0,
+        };
+        let EncodeOptions { optimize, coder, .. } = EncodeOptions::default();
+        // Both are among the bits that there are.
+        Bits::new(bits).map_or(Scheme::Raw, |bits| Scheme::Rate(Rate { bits, trellis: optimize.trellis(coder) }))
     }
 }
 
@@ -99,10 +78,10 @@ pub fn out(state: &State) -> PathBuf {
 }
 
 /// Asks how to encode; while that is done, gives it up.
-pub fn open(state: &mut State) -> Vec<Effect> {
+pub fn open(state: &mut State) {
     if state.encode.running.is_some() {
-        state.say("the encoding is given up");
-        return vec![Effect::CancelEncode];
+        state.effects.push(Effect::CancelEncode);
+        return state.say("the encoding is given up");
     }
     let Some(original) = state.file.original() else {
         return state.say("this file is no checkpoint: there is nothing to encode");
@@ -115,31 +94,29 @@ pub fn open(state: &mut State) -> Vec<Effect> {
         return state.fail(format!("{} is there already (move it away, or use wcodec encode -o)", safe_path(&out)));
     }
     state.overlay = Overlay::Menu(Menu::Encode, 0);
-    Vec::new()
 }
 
 /// Begins to encode.
-pub fn begin(state: &mut State, way: Way) -> Vec<Effect> {
+pub fn begin(state: &mut State, way: Way) {
     let out = out(state);
     state.encode.running = Some((out.clone(), Progress::default()));
-    vec![Effect::Encode { out, scheme: way.scheme() }]
+    state.effects.push(Effect::Encode { out, scheme: way.scheme() });
 }
 
 /// The encoding went on.
-pub fn progress(state: &mut State, progress: Progress) -> Vec<Effect> {
+pub fn progress(state: &mut State, progress: Progress) {
     if let Some((_, known)) = &mut state.encode.running {
         *known = progress;
     }
-    Vec::new()
 }
 
 /// The encoding ended.
-pub fn done(state: &mut State, out: PathBuf, done: Result<u64, (ErrorKind, String)>) -> Vec<Effect> {
+pub fn done(state: &mut State, out: &Path, done: Result<u64, (ErrorKind, String)>) {
     state.encode.running = None;
     match done {
         Ok(bytes) => {
             let ratio = state.file.totals.original_bytes as f64 / bytes.max(1) as f64;
-            state.say(format!("written to {}, ratio {ratio:.3}: wcodec-tui shows it", safe_path(&out)))
+            state.say(format!("written to {}, ratio {ratio:.3}: wcodec-tui shows it", safe_path(out)));
         }
         Err((ErrorKind::Cancelled, _)) => state.say("the encoding was given up, nothing was written"),
         Err((_, why)) => state.fail(why),

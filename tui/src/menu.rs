@@ -4,8 +4,7 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::draw::text;
-use crate::draw::widgets::{Pen, boxed, middle};
+use crate::draw::{Pen, boxed, middle, text};
 use crate::effect::Effect;
 use crate::encode::{self, Way};
 use crate::keymap::Command;
@@ -31,40 +30,36 @@ impl Menu {
         }
     }
 
-    fn choose(self, state: &mut State, at: usize) -> Vec<Effect> {
+    fn choose(self, state: &mut State, at: usize) {
         state.overlay = Overlay::None;
         match self {
-            Self::Columns => {
-                list::choose(state, Column::ALL[at]);
-                Vec::new()
-            }
+            Self::Columns => list::choose(state, Column::ALL[at]),
             Self::Encode => encode::begin(state, Way::ALL[at]),
         }
     }
 }
 
 /// Chooses the item of a letter.
-pub fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
-    let (Overlay::Menu(menu, _), KeyCode::Char(letter)) = (&state.overlay, key.code) else { return Vec::new() };
-    let menu = *menu;
-    let at = menu.letters().into_iter().position(|l| l == letter);
-    at.map_or_else(Vec::new, |at| menu.choose(state, at))
+pub fn on_key(state: &mut State, key: KeyEvent) {
+    let (&Overlay::Menu(menu, _), KeyCode::Char(letter)) = (&state.overlay, key.code) else { return };
+    if let Some(at) = menu.letters().into_iter().position(|l| l == letter) {
+        menu.choose(state, at);
+    }
 }
 
 /// Does the work of a command in a menu.
-pub fn command(state: &mut State, command: Command) -> Vec<Effect> {
-    let Overlay::Menu(menu, at) = &mut state.overlay else { return Vec::new() };
+pub fn command(state: &mut State, command: Command) {
+    let Overlay::Menu(menu, at) = &mut state.overlay else { return };
     match command {
         Command::Up => *at = at.saturating_sub(1),
         Command::Down => *at = (*at + 1).min(menu.letters().len() - 1),
         Command::Enter => {
             let (menu, at) = (*menu, *at);
-            return menu.choose(state, at);
+            menu.choose(state, at);
         }
-        Command::Quit => return vec![Effect::Quit(0)],
+        Command::Quit => state.effects.push(Effect::Quit(0)),
         _ => state.overlay = Overlay::None,
     }
-    Vec::new()
 }
 
 /// Draws a menu with the selection at an item: a letter for each, its name, and what it tells.
@@ -99,15 +94,11 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, menu: Menu, at: usiz
         match menu {
             Menu::Columns => {
                 let (column, sort) = (Column::ALL[i], state.views.list.sort);
-                let arrow = match (column == sort.column, sort.descending) {
-                    (false, _) => " ",
-                    (true, true) => look.sign("▼", "v"),
-                    (true, false) => look.sign("▲", "^"),
-                };
+                let arrow = if column == sort.column { look.order(sort.descending) } else { " " };
                 pen.cell(column.name(), 9, look.text()).put(arrow, look.title()).skip(2);
                 pen.cut(look, column.about(), look.dim());
             }
-            Menu::Encode => drop(pen.cut(look, Way::ALL[i].words(), look.text())),
+            Menu::Encode => drop(pen.cut(look, Way::ALL[i].name(), look.text())),
         }
     }
 }

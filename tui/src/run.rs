@@ -24,12 +24,10 @@ use self::once::Once;
 use crate::action::{Action, Report};
 use crate::cli::look::look;
 use crate::cli::{self, Job, Options, PROGRAM, When};
-use crate::draw::theme::{Look, Theme};
-use crate::draw::{self, draw};
+use crate::draw::{self, Look, Theme, draw};
 use crate::effect::Effect;
-use crate::keymap::file::{self, Settings};
-use crate::model::FileModel;
-use crate::model::order::Sort;
+use crate::keymap::{file, file::Settings};
+use crate::model::{FileModel, Sort};
 use crate::state::State;
 use crate::stats::Fetch;
 use crate::terminal::{PanicGuard, Screen};
@@ -190,10 +188,10 @@ fn inspect(options: &Options) -> Result<u8, String> {
     let mut state = State::new(file.clone(), other, look, (80, 24));
     state.has_reference = reference.is_some();
     state.keys = Arc::new(settings.keys);
-    let mut effects = prepare(&mut state, options, tensor);
+    prepare(&mut state, options, tensor);
     let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &sender);
     let session = Session { state, workers: &mut workers, log: &mut log };
-    let done = session.show(screen, options, &sender, &receiver, &mut effects);
+    let done = session.show(screen, options, &sender, &receiver);
     log.line(format_args!("end: {done:?}"));
     done.map_err(|e| format!("terminal: {e}"))
 }
@@ -231,8 +229,8 @@ fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
 }
 
 /// Sets the first view as the flags say.
-fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<Effect> {
-    let estimate = update::estimate(state);
+fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) {
+    update::estimate(state);
     state.views.speed.device = options.device.unwrap_or_default();
     state.views.speed.threads = options.threads.map_or(0, usize::from);
     if let Some(column) = options.sort {
@@ -248,16 +246,14 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) -> Vec<E
         state.views.list.select(&file, Row::Tensor(tensor));
     }
     let unasked = options.filter.is_none() && options.sort.is_none();
-    let mut effects: Vec<Effect> = estimate.into_iter().collect();
     match options.tab.or(tensor.map(|_| Tab::Tensor)) {
-        Some(tab) => effects.extend(update::view(state, tab)),
+        Some(tab) => update::view(state, tab),
         // Its first cell is selected, not that of the list's first row.
         None if unasked && state.views.overview.heat(&state.file).is_grid() => {
             (state.tab, state.home) = (Tab::Overview, Tab::Overview);
         }
         None => {}
     }
-    effects
 }
 
 /// The screen, while it is shown.
@@ -275,7 +271,6 @@ impl Session<'_> {
         options: &Options,
         sender: &Sender<Action>,
         actions: &Receiver<Action>,
-        effects: &mut Vec<Effect>,
     ) -> io::Result<u8> {
         let signals = Signals::listen()?;
         let tell = sender.clone();
@@ -288,11 +283,11 @@ impl Session<'_> {
         };
         let input = Input::start(sender.clone())?;
         let (columns, rows) = screen.size();
-        effects.extend(update(&mut self.state, Action::Resize(columns, rows)));
+        let mut effects = update(&mut self.state, Action::Resize(columns, rows));
         let (mut drawn, mut ticked) = (None::<Instant>, Instant::now());
         let mut stale = true;
         loop {
-            for effect in std::mem::take(effects) {
+            for effect in std::mem::take(&mut effects) {
                 if let Some(status) = self.perform(effect, &mut screen)? {
                     return Ok(status);
                 }
@@ -318,7 +313,7 @@ impl Session<'_> {
                 Ok(action) => {
                     // All else that has come is done before the next frame, but not for ever.
                     for action in std::iter::once(action).chain(actions.try_iter().take(BATCH)) {
-                        self.take(action, &mut screen, effects)?;
+                        self.take(action, &mut screen, &mut effects)?;
                     }
                     stale = true;
                 }

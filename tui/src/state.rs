@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use tui_input::Input;
 
-use crate::draw::scroll::Scroll;
-use crate::draw::theme::Look;
+use crate::draw::{Look, Scroll};
 use crate::effect::Effect;
 use crate::encode::EncodeState;
 use crate::estimate::Would;
@@ -86,6 +85,8 @@ pub struct State {
     pub encode: EncodeState,
     /// The states of the views.
     pub views: Views,
+    /// Work that is wanted outside of the state, which [`update`](crate::update::update) hands out.
+    pub effects: Vec<Effect>,
 }
 
 impl State {
@@ -108,6 +109,7 @@ impl State {
             home: Tab::List,
             encode: EncodeState::default(),
             views,
+            effects: Vec::new(),
         }
     }
 
@@ -165,15 +167,13 @@ impl State {
         })
     }
 
-    /// Tells the user something; nothing else is to be done for it.
-    pub fn say(&mut self, text: impl Into<String>) -> Vec<Effect> {
+    /// Tells the user something.
+    pub fn say(&mut self, text: impl Into<String>) {
         self.notice = Some(Notice { text: text.into(), error: false });
-        Vec::new()
     }
 
-    /// Tells the user that something went wrong; nothing else is to be done for it.
-    pub fn fail(&mut self, text: impl Into<String>) -> Vec<Effect> {
+    /// Tells the user that something went wrong.
+    pub fn fail(&mut self, text: impl Into<String>) {
         self.notice = Some(Notice { text: text.into(), error: true });
-        Vec::new()
     }
 }

@@ -36,6 +36,14 @@ impl<T> Fetch<T> {
             _ => None,
         }
     }
+
+    /// The reason why it cannot be had.
+    pub fn failed(&self) -> Option<&str> {
+        match self {
+            Self::Failed(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 /// Whether a tensor is sound.

@@ -87,7 +87,7 @@ impl LayerTime {
 }
 
 /// The measurements since the report before.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Rounds in all since this run began.
     pub runs: u64,

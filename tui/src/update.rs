@@ -1,18 +1,19 @@
 //! From a state and an action to the next state, and what is to be done for it.
 
-pub mod report;
+use std::sync::Arc;
 
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, MouseEvent, MouseEventKind};
 use tui_input::Input;
 use tui_input::backend::crossterm::EventHandler;
+use wcodec::text::safe_path;
 
-use crate::action::Action;
-use crate::draw::scroll::Scroll;
+use crate::action::{Action, Report};
+use crate::draw::{Scroll, help};
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
-use crate::model::filter::Filter;
+use crate::model::{FileModel, Filter, Original};
 use crate::state::{Overlay, State};
-use crate::stats::{Fetch, StatsEffect};
+use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
 use crate::views::list::{Row, rearrange};
 use crate::views::{Tab, overview, speed};
 use crate::{encode, menu};
@@ -21,36 +22,31 @@ use crate::{encode, menu};
 ///
 /// It touches nothing but the state, and takes no longer than drawing.
 pub fn update(state: &mut State, action: Action) -> Vec<Effect> {
-    let mut effects = match action {
-        Action::Key(key) if key.kind == KeyEventKind::Release => Vec::new(),
-        Action::Key(key) => on_key(state, key),
+    match action {
+        Action::Key(key) if key.kind != KeyEventKind::Release => on_key(state, key),
         Action::Mouse(mouse) => on_mouse(state, mouse),
         Action::Paste(text) => on_paste(state, &text),
-        Action::Resize(columns, rows) => {
-            state.size = (columns, rows);
-            Vec::new()
-        }
-        Action::Tick => Vec::new(),
-        Action::Report(report) => report::on_report(state, report),
-    };
+        Action::Resize(columns, rows) => state.size = (columns, rows),
+        Action::Key(_) | Action::Tick => {}
+        Action::Report(report) => on_report(state, report),
+    }
     Tab::List.view().fit(state);
     state.tab.view().fit(state);
-    effects.extend(state.tab.view().watch(state));
-    effects
+    state.tab.view().watch(state);
+    std::mem::take(&mut state.effects)
 }
 
-fn on_key(state: &mut State, key: KeyEvent) -> Vec<Effect> {
+fn on_key(state: &mut State, key: KeyEvent) {
     state.notice = None;
     if let Some(command) = state.keys.command(state.context(), key) {
         return on_command(state, command);
     }
     match state.overlay {
         Overlay::Search { .. } => on_search_key(state, key),
-        Overlay::Menu(..) => return menu::on_key(state, key),
+        Overlay::Menu(..) => menu::on_key(state, key),
         Overlay::Help(_) => {}
         Overlay::None => unknown_key(state, key),
     }
-    Vec::new()
 }
 
 /// Says of a key that does nothing that it does nothing.
@@ -82,14 +78,13 @@ fn on_search_key(state: &mut State, key: KeyEvent) {
     }
 }
 
-fn on_paste(state: &mut State, text: &str) -> Vec<Effect> {
+fn on_paste(state: &mut State, text: &str) {
     if let Overlay::Search { input, .. } = &mut state.overlay {
         let line: String = text.chars().filter(|c| !c.is_control()).take(1024).collect();
         *input = Input::new(format!("{}{line}", input.value()));
         let text = input.value().to_owned();
         filter(state, &text);
     }
-    Vec::new()
 }
 
 /// Shows only tensors whose names match.
@@ -98,114 +93,104 @@ pub fn filter(state: &mut State, text: &str) {
     rearrange(state);
 }
 
-fn on_mouse(state: &mut State, mouse: MouseEvent) -> Vec<Effect> {
+fn on_mouse(state: &mut State, mouse: MouseEvent) {
     match mouse.kind {
         MouseEventKind::ScrollUp => on_command(state, Command::Up),
         MouseEventKind::ScrollDown => on_command(state, Command::Down),
         MouseEventKind::Down(_) if matches!(state.overlay, Overlay::None) => {
             state.tab.view().click(state, mouse.column, mouse.row);
-            Vec::new()
         }
-        _ => Vec::new(),
+        _ => {}
     }
 }
 
-fn on_command(state: &mut State, command: Command) -> Vec<Effect> {
-    // Only where it is shown: the list is laid out for that.
-    let most = if matches!(state.overlay, Overlay::Help(_)) { crate::draw::help::most_scroll(state) } else { 0 };
-    if let Overlay::Help(scroll) = &mut state.overlay {
-        let page = usize::from(state.size.1).saturating_sub(6).max(1);
-        scroll.moved(command, page);
-        scroll.0 = scroll.0.min(most);
-    }
-    if let Overlay::Menu(..) = state.overlay {
-        return menu::command(state, command);
+fn on_command(state: &mut State, command: Command) {
+    match &mut state.overlay {
+        Overlay::Menu(..) => return menu::command(state, command),
+        Overlay::Help(scroll) => {
+            let mut moved = *scroll;
+            moved.moved(command, usize::from(state.size.1).saturating_sub(6));
+            moved.0 = moved.0.min(help::most_scroll(state));
+            state.overlay = Overlay::Help(moved);
+        }
+        _ => {}
     }
     match command {
-        Command::Quit => return vec![Effect::Quit(0)],
-        Command::Back => return back(state),
+        Command::Quit => state.effects.push(Effect::Quit(0)),
+        Command::Back => back(state),
         Command::Help => state.overlay = Overlay::Help(Scroll::default()),
-        Command::View(tab) => return view(state, tab),
-        Command::NextView => return view(state, state.tab.next(false)),
-        Command::PreviousView => return view(state, state.tab.next(true)),
+        Command::View(tab) => view(state, tab),
+        Command::NextView => view(state, state.tab.next(false)),
+        Command::PreviousView => view(state, state.tab.next(true)),
         Command::Search => {
             let before = state.views.list.filter.as_ref().map_or(String::new(), |f| f.text().to_owned());
             state.overlay = Overlay::Search { input: Input::new(before.clone()), before };
             if state.tab != Tab::List {
-                return view(state, Tab::List);
+                view(state, Tab::List);
             }
         }
-        Command::Picture => return picture(state),
-        Command::Reload => return vec![Effect::Reload],
-        Command::Redraw => return vec![Effect::Redraw],
+        // The heat map, as it is coloured now, goes to a new file in the working directory.
+        Command::Picture => match overview::picture(state) {
+            Ok(text) => {
+                let path = format!("{}.heatmap.svg", state.file.name()).into();
+                state.effects.push(Effect::Export { path, text });
+            }
+            Err(why) => state.say(why),
+        },
+        Command::Reload => state.effects.push(Effect::Reload),
+        Command::Redraw => state.effects.push(Effect::Redraw),
         Command::Theme => {
             state.look.theme = state.look.theme.next();
-            let name = state.look.theme.name();
-            state.say(format!("theme: {name}"));
+            state.say(format!("theme: {}", state.look.theme.name()));
         }
-        Command::Encode => return encode::open(state),
-        Command::VerifyAll => {
-            let tensors = (0..state.file.tensors.len()).collect();
-            return verify(state, tensors);
-        }
+        Command::Encode => encode::open(state),
+        Command::VerifyAll => verify(state, (0..state.file.tensors.len()).collect()),
         Command::Copy => {
             if let Some(name) = state.tab.view().selected_name(state) {
                 state.say(format!("copied {name}"));
-                return vec![Effect::Copy(name)];
+                state.effects.push(Effect::Copy(name));
             }
         }
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
         _ if state.tab.view().moves(state).moved(command) => {}
-        _ => return state.tab.view().command(state, command),
-    }
-    Vec::new()
-}
-
-/// Writes the heat map, as it is coloured now, to a new file in the working directory.
-fn picture(state: &mut State) -> Vec<Effect> {
-    match overview::picture(state) {
-        Ok(text) => vec![Effect::Export { path: format!("{}.heatmap.svg", state.file.name()).into(), text }],
-        Err(why) => state.say(why),
+        _ => state.tab.view().command(state, command),
     }
 }
 
 /// Has a checkpoint sampled, if the file is one.
-pub fn estimate(state: &mut State) -> Option<Effect> {
+pub fn estimate(state: &mut State) {
     state.encode.would = Fetch::Absent;
-    let Some(crate::model::original::Original::Checkpoint(_)) = state.file.original() else { return None };
-    state.encode.would = Fetch::Running(0.0);
-    Some(Effect::Estimate)
+    if let Some(Original::Checkpoint(_)) = state.file.original() {
+        state.encode.would = Fetch::Running(0.0);
+        state.effects.push(Effect::Estimate);
+    }
 }
 
 /// Has the hashes and the decoding of some tensors verified, in the order of the table.
-pub fn verify(state: &mut State, tensors: Vec<usize>) -> Vec<Effect> {
+pub fn verify(state: &mut State, mut tensors: Vec<usize>) {
     if let Err(e) = state.file.container() {
         return state.fail(e.to_string());
     }
-    let under_way =
-        |state: &State, i: usize| state.known.get(&i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_)));
-    let tensors: Vec<usize> = tensors.into_iter().filter(|&i| !under_way(state, i)).collect();
-    if tensors.is_empty() {
-        return Vec::new();
-    }
+    tensors.retain(|i| !state.known.get(i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_))));
     for &i in &tensors {
         state.known.entry(i).or_default().verdict = Fetch::Running(0.0);
     }
-    vec![Effect::Stats(StatsEffect::Verify { generation: state.generation, tensors })]
+    if !tensors.is_empty() {
+        state.effects.push(Effect::Stats(StatsEffect::Verify { generation: state.generation, tensors }));
+    }
 }
 
 /// One step back: overlay, filter, view, program.
-fn back(state: &mut State) -> Vec<Effect> {
+fn back(state: &mut State) {
     if matches!(state.overlay, Overlay::Help(_)) {
         state.overlay = Overlay::None;
     } else if !state.tab.view().facts().is_home {
-        return view(state, state.home);
+        view(state, state.home);
     } else if state.views.list.filter.is_some() {
         filter(state, "");
     } else {
-        return vec![Effect::Quit(0)];
+        state.effects.push(Effect::Quit(0));
     }
-    Vec::new()
 }
 
 /// Selects a tensor in the table of layers, whatever hides it there.
@@ -215,7 +200,7 @@ pub fn reveal(state: &mut State, tensor: usize) {
         filter(state, "");
     }
     let tree = &state.file.tree;
-    let mut parent = tree.node_of.get(tensor).and_then(|&n| tree.nodes.get(n)?.parent);
+    let mut parent = tree.parent_of(tensor);
     let mut hidden = false;
     while let Some(node) = parent {
         hidden |= state.views.list.folded.remove(&node);
@@ -228,13 +213,13 @@ pub fn reveal(state: &mut State, tensor: usize) {
 }
 
 /// Selects a tensor in the table of layers, and opens it.
-pub fn show(state: &mut State, tensor: usize) -> Vec<Effect> {
+pub fn show(state: &mut State, tensor: usize) {
     reveal(state, tensor);
-    view(state, Tab::Tensor)
+    view(state, Tab::Tensor);
 }
 
 /// Goes to a view.
-pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
+pub fn view(state: &mut State, tab: Tab) {
     let before = state.tab;
     if before != tab {
         before.view().leave(state);
@@ -244,10 +229,69 @@ pub fn view(state: &mut State, tab: Tab) -> Vec<Effect> {
     if tab.view().facts().is_home {
         state.home = tab;
     }
-    let mut effects = Vec::new();
     if timed && !tab.view().times(state) {
-        effects.extend(speed::stop(state));
+        speed::stop(state);
     }
-    effects.extend(tab.view().enter(state, before == tab));
-    effects
+    tab.view().enter(state, before == tab);
+}
+
+/// A worker has something to say.
+fn on_report(state: &mut State, report: Report) {
+    match report {
+        Report::Stats(report) => on_stats(state, report),
+        Report::Timing(report) => speed::report(state, report),
+        Report::FileChanged => {
+            state.changed = true;
+            state.fail("the file changed on disk: r reads it again");
+        }
+        Report::Reloaded(Ok(file)) => {
+            reloaded(state, file);
+            state.effects.push(Effect::Stats(StatsEffect::Cancel));
+            estimate(state);
+            state.tab.view().resume(state);
+        }
+        Report::Reloaded(Err(why)) => state.fail(format!("{why} (what was read before is still shown)")),
+        Report::Estimate { generation, found } if generation == state.generation => {
+            state.encode.would = found;
+            overview::settle(state);
+        }
+        Report::Estimate { .. } => {}
+        Report::Encoding(progress) => encode::progress(state, progress),
+        Report::Encoded { out, done } => encode::done(state, &out, done),
+        Report::Message(text) => state.say(text),
+        Report::Error(text) => state.fail(text),
+    }
+}
+
+fn on_stats(state: &mut State, report: StatsReport) {
+    match report {
+        StatsReport::Stats { generation, tensor, stats } if generation == state.generation => {
+            let known = state.known.entry(tensor).or_default();
+            // A statistic that is there is not lost when another asks for it in vain.
+            if known.stats.ready().is_none() || stats.ready().is_some() {
+                known.stats = stats;
+            }
+        }
+        StatsReport::Verdict { generation, tensor, verdict } if generation == state.generation => {
+            if let Fetch::Ready(Verdict::Damaged(what)) = &verdict {
+                state.fail(what);
+            }
+            state.known.entry(tensor).or_default().verdict = verdict;
+        }
+        _ => {}
+    }
+}
+
+/// Shows another file in the place of the one that was there, with the same selection and order.
+fn reloaded(state: &mut State, file: Arc<FileModel>) {
+    let selected = state.current().map(|i| state.file.tensors[i].name.clone());
+    state.generation += 1;
+    state.known.clear();
+    state.changed = false;
+    state.file = file;
+    Tab::ALL.iter().for_each(|tab| tab.view().renew(state));
+    if let Some(i) = selected.and_then(|name| state.file.find(&name)) {
+        state.views.list.select(&state.file, Row::Tensor(i));
+    }
+    state.say(format!("{} was read again", safe_path(&state.file.path)));
 }

@@ -11,9 +11,7 @@ pub mod tensor;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::draw::scroll::Moves;
-use crate::draw::widgets::Pen;
-use crate::effect::Effect;
+use crate::draw::{Moves, Pen};
 use crate::keymap::{Binding, Command, around};
 use crate::model::FileModel;
 use crate::run::once::Once;
@@ -151,9 +149,7 @@ pub trait View: Sync {
     }
 
     /// Does the work of a key that neither moves nor is the same everywhere.
-    fn command(&self, _state: &mut State, _command: Command) -> Vec<Effect> {
-        Vec::new()
-    }
+    fn command(&self, _state: &mut State, _command: Command) {}
 
     /// Selects the thing at a column and a row of the screen.
     fn click(&self, _state: &mut State, _x: u16, _y: u16) {}
@@ -170,19 +166,17 @@ pub trait View: Sync {
     }
 
     /// Asks for facts that the screen lacks. After each action the view that is shown is asked.
-    fn watch(&self, _state: &mut State) -> Vec<Effect> {
-        Vec::new()
-    }
+    fn watch(&self, _state: &mut State) {}
 
     /// It is opened; `again` where it was shown already.
-    fn enter(&self, state: &mut State, again: bool) -> Vec<Effect> {
-        if again { Vec::new() } else { self.resume(state) }
+    fn enter(&self, state: &mut State, again: bool) {
+        if !again {
+            self.resume(state);
+        }
     }
 
     /// It goes on with its work: it was opened, or its file was read again.
-    fn resume(&self, _state: &mut State) -> Vec<Effect> {
-        Vec::new()
-    }
+    fn resume(&self, _state: &mut State) {}
 
     /// The file was replaced: what is known of the one before is forgotten.
     fn renew(&self, _state: &mut State) {}

@@ -1,7 +1,7 @@
 //! Colours and signs that suit the terminal, as flags and environment tell.
 
 use super::{Options, When};
-use crate::draw::theme::{Depth, Look, Theme};
+use crate::draw::{Depth, Look, Theme};
 
 /// Colours and signs of the screen. `env` looks a variable of the environment up.
 ///

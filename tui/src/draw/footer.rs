@@ -2,7 +2,7 @@
 
 use ratatui::Frame;
 use ratatui::layout::{Position, Rect};
-use ratatui::style::Modifier;
+use ratatui::style::Style;
 use tui_input::Input;
 
 use super::help::written;
@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
     keys(Pen::new(frame.buffer_mut(), area, 1), state);
 }
 
-fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: ratatui::style::Style) {
+fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: Style) {
     pen.skip(1).put(sign, style);
     pen.cut(state.look, text, style);
 }
@@ -139,8 +139,7 @@ fn keys(mut pen: Pen<'_>, state: &State) {
         }
         pen.put(&k, key).put(" ", look.dim()).put(word, look.text()).skip(2);
     }
-    let style = look.text().add_modifier(Modifier::empty());
     for (k, word) in always {
-        pen.put(&k, key).put(" ", look.dim()).put(word, style).skip(2);
+        pen.put(&k, key).put(" ", look.dim()).put(word, look.text()).skip(2);
     }
 }

@@ -6,12 +6,9 @@ use wcodec::text::safe_path;
 use wcodec::{Cancel, Comparisons, Container};
 
 use crate::cli::Options;
-use crate::draw::theme::Look;
+use crate::draw::Look;
 use crate::estimate::estimate;
-use crate::model::FileModel;
-use crate::model::filter::Filter;
-use crate::model::order::Sort;
-use crate::model::original::Original;
+use crate::model::{FileModel, Filter, Original, Sort};
 use crate::views::Tab;
 use crate::views::list::{ListState, Row};
 use crate::{json, plain};

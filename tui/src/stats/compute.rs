@@ -9,8 +9,7 @@ use super::error::values;
 use super::pieces::{Want, pieces};
 use super::weights::{WeightStats, Weights};
 use super::{LayerStats, ScaleStats, Spread, SymbolStats};
-use crate::model::FileModel;
-use crate::model::original::Original;
+use crate::model::{FileModel, Original};
 
 /// Bytes of a checkpoint that are read at once: a whole number of elements of every dtype.
 const PIECE: u64 = 4 << 20;

@@ -9,13 +9,8 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::{Facts, View};
-use crate::draw::page::{Page, digits, short_count};
-use crate::draw::scroll::{Moves, Scroll};
-use crate::draw::table::{self, Column};
-use crate::draw::text;
-use crate::draw::widgets::{Pen, bar};
-use crate::model::FileModel;
-use crate::model::rates::{Group, Rates};
+use crate::draw::{Column, Moves, Page, Pen, Room, Scroll, digits, long_bar, short_count, table, text};
+use crate::model::{FileModel, Group, Rates};
 use crate::plain;
 use crate::run::once::Once;
 use crate::state::State;
@@ -150,7 +145,7 @@ const FIGURES: [Figure; 7] = [
     Figure {
         column: Column::number(ERROR, 8),
         rank: 3,
-        text: |t, g| g.error.map_or_else(|| t.state.look.sign("·", "-").to_owned(), digits),
+        text: |t, g| g.error.map_or_else(|| t.state.look.unknown().to_owned(), digits),
     },
     Figure {
         column: Column::number("bits/w", 6),
@@ -176,8 +171,7 @@ impl<'a> Tables<'a> {
     fn new(state: &'a State, width: usize, rates: &'a Rates) -> Self {
         let longest = rates.widest;
         let least = longest.min((width / 3).clamp(8, 48));
-        let mut left = width.saturating_sub(least);
-        let mut bar = 0;
+        let (mut left, mut bar) = (Room(width.saturating_sub(least)), 0);
         let sized = |figure: &'static Figure| {
             let Column { width, is_number, .. } = figure.column;
             (Column { width: if is_number { width } else { rates.schemes.clamp(6, width) }, ..figure.column }, figure)
@@ -186,22 +180,17 @@ impl<'a> Tables<'a> {
         ranked.retain(|(_, (column, _))| column.title != ERROR || rates.all.error.is_some());
         ranked.sort_by_key(|(_, (_, figure))| figure.rank);
         let fits = |&(_, (column, _)): &(usize, (Column, _))| {
-            if column.needs() > left {
-                return false;
-            }
-            left -= column.needs();
+            let fits = left.take(column.needs());
             // A bar tells more than the columns behind it.
-            if column.title == SHARE && left > BAR.0 {
+            if fits && column.title == SHARE && left.take(BAR.0 + 1) {
                 bar = BAR.0;
-                left -= bar + 1;
             }
-            true
+            fits
         };
         let mut shown: Vec<_> = ranked.into_iter().take_while(fits).collect();
         shown.sort_by_key(|(at, _)| *at);
-        let more = left.min(longest - least);
-        left -= more;
-        let longer = if bar > 0 { left.min(BAR.1 - BAR.0) } else { 0 };
+        let more = left.most(longest - least);
+        bar += if bar > 0 { left.most(BAR.1 - BAR.0) } else { 0 };
         let groups = || rates.roles.iter().chain(&rates.layers).filter(|g| g.totals.elements > 0);
         let bits = || groups().map(|g| g.totals.bits_per_weight());
         let (low, high) = bits().fold((f64::MAX, 0.0f64), |(low, high), b| (low.min(b), high.max(b)));
@@ -212,15 +201,8 @@ impl<'a> Tables<'a> {
             false => high.min(2.0 * state.file.totals.bits_per_weight()),
         };
         let name = Column::text("", least + more).after(0);
-        Self {
-            state,
-            rates,
-            name,
-            figures: shown.into_iter().map(|(_, figure)| figure).collect(),
-            bar: bar + longer,
-            by_share,
-            most,
-        }
+        let figures = shown.into_iter().map(|(_, figure)| figure).collect();
+        Self { state, rates, name, figures, bar, by_share, most }
     }
 
     fn draw(&self, pen: Pen<'_>, row: usize) {
@@ -252,8 +234,7 @@ impl<'a> Tables<'a> {
 
     fn group(&self, mut pen: Pen<'_>, group: &Group, style: Style) {
         let (look, totals) = (self.state.look, &group.totals);
-        let name = text::clean(look, &group.name);
-        pen.cell(&text::short_name(look, &name, self.name.width), self.name.width, style);
+        pen.cell(&text::short(look, &group.name, self.name.width), self.name.width, style);
         let cells = self.figures.iter().map(|(column, figure)| {
             let is_missing = column.title == ERROR && group.error.is_none();
             (*column, (figure.text)(self, group), if is_missing { look.dim() } else { style })
@@ -261,12 +242,7 @@ impl<'a> Tables<'a> {
         table::row(&mut pen, look, cells);
         if self.bar > 0 && self.most > 0.0 && totals.elements > 0 {
             let figure = if self.by_share { totals.stored_bytes as f64 } else { totals.bits_per_weight() };
-            let part = figure / self.most;
-            let drawn = match part > 1.0001 {
-                true => bar(look, 1.0, self.bar - 1) + look.sign("▶", ">"),
-                false => bar(look, part, self.bar),
-            };
-            pen.skip(1).cell(&drawn, self.bar, look.bar());
+            pen.skip(1).cell(&long_bar(look, figure / self.most, self.bar), self.bar, look.bar());
         }
     }
 }

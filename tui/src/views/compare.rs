@@ -8,16 +8,9 @@ use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::{Facts, View};
-use crate::draw::scroll::{Cursor, Moves};
-use crate::draw::table::{self, Column, GAP};
-use crate::draw::text;
-use crate::draw::theme::Look;
-use crate::draw::widgets::{Pen, diverging};
-use crate::effect::Effect;
-use crate::keymap::Command;
-use crate::keymap::table::b;
-use crate::model::FileModel;
-use crate::model::compare::{Compared, Comparison, Relation, Side};
+use crate::draw::{Column, Cursor, Look, Moves, Pen, Room, diverging, table, table::GAP, text};
+use crate::keymap::{Command, b};
+use crate::model::{Compared, Comparison, FileModel, Relation, Side};
 use crate::plain;
 use crate::run::once::Once;
 use crate::state::State;
@@ -201,20 +194,19 @@ impl View for Compare {
         }
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
+    fn command(&self, state: &mut State, command: Command) {
         let compare = &mut state.views.compare;
         match command {
-            Command::Next | Command::Previous => return next(state, command == Command::Previous),
+            Command::Next | Command::Previous => next(state, command == Command::Previous),
             Command::Differences => compare.rearrange(|compare| compare.only_differences ^= true),
             Command::Sort => compare.rearrange(|compare| compare.by_name ^= true),
             Command::Enter => match compare.selected().map(|row| row.a) {
-                Some(Some(side)) => return show(state, side.tensor),
-                Some(None) => return state.say("only the second file has it"),
+                Some(Some(side)) => show(state, side.tensor),
+                Some(None) => state.say("only the second file has it"),
                 None => {}
             },
             _ => {}
         }
-        Vec::new()
     }
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
@@ -237,18 +229,17 @@ impl View for Compare {
 }
 
 /// The next row whose values are not the same.
-fn next(state: &mut State, back: bool) -> Vec<Effect> {
+fn next(state: &mut State, back: bool) {
     let compare = &mut state.views.compare;
-    let Some(found) = compare.found.clone() else { return Vec::new() };
+    let Some(found) = compare.found.clone() else { return };
     let differs = |&at: &usize| compare.row(at).is_some_and(|r| r.relation.differs());
     let (at, len) = (compare.cursor.selected, compare.len());
     match if back { (0..at.min(len)).rev().find(differs) } else { (at + 1..len).find(differs) } {
         Some(at) => compare.cursor.selected = at,
-        None if found.differing == 0 => return state.say("the files hold the same values"),
-        None if back => return state.say("this is the first difference"),
-        None => return state.say("this is the last difference"),
+        None if found.differing == 0 => state.say("the files hold the same values"),
+        None if back => state.say("this is the first difference"),
+        None => state.say("this is the last difference"),
     }
-    Vec::new()
 }
 
 /// The subject of a column; those of one file have its place.
@@ -270,29 +261,17 @@ fn columns(width: usize, longest: usize) -> Vec<(Part, Column)> {
     let change = Column::number("B/A", 6);
     let room = width.saturating_sub(3 + stored[0].needs() + stored[1].needs() + change.needs());
     let least = longest.min((room * 2 / 5).clamp(10, 44));
-    let mut left = room.saturating_sub(least);
-    let mut take = |columns: usize| {
-        let fits = left >= columns;
-        left -= if fits { columns } else { 0 };
-        fits
-    };
-    let mut changes = if take(GAP + 18) { 18 } else { 0 };
-    let has_ratios = changes > 0 && take(ratios[0].needs() + ratios[1].needs());
+    let mut left = Room(room.saturating_sub(least));
+    let mut changes = if left.take(GAP + 18) { 18 } else { 0 };
+    let has_ratios = changes > 0 && left.take(ratios[0].needs() + ratios[1].needs());
     // The text of a changed scheme, then a bar, then names in full.
-    changes += if has_ratios && take(10) { 10 } else { 0 };
-    let mut bar = if has_ratios && take(GAP + 11) { 11 } else { 0 };
-    let more = left.min(longest - least);
-    left -= more;
-    if bar > 0 {
-        let longer = (left / 3).min(10) / 2 * 2;
-        (bar, left) = (bar + longer, left - longer);
-    }
-    if changes > 0 {
-        let longer = left.min(20);
-        (changes, left) = (changes + longer, left - longer);
-    }
+    changes += if has_ratios && left.take(10) { 10 } else { 0 };
+    let mut bar = if has_ratios && left.take(GAP + 11) { 11 } else { 0 };
+    let more = left.most(longest - least);
+    bar += if bar > 0 { left.most((left.0 / 3).min(10) / 2 * 2) } else { 0 };
+    changes += if changes > 0 { left.most(20) } else { 0 };
     let all = [
-        (Part::Name, Column::text("name", least + more + left).after(0)),
+        (Part::Name, Column::text("name", least + more + left.0).after(0)),
         (Part::Stored(0), stored[0]),
         (Part::Stored(1), stored[1]),
         (Part::Change, change),
@@ -385,10 +364,7 @@ fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Col
     };
     let cell = |&(part, column): &(Part, Column)| {
         let (text, style) = match part {
-            Part::Name => {
-                let name = text::clean(look, row.name(file, other));
-                (text::short_name(look, &name, column.width).into_owned(), plain)
-            }
+            Part::Name => (text::short(look, row.name(file, other), column.width), plain),
             Part::Stored(i) if infos[i].is_some() && is_tied(sides[i]) => ("tied".to_owned(), plain),
             Part::Stored(i) => (infos[i].map_or_else(String::new, |t| text::size(t.stored_bytes)), plain),
             Part::Change => (change.map_or_else(String::new, text::figure), colour),

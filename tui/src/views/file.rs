@@ -9,15 +9,9 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::{Facts, View};
-use crate::draw::scroll::{Cursor, Moves};
-use crate::draw::table::{self, Column};
-use crate::draw::text;
-use crate::draw::theme::Look;
-use crate::draw::widgets::Pen;
-use crate::effect::Effect;
+use crate::draw::{Column, Cursor, Look, Moves, Pen, table, text};
 use crate::keymap::Command;
-use crate::model::FileModel;
-use crate::model::map::{FileMap, Kind, Region};
+use crate::model::{FileMap, FileModel, Kind, Region};
 use crate::state::State;
 use crate::update::show;
 
@@ -123,10 +117,10 @@ impl View for File {
         }
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
-        match state.views.file.selected(&state.file).and_then(|r| r.tensor) {
-            Some(tensor) if command == Command::Enter => show(state, tensor),
-            _ => Vec::new(),
+    fn command(&self, state: &mut State, command: Command) {
+        if let (Command::Enter, Some(tensor)) = (command, state.views.file.selected(&state.file).and_then(|r| r.tensor))
+        {
+            show(state, tensor);
         }
     }
 
@@ -256,30 +250,16 @@ fn below(mut pen: Pen<'_>, look: Look, (begin, end): (u64, u64), part: Option<(u
     // Texts give way to the mark.
     let (from, to) = mark.unwrap_or((columns, columns));
     let middle = (columns.saturating_sub(what.len())) / 2;
-    let mut texts: Vec<(usize, &str)> = Vec::new();
+    let mut free = 0;
     for (at, text) in [(0, left.as_str()), (middle, what), (columns.saturating_sub(right.len()), right.as_str())] {
-        let free = texts.last().is_none_or(|(b, t)| b + t.len() + 2 <= at);
-        if free && (at + text.len() < from || at > to) {
-            texts.push((at, text));
+        if free <= at && (at + text.len() < from || at > to) {
+            pen.to(at).put(text, look.dim());
+            free = at + text.len() + 2;
         }
     }
-    let mut at = 0;
-    let caret = if to - from == 1 { look.sign("▲", "^") } else { look.sign("▔", "^") };
-    let write_mark = |pen: &mut Pen<'_>, at: &mut usize| {
-        pen.skip(from - *at).put(&caret.repeat(to - from), look.warn());
-        *at = to;
-    };
-    let mut marked = mark.is_none();
-    for (begin, text) in texts {
-        if !marked && from < begin {
-            write_mark(&mut pen, &mut at);
-            marked = true;
-        }
-        pen.skip(begin - at).put(text, look.dim());
-        at = begin + text.len();
-    }
-    if !marked {
-        write_mark(&mut pen, &mut at);
+    if mark.is_some() {
+        let caret = if to - from == 1 { look.sign("▲", "^") } else { look.sign("▔", "^") };
+        pen.to(from).put(&caret.repeat(to - from), look.warn());
     }
 }
 
@@ -336,11 +316,10 @@ fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &
         }
         cells.push((r.kind.name().to_owned(), sign_style));
         if let Some(t) = r.tensor.and_then(|t| state.file.tensors.get(t)) {
-            let label = text::clean(look, &t.name);
             // The tensor's first region names it plainly, the others repeat it.
             let again = at > 0 && map.regions[at - 1].tensor == r.tensor;
             let style = if again { look.dim() } else { look.text() };
-            cells.push((text::short_name(look, &label, name.width).into_owned(), style));
+            cells.push((text::short(look, &t.name, name.width), style));
         }
         table::row(&mut pen, look, columns.iter().zip(cells).map(|(&column, (text, style))| (column, text, style)));
     });

@@ -1,6 +1,5 @@
 //! The table of all tensors.
 
-mod cells;
 mod columns;
 mod rows;
 mod table;
@@ -10,14 +9,11 @@ use ratatui::layout::Rect;
 
 pub use self::rows::{Bars, ListState, Row};
 use super::{Facts, Tab, View};
-use crate::draw::scroll::Moves;
-use crate::draw::widgets::Pen;
-use crate::draw::{HEAD_ROWS, footer, text};
+use crate::draw::{HEAD_ROWS, Moves, Pen, footer, text};
 use crate::effect::Effect;
-use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b};
+use crate::keymap::{Command, VERIFY, b};
 use crate::menu::Menu;
-use crate::model::order::{Column, Sort};
+use crate::model::{Sort, order::Column};
 use crate::state::{Overlay, State};
 use crate::stats::StatsEffect;
 use crate::update::{verify, view};
@@ -64,7 +60,7 @@ impl View for List {
         let (look, list) = (state.look, &state.views.list);
         let all = state.file.tensors.len();
         pen.at_end(&list.cursor.place(list.rows.len()), look.dim());
-        let arrow = if list.sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
+        let arrow = look.order(list.sort.descending);
         let order = match (list.is_tree(), list.sort.column) {
             (true, _) => "tree".to_owned(),
             (false, Column::Name) if !list.sort.descending => "flat, natural order".to_owned(),
@@ -92,7 +88,7 @@ impl View for List {
         }
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
+    fn command(&self, state: &mut State, command: Command) {
         let list = &mut state.views.list;
         match command {
             Command::Next | Command::Previous => next(list, command == Command::Previous),
@@ -103,7 +99,7 @@ impl View for List {
             },
             Command::Enter => match list.row() {
                 Some(Row::Group(node)) => fold(state, node),
-                Some(Row::Tensor(_)) => return view(state, Tab::Tensor),
+                Some(Row::Tensor(_)) => view(state, Tab::Tensor),
                 None => {}
             },
             Command::Fold => {
@@ -146,17 +142,17 @@ impl View for List {
                     state.say("all entropies are known");
                 } else {
                     let generation = state.generation;
-                    return vec![Effect::Stats(StatsEffect::Entropies { generation, tensors })];
+                    state.effects.push(Effect::Stats(StatsEffect::Entropies { generation, tensors }));
                 }
             }
             Command::Verify => {
-                let Some(row) = list.row() else { return Vec::new() };
-                let tensors = list.tensors_of(&state.file, row).collect();
-                return verify(state, tensors);
+                if let Some(row) = list.row() {
+                    let tensors = list.tensors_of(&state.file, row).collect();
+                    verify(state, tensors);
+                }
             }
             _ => {}
         }
-        Vec::new()
     }
 
     /// Selects the row below; the head of a column sorts by it.

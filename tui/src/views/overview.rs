@@ -3,7 +3,6 @@
 mod figures;
 mod grid;
 mod legend;
-mod measure;
 mod panel;
 mod picture;
 
@@ -12,18 +11,13 @@ use std::sync::{Arc, OnceLock};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-pub use self::measure::Measure;
+pub use self::figures::Measure;
 pub use self::picture::picture;
 use super::speed::Scope;
 use super::{Facts, Tab, View, speed, tensor};
-use crate::draw::HEAD_ROWS;
-use crate::draw::scroll::Cursor;
-use crate::draw::widgets::Pen;
-use crate::effect::Effect;
-use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b};
-use crate::model::FileModel;
-use crate::model::heat::{Heat, HeatCell};
+use crate::draw::{Cursor, HEAD_ROWS, Pen};
+use crate::keymap::{Command, VERIFY, b};
+use crate::model::{FileModel, Heat, HeatCell};
 use crate::state::State;
 use crate::update::{reveal, show, verify, view};
 
@@ -101,30 +95,26 @@ impl View for Overview {
         legend::footer(pen, state);
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
+    fn command(&self, state: &mut State, command: Command) {
         let page = grid::page(state);
         let overview = &mut state.views.overview;
         let rows = overview.heat(&state.file).rows.len();
         let mut cursor = Cursor { selected: overview.row, offset: 0 };
         if cursor.moved(command, rows, page) {
             overview.row = cursor.selected;
-            return Vec::new();
+            return;
         }
         match command {
             Command::Left => overview.column = overview.column.saturating_sub(1),
             Command::Right => overview.column += 1,
-            Command::Enter => return open(state),
+            Command::Enter => open(state),
             Command::Measure | Command::MeasureBack => {
                 let next = overview.measure.next(&state.file, command == Command::MeasureBack);
-                return colour_by(state, next);
+                colour_by(state, next);
             }
-            Command::Verify => {
-                let tensors = selected(state);
-                return verify(state, tensors);
-            }
+            Command::Verify => verify(state, selected(state)),
             _ => {}
         }
-        Vec::new()
     }
 
     /// A click selects the cell below it.
@@ -146,21 +136,18 @@ impl View for Overview {
     }
 
     /// The panel shows the tensor of the selected cell: its statistics are computed when it is another one than before.
-    fn watch(&self, state: &mut State) -> Vec<Effect> {
-        match selected(state)[..] {
-            [tensor]
-                if panel::has_panel(state.size.0)
-                    && (state.views.tensor.asked != Some(tensor) || state.known.is_empty()) =>
-            {
-                tensor::want(state, tensor)
-            }
-            _ => Vec::new(),
+    fn watch(&self, state: &mut State) {
+        if let [tensor] = selected(state)[..]
+            && panel::has_panel(state.size.0)
+            && (state.views.tensor.asked != Some(tensor) || state.known.is_empty())
+        {
+            tensor::want(state, tensor);
         }
     }
 
-    fn enter(&self, state: &mut State, again: bool) -> Vec<Effect> {
+    fn enter(&self, state: &mut State, again: bool) {
         if again {
-            return Vec::new();
+            return;
         }
         let overview = &mut state.views.overview;
         let heat = overview.heat(&state.file);
@@ -170,16 +157,15 @@ impl View for Overview {
             overview.row = row;
             overview.column = if row < layers { column } else { overview.column };
         }
-        self.resume(state)
+        self.resume(state);
     }
 
     /// Speeds are measured as long as they are looked at.
-    fn resume(&self, state: &mut State) -> Vec<Effect> {
-        if !self.times(state) {
-            return Vec::new();
+    fn resume(&self, state: &mut State) {
+        if self.times(state) {
+            state.views.speed.scope = Scope::File;
+            speed::start(state);
         }
-        state.views.speed.scope = Scope::File;
-        speed::start(state)
     }
 
     fn renew(&self, state: &mut State) {
@@ -205,13 +191,13 @@ fn selected(state: &State) -> Vec<usize> {
 }
 
 /// Colours by something else.
-fn colour_by(state: &mut State, measure: Measure) -> Vec<Effect> {
+fn colour_by(state: &mut State, measure: Measure) {
     state.views.overview.chosen = true;
     let before = std::mem::replace(&mut state.views.overview.measure, measure);
     match (before == Measure::Speed, measure == Measure::Speed) {
         (false, true) => Overview.resume(state),
         (true, false) => speed::stop(state),
-        _ => Vec::new(),
+        _ => {}
     }
 }
 
@@ -224,13 +210,13 @@ pub fn settle(state: &mut State) {
 }
 
 /// Opens the tensor of the selected cell; where there are several, the list of them.
-fn open(state: &mut State) -> Vec<Effect> {
+fn open(state: &mut State) {
     match selected(state)[..] {
         [] => state.say("this layer has no such tensor"),
         [one] => show(state, one),
         [first, ..] => {
             reveal(state, first);
-            view(state, Tab::List)
+            view(state, Tab::List);
         }
     }
 }

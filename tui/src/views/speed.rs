@@ -1,27 +1,21 @@
 //! Timings of decoding, on the CPU and on GPUs.
 
-mod chart;
-mod devices;
 mod draw;
-mod export;
-mod once;
+mod print;
 mod state;
-mod tensors;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-pub use self::state::{Device, Gpus, LaneState, Order, Scope, SpeedState, Subject};
+pub use self::state::{Device, LaneState, Order, Scope, SpeedState, Subject};
 use super::{Facts, Tab, View};
-use crate::draw::footer;
-use crate::draw::scroll::Moves;
-use crate::draw::widgets::Pen;
+use crate::draw::{Moves, Pen, footer};
 use crate::effect::Effect;
-use crate::keymap::Command;
-use crate::keymap::table::b;
+use crate::keymap::{Command, b};
 use crate::run::once::Once;
 use crate::state::State;
-use crate::timing::{Lane, Progress, TimingEffect, TimingReport};
+use crate::stats::Fetch;
+use crate::timing::{Lane, TimingEffect, TimingReport};
 use crate::update::view;
 use crate::views::list::Row;
 
@@ -70,48 +64,42 @@ impl View for Speed {
     }
 
     fn print(&self, once: &Once<'_>) -> Result<String, String> {
-        once::print(once)
+        print::rounds(once)
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
+    fn command(&self, state: &mut State, command: Command) {
+        let speed = &mut state.views.speed;
         match command {
-            Command::Next | Command::Previous => {
-                Tab::List.view().command(state, command);
-                return begin(state);
-            }
+            Command::Next | Command::Previous => Tab::List.view().command(state, command),
             Command::Enter => {
-                let Some(tensor) = state.views.speed.layers().get(state.views.speed.cursor.selected).map(|l| l.tensor)
-                else {
-                    return Vec::new();
-                };
+                let Some(tensor) = speed.layers().get(speed.cursor.selected).map(|l| l.tensor) else { return };
                 state.views.list.select(&state.file, Row::Tensor(tensor));
-                if state.current() == Some(tensor) {
-                    return view(state, Tab::Tensor);
-                }
-                state.say("the filter hides this layer");
+                return match state.current() == Some(tensor) {
+                    true => view(state, Tab::Tensor),
+                    false => state.say("the filter hides this layer"),
+                };
             }
             Command::Pause => {
-                state.views.speed.paused = !state.views.speed.paused;
-                return if state.views.speed.paused { stop(state) } else { begin(state) };
+                speed.paused ^= true;
+                if speed.paused {
+                    return stop(state);
+                }
             }
             Command::More | Command::Fewer => return threads(state, command == Command::More),
             Command::Device => return next_device(state),
-            Command::Scope => {
-                state.views.speed.scope = state.views.speed.scope.next();
-                return begin(state);
-            }
+            Command::Scope => speed.scope = speed.scope.next(),
             Command::Sort => {
-                state.views.speed.order = state.views.speed.order.next();
-                let (order, natural) = (state.views.speed.order, &state.file.natural);
-                for lane in &mut state.views.speed.lanes {
-                    lane.layers = order.sorted(&lane.slowest, natural);
+                speed.order = speed.order.next();
+                for lane in &mut speed.lanes {
+                    lane.layers = speed.order.sorted(&lane.last.layers, &state.file.natural);
                 }
-                state.views.speed.cursor = Default::default();
+                speed.cursor = Default::default();
+                return;
             }
             Command::Export => return export(state),
-            _ => {}
+            _ => return,
         }
-        Vec::new()
+        begin(state);
     }
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
@@ -120,25 +108,25 @@ impl View for Speed {
         Moves::List(&mut state.views.speed.cursor, len, height)
     }
 
-    fn resume(&self, state: &mut State) -> Vec<Effect> {
-        start(state)
+    fn resume(&self, state: &mut State) {
+        start(state);
     }
 }
 
 /// Times what is chosen.
-pub fn start(state: &mut State) -> Vec<Effect> {
+pub fn start(state: &mut State) {
     state.views.speed.paused = false;
-    begin(state)
+    begin(state);
 }
 
 /// Stops timing.
-pub fn stop(state: &mut State) -> Vec<Effect> {
+pub fn stop(state: &mut State) {
     state.views.speed.running = None;
-    vec![Effect::Timing(TimingEffect::Stop)]
+    state.effects.push(Effect::Timing(TimingEffect::Stop));
 }
 
 /// Begins anew with what is chosen now, unless the user paused. Samples of the same tensors are kept.
-fn begin(state: &mut State) -> Vec<Effect> {
+fn begin(state: &mut State) {
     let subject = subject(state);
     let timing = &mut state.views.speed;
     if timing.subject != subject {
@@ -146,58 +134,47 @@ fn begin(state: &mut State) -> Vec<Effect> {
         timing.cursor = Default::default();
         timing.subject = subject;
     }
-    let mut effects = Vec::new();
-    if timing.gpus == Gpus::Unknown {
-        timing.gpus = Gpus::Looking;
-        effects.push(Effect::Timing(TimingEffect::Probe));
+    if matches!(timing.gpus, Fetch::Absent) {
+        timing.gpus = Fetch::Running(0.0);
+        state.effects.push(Effect::Timing(TimingEffect::Probe));
     }
     let lane = timing.lane();
-    if timing.cores > 0 {
-        let threads = if timing.threads == 0 { timing.cores } else { timing.threads };
-        if !timing.lanes.iter().any(|l| matches!(l.lane, Lane::Cpu(_))) {
-            timing.lane_mut(Lane::Cpu(threads));
-        }
+    if timing.cores > 0 && !timing.lanes.iter().any(|l| matches!(l.lane, Lane::Cpu(_))) {
+        timing.lane_mut(Lane::Cpu(timing.cpu_threads()));
     }
     let Some(tensors) = timing.subject.as_ref().map(|s| s.tensors.clone()).filter(|t| !t.is_empty()) else {
-        timing.running = None;
-        effects.push(Effect::Timing(TimingEffect::Stop));
-        return effects;
+        return stop(state);
     };
     // Without the number of cores there is nothing to begin with; it comes at once.
     if timing.device == Device::Cpu && timing.threads == 0 && timing.cores == 0 {
-        return effects;
+        return;
     }
     let paused = timing.paused;
     let row = timing.lane_mut(lane);
     if paused {
-        return effects;
+        return;
     }
     row.failed = None;
-    row.done = (0, tensors.len());
-    row.runs_before = 0;
+    (row.last.done, row.last.runs) = ((0, tensors.len()), 0);
     timing.runs += 1;
     timing.running = Some(timing.runs);
-    effects.push(Effect::Timing(TimingEffect::Start { run: timing.runs, lane, tensors }));
-    effects
+    state.effects.push(Effect::Timing(TimingEffect::Start { run: timing.runs, lane, tensors }));
 }
 
 /// The tensors that the scope stands for now.
 fn subject(state: &State) -> Option<Subject> {
     // A checkpoint has nothing to decode.
     state.file.container().ok()?;
-    let (file, layers) = (&state.file, &state.views.list);
-    let (title, tensors) = match state.views.speed.scope {
+    let (file, layers, scope) = (&state.file, &state.views.list, state.views.speed.scope);
+    let (title, tensors) = match scope {
         Scope::Layer => {
             let tensor = layers.current(file)?;
             (file.tensors.get(tensor)?.name.clone(), vec![tensor])
         }
         Scope::Module => {
             let row = match layers.row()? {
-                Row::Group(node) => Row::Group(node),
-                Row::Tensor(i) => {
-                    let node = file.tree.node_of.get(i).and_then(|&n| file.tree.nodes.get(n));
-                    node.and_then(|n| n.parent).map_or(Row::Tensor(i), Row::Group)
-                }
+                Row::Tensor(i) => file.tree.parent_of(i).map_or(Row::Tensor(i), Row::Group),
+                group => group,
             };
             let title = match row {
                 Row::Tensor(i) => file.tensors.get(i)?.name.clone(),
@@ -214,46 +191,41 @@ fn subject(state: &State) -> Option<Subject> {
             (name.to_string_lossy().into_owned(), (0..file.tensors.len()).collect())
         }
     };
-    Some(Subject { generation: state.generation, scope: state.views.speed.scope, title, tensors: tensors.into() })
+    Some(Subject { generation: state.generation, scope, title, tensors: tensors.into() })
 }
 
 /// More threads, or fewer.
-fn threads(state: &mut State, more: bool) -> Vec<Effect> {
+fn threads(state: &mut State, more: bool) {
     let timing = &mut state.views.speed;
     if timing.device != Device::Cpu {
         return state.say("threads are the CPU's: D chooses it");
     }
     if timing.cores == 0 {
-        return Vec::new();
+        return;
     }
-    let now = if timing.threads == 0 { timing.cores } else { timing.threads };
+    let now = timing.cpu_threads();
     let steps = || STEPS.into_iter().filter(|&n| n < timing.cores).chain([timing.cores]);
     let found = if more { steps().find(|&n| n > now) } else { steps().rfind(|&n| n < now) };
     match found {
         Some(n) => {
             timing.threads = n;
-            begin(state)
+            begin(state);
         }
-        None => {
-            let text =
-                if more { format!("this machine runs {} threads at once", timing.cores) } else { "one thread".into() };
-            state.say(text)
-        }
+        None if more => state.say(format!("this machine runs {} threads at once", state.views.speed.cores)),
+        None => state.say("one thread"),
     }
 }
 
 /// The next device, around.
-fn next_device(state: &mut State) -> Vec<Effect> {
+fn next_device(state: &mut State) {
     let timing = &mut state.views.speed;
-    let gpus: Vec<usize> = match &timing.gpus {
-        Gpus::Found(gpus) => gpus.iter().map(|g| g.ordinal).collect(),
-        Gpus::None(why) if timing.device == Device::Cpu => {
+    let gpus: Vec<usize> = match (&timing.gpus, timing.device) {
+        (Fetch::Ready(gpus), _) => gpus.iter().map(|g| g.ordinal).collect(),
+        (Fetch::Failed(why), Device::Cpu) => {
             let text = format!("no GPU: {why}");
             return state.say(text);
         }
-        Gpus::Unknown | Gpus::Looking if timing.device == Device::Cpu => {
-            return state.say("still looking for GPUs");
-        }
+        (_, Device::Cpu) => return state.say("still looking for GPUs"),
         _ => Vec::new(),
     };
     let next = match timing.device {
@@ -265,33 +237,34 @@ fn next_device(state: &mut State) -> Vec<Effect> {
         return state.say("there is no other device");
     }
     timing.device = device;
-    begin(state)
+    begin(state);
 }
 
 /// Writes what is known to a file beside the working directory's others.
-fn export(state: &mut State) -> Vec<Effect> {
+fn export(state: &mut State) {
     if state.views.speed.lanes.iter().all(|l| l.series.runs() == 0) {
         return state.say("nothing was timed yet");
     }
     let path = format!("{}.timing.json", state.file.name()).into();
-    vec![Effect::Export { path, text: export::text(&state.file, &state.views.speed) }]
+    let text = print::json(&state.file, &state.views.speed);
+    state.effects.push(Effect::Export { path, text });
 }
 
 /// A worker measured something.
-pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
+pub fn report(state: &mut State, report: TimingReport) {
     let timing = &mut state.views.speed;
     match report {
         TimingReport::Cores(n) => {
             timing.cores = n.max(1);
             let idle = timing.running.is_none() && !timing.paused;
             if idle && state.tab.view().times(state) {
-                return begin(state);
+                begin(state);
             }
         }
-        TimingReport::Gpus(found) => timing.gpus = found.map_or_else(Gpus::None, Gpus::Found),
+        TimingReport::Gpus(found) => timing.gpus = found.map_or_else(Fetch::Failed, Fetch::Ready),
         TimingReport::Progress { run, lane, progress } if timing.running == Some(run) => {
-            let (order, natural) = (timing.order, &state.file.natural);
-            take(timing.lane_mut(lane), progress, order, natural);
+            let order = timing.order;
+            timing.lane_mut(lane).take(progress, order, &state.file.natural);
         }
         TimingReport::Failed { run, lane, why } if timing.running == Some(run) => {
             timing.running = None;
@@ -299,24 +272,6 @@ pub fn report(state: &mut State, report: TimingReport) -> Vec<Effect> {
         }
         // The run was stopped.
         TimingReport::Progress { .. } | TimingReport::Failed { .. } => {}
-    }
-    Vec::new()
-}
-
-/// Adds what was measured to what is known of a device; `natural` is the natural order of tensors.
-pub fn take(lane: &mut LaneState, progress: Progress, order: Order, natural: &[usize]) {
-    let new = progress.runs.saturating_sub(lane.runs_before);
-    lane.runs_before = progress.runs;
-    lane.series.bytes = progress.bytes;
-    lane.series.skip(new.saturating_sub(progress.rounds.len() as u64));
-    progress.rounds.into_iter().for_each(|ms| lane.series.push(ms));
-    lane.done = progress.done;
-    lane.verifying = progress.verifying;
-    lane.copy_gb_per_s = progress.copy_gb_per_s.or(lane.copy_gb_per_s);
-    lane.left_out = progress.left_out;
-    if !progress.layers.is_empty() {
-        lane.layers = order.sorted(&progress.layers, natural);
-        lane.slowest = progress.layers;
     }
 }
 

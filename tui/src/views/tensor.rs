@@ -1,10 +1,9 @@
 //! The view of one tensor: facts and segments, histograms, and how far its values are from those of the reference.
 
 mod facts;
-mod plots;
+pub mod plots;
 mod segments;
 pub mod symbols;
-pub mod weights;
 
 use std::sync::Arc;
 
@@ -13,13 +12,9 @@ use ratatui::layout::Rect;
 use wcodec::TensorInfo;
 
 use super::{Facts, Tab, View};
-use crate::draw::page::Page;
-use crate::draw::scroll::{Moves, Scroll};
-use crate::draw::widgets::{self, Pen};
-use crate::draw::{footer, text};
+use crate::draw::{Moves, Page, Pen, Scroll, footer, text, widgets};
 use crate::effect::Effect;
-use crate::keymap::Command;
-use crate::keymap::table::{VERIFY, b};
+use crate::keymap::{Command, VERIFY, b};
 use crate::state::State;
 use crate::stats::{Fetch, LayerStats, StatsEffect};
 use crate::update::verify;
@@ -113,7 +108,7 @@ impl View for Tensor {
         footer::tensor(pen, state);
     }
 
-    fn command(&self, state: &mut State, command: Command) -> Vec<Effect> {
+    fn command(&self, state: &mut State, command: Command) {
         let view = &mut state.views.tensor;
         match command {
             Command::More => view.bins = BINS.into_iter().find(|&b| b > view.bins).unwrap_or(view.bins),
@@ -121,19 +116,21 @@ impl View for Tensor {
             Command::Axis => view.log = !view.log,
             Command::Next | Command::Previous => {
                 let before = state.current();
-                let mut effects = Tab::List.view().command(state, command);
+                Tab::List.view().command(state, command);
                 if state.current() != before {
-                    effects.extend(self.resume(state));
+                    self.resume(state);
                 } else {
                     let which = if command == Command::Next { "last" } else { "first" };
                     state.say(format!("this is the {which} tensor"));
                 }
-                return effects;
             }
-            Command::Verify => return state.current().map_or_else(Vec::new, |tensor| verify(state, vec![tensor])),
+            Command::Verify => {
+                if let Some(tensor) = state.current() {
+                    verify(state, vec![tensor]);
+                }
+            }
             _ => {}
         }
-        Vec::new()
     }
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
@@ -143,12 +140,14 @@ impl View for Tensor {
     }
 
     /// Statistics that failed are asked for again.
-    fn enter(&self, state: &mut State, _again: bool) -> Vec<Effect> {
-        self.resume(state)
+    fn enter(&self, state: &mut State, _again: bool) {
+        self.resume(state);
     }
 
-    fn resume(&self, state: &mut State) -> Vec<Effect> {
-        state.current().map_or_else(Vec::new, |tensor| want(state, tensor))
+    fn resume(&self, state: &mut State) {
+        if let Some(tensor) = state.current() {
+            want(state, tensor);
+        }
     }
 }
 
@@ -193,7 +192,7 @@ fn shown(state: &State) -> Option<Shown<'_>> {
 }
 
 /// Has the statistics of a tensor computed, unless they are there or under way.
-pub fn want(state: &mut State, tensor: usize) -> Vec<Effect> {
+pub fn want(state: &mut State, tensor: usize) {
     let view = &mut state.views.tensor;
     // If another tensor was asked for after this one, this one was given up, even if that was not reported yet.
     let same = view.asked.replace(tensor) == Some(tensor);
@@ -202,15 +201,17 @@ pub fn want(state: &mut State, tensor: usize) -> Vec<Effect> {
     }
     let readable = state.file.original().is_some() || state.file.container().is_ok();
     if !readable || state.file.missing(tensor) > 0 {
-        return Vec::new();
+        return;
     }
     let stats = &mut state.known.entry(tensor).or_default().stats;
     match stats {
-        Fetch::Ready(_) => return Vec::new(),
-        Fetch::Running(_) if same => return Vec::new(),
-        _ => *stats = Fetch::Running(0.0),
+        Fetch::Ready(_) => {}
+        Fetch::Running(_) if same => {}
+        _ => {
+            *stats = Fetch::Running(0.0);
+            state.effects.push(Effect::Stats(StatsEffect::Compute { generation: state.generation, tensor }));
+        }
     }
-    vec![Effect::Stats(StatsEffect::Compute { generation: state.generation, tensor })]
 }
 
 /// Rows that are scrolled.
@@ -237,8 +238,8 @@ fn pages(of: Shown<'_>, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usi
             // There is nothing but the histogram and what is written below it.
             let height =
                 if columns < TWO_COLUMNS { height } else { rows.saturating_sub(ALONE).clamp(FEWEST_ROWS, MOST_ROWS) };
-            weights::draw(page, of, height);
-            weights::outliers(page, of);
+            plots::weights(page, of, height);
+            plots::outliers(page, of);
         }
     };
     let hashes = |page: &mut Page| {
@@ -291,12 +292,11 @@ fn summary(mut pen: Pen<'_>, of: Shown<'_>, (scroll, rows, height): (Scroll, usi
         let (bar, rest) = widgets::part(look, part, 10);
         pen.at_end(&format!("computing {bar}{rest} {:>3.0} %", 100.0 * part.clamp(0.0, 1.0)), look.warn());
     }
-    let dot = look.sign(" · ", " | ");
     let mut facts = vec![format!("{} {}", t.dtype.name(), text::shape(&t.shape))];
     match state.file.original() {
         Some(_) => facts.push(text::size(t.original_bytes)),
         None => facts.extend([text::scheme(t), text::coder(t), format!("ratio {:.3}", t.ratio())]),
     }
     facts.push(format!("{:.3} bits/weight", t.bits_per_weight()));
-    pen.cut(look, &facts.join(dot), look.text());
+    pen.cut(look, &facts.join(look.between()), look.text());
 }

@@ -1,10 +1,7 @@
 //! The columns of the table that there is room for, and the scale of its bars.
 
-use crate::draw::table::Column as Place;
-use crate::draw::text;
-use crate::draw::theme::Look;
-use crate::model::order::Column;
-use crate::model::totals::Totals;
+use crate::draw::{Column as Place, Look, Room, text};
+use crate::model::{Totals, order::Column};
 use crate::state::State;
 use crate::views::list::{Bars, Row};
 
@@ -78,32 +75,24 @@ impl Columns {
         let least = longest.min((room / 3).clamp(12, 44));
         let all = of_file(state, Column::ranked()).count();
         let scroll = state.views.list.scroll.min(all - 1);
-        let mut left = room.saturating_sub(least);
-        let mut take = |column: Column| {
-            let needed = needs(state, column);
-            let fits = needed <= left;
-            left -= if fits { needed } else { 0 };
-            fits
-        };
+        let mut left = Room(room.saturating_sub(least));
         let mut chosen: Vec<Column> = match scroll {
-            0 => of_file(state, Column::ranked()).filter(|&c| take(c)).collect(),
-            _ => of_file(state, Column::ALL).skip(1 + scroll).take_while(|&c| take(c)).collect(),
+            0 => of_file(state, Column::ranked()).filter(|&c| left.take(needs(state, c))).collect(),
+            _ => of_file(state, Column::ALL).skip(1 + scroll).take_while(|&c| left.take(needs(state, c))).collect(),
         };
         chosen.sort_unstable();
         let after = scroll + chosen.len() < all;
         // The room that is left makes names whole, then bars long, and the rest is the names' again.
-        let name = least + left.min(longest.saturating_sub(least));
-        left -= name - least;
+        let name = least + left.most(longest - least);
         let mut shown = Vec::new();
         for column in chosen {
             shown.push((Part::Of(column), place(state, column)));
             if column == Column::Ratio {
-                let more = (left / 2).min(BAR.1 - BAR.0);
-                left -= more;
+                let more = left.most((left.0 / 2).min(BAR.1 - BAR.0));
                 shown.push((Part::Bar, Place::text("", BAR.0 + more).after(1)));
             }
         }
-        Self { name: name + left, shown, before: scroll > 0, after }
+        Self { name: name + left.0, shown, before: scroll > 0, after }
     }
 
     /// Whether a column is shown.

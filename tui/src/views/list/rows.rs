@@ -4,14 +4,9 @@ use std::collections::HashSet;
 
 use wcodec::text::safe;
 
-use crate::draw::scroll::Cursor;
-use crate::draw::text::width;
+use crate::draw::{Cursor, text::width};
 use crate::keymap::around;
-use crate::model::FileModel;
-use crate::model::filter::Filter;
-use crate::model::order::{self, Sort};
-use crate::model::totals::Totals;
-use crate::model::tree::Tree;
+use crate::model::{FileModel, Filter, Sort, Totals, Tree, order};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

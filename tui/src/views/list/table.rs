@@ -3,14 +3,12 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
+use wcodec::TensorInfo;
 
-use super::cells::{self, Cells};
 use super::columns::{Columns, MARKS, Part, Scale};
-use super::{ListState, Row};
-use crate::draw::table;
-use crate::draw::text;
-use crate::draw::widgets::Pen;
-use crate::model::order::Column;
+use super::{Bars, ListState, Row};
+use crate::draw::{Pen, digits, long_bar, table, text};
+use crate::model::{Totals, order::Column};
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
 
@@ -64,7 +62,7 @@ fn nothing(state: &State) -> Vec<String> {
 
 fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
     let (look, sort) = (state.look, state.views.list.sort);
-    let arrow = if sort.descending { look.sign("▼", "v") } else { look.sign("▲", "^") };
+    let arrow = look.order(sort.descending);
     pen.fill(look.title()).skip(MARKS);
     let sorted = look.title().add_modifier(Modifier::UNDERLINED);
     match sort.column {
@@ -72,25 +70,16 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
         _ => pen.cell(Column::Name.name(), columns.name, look.title()),
     };
     let title = |&(part, place): &(Part, table::Column)| match part {
-        Part::Of(column) if column == sort.column && place.is_number => {
-            (place, format!("{arrow}{}", place.title), sorted)
-        }
-        Part::Of(column) if column == sort.column => (place, format!("{}{arrow}", place.title), sorted),
-        Part::Of(_) => (place, place.title.to_owned(), look.title()),
+        Part::Of(column) if column != sort.column => (place, place.title.to_owned(), look.title()),
+        Part::Of(_) if place.is_number => (place, format!("{arrow}{}", place.title), sorted),
+        Part::Of(_) => (place, format!("{}{arrow}", place.title), sorted),
         Part::Bar => {
             let range = scale.words(look);
             (place, if text::width(&range) <= place.width { range } else { String::new() }, look.dim())
         }
     };
     table::row(&mut pen, look, columns.shown.iter().map(title));
-    // The columns go on there.
-    let more = match (columns.before, columns.after) {
-        (false, false) => "",
-        (true, false) => look.sign("‹", "<"),
-        (false, true) => look.sign("›", ">"),
-        (true, true) => look.sign("‹›", "<>"),
-    };
-    pen.skip(1).put(more, look.warn());
+    pen.skip(1).put(look.beyond(columns.before, columns.after), look.warn());
 }
 
 /// The sign before a row, its style, and whether something is wrong: the worst of what is known of the tensors of a module, which is sound
@@ -132,8 +121,9 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, scale: &Sc
     let above = beside.map(|_| Cells::of(state, at - 1));
     let cell = |&(part, place): &(Part, table::Column)| {
         let (text, mut style) = cells.text(part, scale, place.width);
-        let is_same = |above: &Cells<'_>| cells::repeats(part) && above.text(part, scale, place.width).0 == text;
-        if above.as_ref().is_some_and(is_same) {
+        // What the row above says, too, is dim.
+        let repeats = matches!(part, Part::Of(Column::Shape | Column::Dtype | Column::Scheme | Column::Coder));
+        if above.as_ref().is_some_and(|above| repeats && above.text(part, scale, place.width).0 == text) {
             style = look.dim();
         }
         (place, text, style)
@@ -169,10 +159,7 @@ fn name(pen: &mut Pen<'_>, state: &State, columns: usize, (at, above): (usize, O
             pen.skip(indent + 2).cell(&label, room, style);
         }
         Row::Tensor(i) => {
-            let short = |i: usize| {
-                let clean = text::clean(look, &file.tensors[i].name).into_owned();
-                text::short_name(look, &clean, columns).into_owned()
-            };
+            let short = |i: usize| text::short(look, &file.tensors[i].name, columns);
             let text = short(i);
             let above = match above {
                 Some(Row::Tensor(above)) => short(above),
@@ -199,18 +186,136 @@ fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
         false => format!("{} of {}", text::count(shown.tensors as u64), text::plural(all, "tensor")),
     };
     // The number of weights stands where the shapes are, or here if there is room.
-    let with_weights = format!("{label}, {}", cells::weights(shown.elements));
+    let with_weights = format!("{label}, {}", weights(shown.elements));
     let fits = !columns.has(Column::Shape) && text::width(&with_weights) <= columns.name;
     let label = if fits { with_weights } else { label };
-    let cells = Cells::sums(state);
+    let cells = Cells { state, tensor: None, is_sum: true, totals: *shown };
     pen.skip(MARKS).cell(&text::cut(look, &label, columns.name), columns.name, cells.style());
     let cell = |&(part, place): &(Part, table::Column)| (place, cells.text(part, scale, place.width).0, cells.style());
     table::row(&mut pen, look, columns.shown.iter().map(cell));
 }
 
+/// A row's figures: those of a tensor, of a module, or of all that are listed.
+struct Cells<'a> {
+    state: &'a State,
+    tensor: Option<(usize, &'a TensorInfo)>,
+    is_sum: bool,
+    totals: Totals,
+}
+
+impl<'a> Cells<'a> {
+    /// Those of the row at a place of the list.
+    fn of(state: &'a State, at: usize) -> Self {
+        let (tensor, totals) = match state.views.list.rows[at] {
+            Row::Group(node) => (None, module_totals(state, at, node)),
+            Row::Tensor(i) => (Some((i, &state.file.tensors[i])), Totals::of([&state.file.tensors[i]])),
+        };
+        Self { state, tensor, is_sum: false, totals }
+    }
+
+    /// The style of the row where nothing deserves another one.
+    fn style(&self) -> Style {
+        let plain = self.state.look.text();
+        if self.tensor.is_some() { plain } else { plain.add_modifier(Modifier::BOLD) }
+    }
+
+    /// A cell's text and style, where a bar has so many columns.
+    fn text(&self, part: Part, scale: &Scale, columns: usize) -> (String, Style) {
+        let (look, totals) = (self.state.look, &self.totals);
+        let Part::Of(column) = part else {
+            let part = scale.part(totals).filter(|_| !self.is_sum);
+            return (part.map_or_else(String::new, |part| long_bar(look, part, columns)), look.bar());
+        };
+        let text = match (column, self.tensor) {
+            (Column::Original, _) => text::size(totals.original_bytes),
+            (Column::Stored, _) => text::size(totals.stored_bytes),
+            (Column::Bits, _) if totals.elements > 0 => format!("{:.3}", totals.bits_per_weight()),
+            // Nothing gained deserves a look.
+            (Column::Ratio, _) => {
+                let style = match self.state.views.list.bars {
+                    _ if self.is_sum => self.style(),
+                    Bars::Share => look.text(),
+                    Bars::Ratio if totals.ratio() < 1.0 => look.warn(),
+                    Bars::Ratio => self.style(),
+                };
+                return (scale.figure(totals), style);
+            }
+            (Column::Shape, None) if self.is_sum => weights(totals.elements),
+            (Column::Shape, None) => return (text::plural(totals.tensors, "tensor"), look.dim()),
+            (_, None) | (Column::Bits, _) => String::new(),
+            (Column::Name, Some((_, t))) => t.name.clone(),
+            (Column::Shape, Some((_, t))) => text::shape(&t.shape),
+            (Column::Dtype, Some((_, t))) => t.dtype.name().to_owned(),
+            (Column::Scheme, Some((_, t))) => text::scheme(t),
+            (Column::Coder, Some((_, t))) => text::coder(t),
+            (Column::Error, Some((_, t))) => {
+                let unknown = || (look.unknown().to_owned(), look.dim());
+                return t.error.map_or_else(unknown, |error| (digits(error), look.text()));
+            }
+            (Column::Entropy | Column::Over, Some((i, t))) => return self.entropy(column, i, t),
+        };
+        (text::clean(look, &text).into_owned(), self.style())
+    }
+
+    fn entropy(&self, column: Column, tensor: usize, t: &TensorInfo) -> (String, Style) {
+        let look = self.state.look;
+        let is_running = || self.state.known.get(&tensor).is_some_and(|k| matches!(k.stats, Fetch::Running(_)));
+        match self.state.entropy(tensor) {
+            Some(e) if column == Column::Entropy => (format!("{e:.3}"), look.text()),
+            Some(e) if e > 0.0 => {
+                let over = t.bits_per_weight() / e - 1.0;
+                // Something deserves a look if much more is stored than the symbols say.
+                (text::change(over), if over > 0.05 { look.warn() } else { look.good() })
+            }
+            None if is_running() => (look.sign("…", "~").to_owned(), look.warn()),
+            _ => (look.unknown().to_owned(), look.dim()),
+        }
+    }
+}
+
+/// A number of weights as models are named: `3.15 M weights`.
+fn weights(n: u64) -> String {
+    short_count(n) + " weights"
+}
+
+fn short_count(n: u64) -> String {
+    match n as f64 {
+        v if v >= 1e12 => format!("{:.2} T", v / 1e12),
+        v if v >= 1e9 => format!("{:.2} B", v / 1e9),
+        v if v >= 1e6 => format!("{:.2} M", v / 1e6),
+        v if v >= 1e4 => format!("{:.1} k", v / 1e3),
+        _ => text::count(n),
+    }
+}
+
+/// Sums over the tensors of a module that the filter leaves; those of the module where there is no filter.
+fn module_totals(state: &State, at: usize, node: usize) -> Totals {
+    let (file, list) = (&state.file, &state.views.list);
+    let whole = &file.tree.nodes[node];
+    if list.filter.is_none() {
+        return whole.totals;
+    }
+    // With a filter nothing is folded: the rows that follow are the module's.
+    let rows = list.rows.get(at + 1..).unwrap_or_default().iter().map(|&row| match row {
+        Row::Group(node) => (node, None),
+        Row::Tensor(i) => (file.tree.node_of[i], Some(i)),
+    });
+    let inside = rows.take_while(|&(node, _)| node < whole.end);
+    Totals::of(inside.filter_map(|(_, tensor)| file.tensors.get(tensor?)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_of_weights_are_short() {
+        assert_eq!(
+            [short_count(9_999), short_count(3_146_000), short_count(1_100_048_384)],
+            ["9,999", "3.15 M", "1.10 B"]
+        );
+        assert_eq!([short_count(10_000), short_count(u64::MAX)], ["10.0 k", "18446744.07 T"]);
+    }
 
     #[test]
     fn shared_parts_end_at_dots() {

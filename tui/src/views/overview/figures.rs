@@ -1,12 +1,46 @@
-//! The figures of the heat map's cells, and what scale they are on.
+//! The measures of the heat map, the figures of its cells, and what scale they are on.
 
 use std::collections::HashMap;
 
-use super::Measure;
 use crate::draw::text;
 use crate::estimate::Would;
-use crate::model::heat::{Heat, HeatCell};
+use crate::keymap::around;
+use crate::model::{FileModel, Heat, HeatCell, Original};
 use crate::state::State;
+
+worded! {
+    /// A figure that the cells of the heat map are coloured by.
+    #[derive(Default)]
+    Measure {
+        #[default]
+        Bits = "bits/weight", "stored bits for each weight, scales and tables among them";
+        Ratio = "ratio", "original bytes for each stored byte";
+        Error = "error", "root mean square error of decoded weights, as a part of theirs";
+        Share = "share of bytes", "part of the file's bytes";
+        Speed = "GB/s", "1e9 bytes of decoded output a second, here";
+        WouldError = "error at 4 bits", "from samples: root mean square, as a part of the weights'";
+        WouldBits = "bits at 4 bits", "from samples, if all matrices together had 4 bits/weight";
+        WouldError8 = "error of int8", "from samples: root mean square, as a part of the weights'";
+        WouldBits8 = "bits of int8", "from samples: stored bits for each weight";
+    }
+}
+
+impl Measure {
+    /// Those of a file, in the order of the key. For a GGUF file there are no estimates.
+    pub fn all(file: &FileModel) -> &'static [Self] {
+        use Measure::*;
+        match file.original() {
+            Some(Original::Checkpoint(_)) => &[Share, WouldBits8, WouldBits, WouldError, WouldError8, Bits],
+            Some(Original::Gguf(_)) => &[Bits, Share],
+            None => &[Bits, Ratio, Error, Share, Speed],
+        }
+    }
+
+    /// The next one, around.
+    pub fn next(self, file: &FileModel, back: bool) -> Self {
+        around(Self::all(file), self, back)
+    }
+}
 
 /// Figures that differ by less than this part of the largest have one colour: a scale would make much of nothing.
 const FLAT: f64 = 0.05;
@@ -74,10 +108,8 @@ impl<'a> Figures<'a> {
                 }
                 (weights > 0.0).then(|| (squares / weights).sqrt())
             }
-            Measure::WouldError | Measure::WouldError8 => {
-                let of = |w: &Would| if self.measure == Measure::WouldError { w.rate_error } else { w.int8_error };
-                self.would(cell, |w| of(w).powi(2)).map(f64::sqrt)
-            }
+            Measure::WouldError => self.would(cell, |w| w.rate_error.powi(2)).map(f64::sqrt),
+            Measure::WouldError8 => self.would(cell, |w| w.int8_error.powi(2)).map(f64::sqrt),
             Measure::WouldBits => self.would(cell, |w| w.rate_bits),
             Measure::WouldBits8 => self.would(cell, |w| w.int8_bits),
             Measure::Speed => {
@@ -119,6 +151,21 @@ impl<'a> Figures<'a> {
             _ if value < 100.0 => format!("{value:.1}"),
             _ if value < 100_000.0 => format!("{value:.0}"),
             _ => text::general(value, 2),
+        }
+    }
+
+    /// A figure with its unit, for a sentence.
+    pub fn words(&self, value: f64) -> String {
+        let figure = self.text(value);
+        match self.measure {
+            Measure::Bits => format!("{value:.3} bits/w"),
+            Measure::Ratio => format!("ratio {}", text::figure(value)),
+            Measure::Error => format!("error {figure}"),
+            Measure::Share => format!("{} of the file", text::percent(value)),
+            Measure::Speed => format!("{figure} GB/s"),
+            Measure::WouldError => format!("4 bits: error {figure}"),
+            Measure::WouldError8 => format!("int8: error {figure}"),
+            Measure::WouldBits | Measure::WouldBits8 => format!("{value:.2} bits/w"),
         }
     }
 

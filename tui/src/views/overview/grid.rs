@@ -6,10 +6,8 @@ use ratatui::style::Modifier;
 
 use super::figures::{Figures, Range};
 use super::{Measure, legend, panel};
-use crate::draw::text;
-use crate::draw::theme::Look;
-use crate::draw::widgets::Pen;
-use crate::model::heat::{Heat, HeatCell};
+use crate::draw::{Look, Pen, text};
+use crate::model::{Heat, HeatCell};
 use crate::state::State;
 
 /// Columns of the terminal that a cell takes, and at most so many; the last one is the gap.
@@ -175,13 +173,7 @@ impl Grid<'_> {
             let gap = (self.place.cell - 1).saturating_sub(3);
             pen.skip(gap / 2).put("all", look.title()).skip(gap - gap / 2);
         }
-        let more = match (left > 0, left + self.place.seen < heat.columns.len()) {
-            (false, false) => "",
-            (true, false) => look.sign("‹", "<"),
-            (false, true) => look.sign("›", ">"),
-            (true, true) => look.sign("‹›", "<>"),
-        };
-        pen.put(more, look.warn());
+        pen.put(look.beyond(left > 0, left + self.place.seen < heat.columns.len()), look.warn());
     }
 
     /// A layer: its label, its cells, and all of it.
@@ -224,7 +216,7 @@ impl Grid<'_> {
     /// A sum, without colour: it is no cell.
     fn sum(&self, pen: &mut Pen<'_>, cell: &HeatCell) {
         let (look, width) = (self.state.look, self.place.cell - 1);
-        let text = self.figures.of(cell).map_or_else(|| look.sign("·", "-").to_owned(), |v| self.figures.text(v));
+        let text = self.figures.of(cell).map_or_else(|| look.unknown().to_owned(), |v| self.figures.text(v));
         let text = text::start(&text, width);
         let gap = width - text::width(text);
         pen.skip(gap.div_ceil(2)).put(text, look.dim()).skip(gap / 2 + 1);
@@ -235,7 +227,7 @@ impl Grid<'_> {
         let value = cell.and_then(|c| self.figures.of(c));
         let figure = match (cell, value) {
             (None, _) => String::new(),
-            (Some(_), None) => look.sign("·", "-").to_owned(),
+            (Some(_), None) => look.unknown().to_owned(),
             (Some(_), Some(v)) => self.figures.text(v),
         };
         let damaged = cell.is_some_and(|c| c.tensors.iter().any(|&i| self.state.is_damaged(i)));

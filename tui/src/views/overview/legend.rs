@@ -1,13 +1,12 @@
 //! The lines below the grid: its colours, and the selected cell in words.
 
-use ratatui::style::{Modifier, Style};
+use ratatui::style::Modifier;
 
 use super::Measure;
 use super::figures::{Figures, Range};
 use super::grid::shade;
-use crate::draw::text;
-use crate::draw::widgets::Pen;
-use crate::model::heat::Heat;
+use crate::draw::{Pen, text};
+use crate::model::Heat;
 use crate::state::State;
 use crate::stats::Fetch;
 
@@ -95,33 +94,18 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
         (many, Some(column)) => format!("{}.{} ({})", row.name, column.role, text::plural(many.len(), "tensor")),
         _ => row.name.clone(),
     };
-    let mut facts = Vec::new();
-    for &measure in Measure::all(&state.file) {
-        let figures = Figures::new(state, measure);
-        let Some(value) = figures.of(cell) else { continue };
-        facts.push(match measure {
-            Measure::Bits => format!("{value:.3} bits/w"),
-            Measure::Ratio => format!("ratio {}", text::figure(value)),
-            Measure::Error => format!("error {}", figures.text(value)),
-            Measure::Share => format!("{} of the file", text::percent(value)),
-            Measure::Speed => format!("{} GB/s", figures.text(value)),
-            Measure::WouldError => format!("4 bits: error {}", figures.text(value)),
-            Measure::WouldBits => format!("{value:.2} bits/w"),
-            Measure::WouldError8 => format!("int8: error {}", figures.text(value)),
-            Measure::WouldBits8 => format!("{value:.2} bits/w"),
-        });
-    }
+    let figures = Measure::all(&state.file).iter().map(|&measure| Figures::new(state, measure));
+    let mut facts: Vec<String> = figures.filter_map(|f| f.of(cell).map(|value| f.words(value))).collect();
     let name = text::clean(look, &name);
     let room = pen.left();
-    let between = look.sign(" · ", " | ");
+    let between = look.between();
     let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + text::width(between)).sum::<usize>();
     // The name keeps half of the line; the last facts go.
     while facts.len() > 1 && needed(&facts) + text::width(&name).min(room / 2) > room {
         facts.pop();
     }
     let name = text::short_name(look, &name, room.saturating_sub(needed(&facts)).max(1));
-    let style: Style = look.text().add_modifier(Modifier::BOLD);
-    pen.put(&name, style);
+    pen.put(&name, look.text().add_modifier(Modifier::BOLD));
     for fact in facts {
         pen.put(between, look.dim()).put(&fact, look.text());
     }

@@ -5,15 +5,12 @@ use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::figures::Figures;
-use crate::draw::page::Page;
-use crate::draw::text;
-use crate::draw::widgets::bar;
+use crate::draw::{Column, Page, bar, text};
 use crate::estimate;
-use crate::model::heat::{Heat, HeatCell, loose};
-use crate::model::totals::Totals;
+use crate::model::{Heat, HeatCell, Totals, heat::loose};
 use crate::state::State;
 use crate::stats::Fetch;
-use crate::views::tensor::{Shown, symbols, weights};
+use crate::views::tensor::{Shown, plots, symbols};
 
 /// From so many columns on, there is a panel.
 const WIDE: u16 = 110;
@@ -88,15 +85,13 @@ fn roles(page: &mut Page, state: &State, heat: &Heat, most: usize) {
     let title = if state.file.original().is_some() { "Where the bytes go" } else { "Where the bits go" };
     page.heading(title, "of the file  bits/w", look.dim());
     for (name, totals) in all {
-        let name = text::clean(look, name);
-        let name = text::cut(look, &name, label);
-        let drawn = bar(look, totals.stored_bytes as f64 / largest, room);
+        let stored = totals.stored_bytes as f64;
         let bits = if totals.elements == 0 { String::new() } else { text::figure(totals.bits_per_weight()) };
-        let gap = |text: &str, columns: usize| " ".repeat(columns.saturating_sub(text::width(text)));
-        page.line(vec![
-            Span::raw(format!("{name}{} ", gap(&name, label))),
-            Span::styled(format!("{drawn}{}", gap(&drawn, room)), look.bar()),
-            Span::raw(format!(" {:>8}{bits:>8}", text::percent(totals.stored_bytes as f64 / file))),
+        page.row([
+            (Column::text("", label).after(0), text::clean(look, name).into_owned(), look.text()),
+            (Column::text("", room).after(1), bar(look, stored / largest, room), look.bar()),
+            (Column::number("", 8).after(1), text::percent(stored / file), look.text()),
+            (Column::number("", 8).after(0), bits, look.text()),
         ]);
     }
 }
@@ -104,7 +99,7 @@ fn roles(page: &mut Page, state: &State, heat: &Heat, most: usize) {
 /// The tensor of a cell, or the sums over all experts of a layer.
 fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
     let look = page.look;
-    let between = look.sign(" · ", " | ");
+    let between = look.between();
     let size = format!("{}{between}{:.2} bits/w", text::size(cell.totals.stored_bytes), cell.totals.bits_per_weight());
     let &[tensor] = &cell.tensors[..] else {
         page.heading(&text::plural(cell.tensors.len(), "tensor"), "Enter lists them", look.dim());
@@ -149,13 +144,13 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
     let left = rows.saturating_sub(page.lines.len() + below);
     let height = (left / charts).saturating_sub(AROUND).min(BARS.1);
     if height >= BARS.0 {
-        weights::draw(page, of, height);
+        plots::weights(page, of, height);
         if t.makes_symbols {
             symbols::chart(page, of, height);
         }
     }
     if state.file.original().is_some() {
-        weights::outliers(page, of);
+        plots::outliers(page, of);
     }
 }
 
@@ -170,7 +165,7 @@ fn whole(page: &mut Page, state: &State) {
         return;
     };
     let (int8, four) = estimate::totals(&state.file, would);
-    let between = look.sign(" · ", " | ");
+    let between = look.between();
     page.blank(1);
     page.sentence(&format!("E encodes: int8 {}{between}4 bits {}", text::size(int8), text::size(four)), look.good());
 }

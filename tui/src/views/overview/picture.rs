@@ -4,9 +4,8 @@ use ratatui::style::Color;
 use wcodec::text::safe;
 
 use super::figures::{Figures, Range};
-use crate::draw::text;
-use crate::draw::theme::{Depth, Look, Theme};
-use crate::model::heat::{Heat, HeatCell, loose};
+use crate::draw::{Depth, Look, Theme, text};
+use crate::model::{Heat, HeatCell, heat::loose};
 use crate::state::State;
 
 /// Height of a row, of a line of text below or above, and of all that is above the rows.

@@ -3,67 +3,46 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::draw::scroll::Cursor;
+use crate::draw::Cursor;
 use crate::keymap::around;
+use crate::stats::Fetch;
 use crate::timing::series::Series;
-use crate::timing::{Gpu, Lane, LayerTime};
+use crate::timing::{Gpu, Lane, LayerTime, Progress};
 
-/// The tensors that are timed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// All tensors.
-    #[default]
-    File,
-    /// One tensor.
-    Layer,
-    /// All tensors of its module, or of the module that is selected.
-    Module,
+worded! {
+    /// The tensors that are timed.
+    #[derive(Default)]
+    Scope {
+        Layer = "tensor", "one tensor";
+        Module = "module", "all tensors of its module, or of the module that is selected";
+        #[default]
+        File = "file", "all tensors";
+    }
 }
 
 impl Scope {
-    /// The word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Layer => "tensor",
-            Self::Module => "module",
-            Self::File => "file",
-        }
-    }
-
     /// The next one, around.
     pub fn next(self) -> Self {
-        around(&[Self::Layer, Self::Module, Self::File], self, false)
+        around(&Self::ALL, self, false)
     }
 }
 
-/// The order of the timed tensors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// The slowest first.
-    #[default]
-    Time,
-    /// The fewest GB/s first.
-    Speed,
-    /// The largest first.
-    Size,
-    /// Natural order of the names.
-    Name,
+worded! {
+    /// The order of the timed tensors; its word is the title of the list.
+    #[derive(Default)]
+    Order {
+        #[default]
+        Time = "slowest first", "the longest times first";
+        Speed = "fewest GB/s first", "the lowest throughput first";
+        Size = "largest first", "the most decoded bytes first";
+        Name = "by name", "natural order of the names";
+    }
 }
 
 impl Order {
-    /// The title of the list.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Time => "slowest first",
-            Self::Speed => "fewest GB/s first",
-            Self::Size => "largest first",
-            Self::Name => "by name",
-        }
-    }
-
     /// The next one, around.
     pub fn next(self) -> Self {
-        around(&[Self::Time, Self::Speed, Self::Size, Self::Name], self, false)
+        around(&Self::ALL, self, false)
     }
 
     /// The tensors in this order, those that cannot be decoded last. They come the slowest first; `natural` is the natural order of all.
@@ -103,20 +82,6 @@ pub enum Device {
     Gpu(usize),
 }
 
-/// Which GPUs there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Gpus {
-    /// It was not asked for.
-    #[default]
-    Unknown,
-    /// A worker is looking.
-    Looking,
-    /// These.
-    Found(Vec<Gpu>),
-    /// None, and why.
-    None(String),
-}
-
 /// The tensors that are timed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subject {
@@ -137,39 +102,33 @@ pub struct LaneState {
     pub lane: Lane,
     /// The rounds.
     pub series: Series,
-    /// Tensors, the slowest first.
-    pub slowest: Arc<[LayerTime]>,
+    /// The last report; its tensors are the slowest first.
+    pub last: Progress,
     /// Tensors in the order that was chosen.
     pub layers: Arc<[LayerTime]>,
-    /// Tensors of the round that is under way: done, and in all.
-    pub done: (usize, usize),
-    /// Whether hashes are being compared, before the first round.
-    pub verifying: bool,
-    /// Speed of the copy to the device, 1e9 bytes a second.
-    pub copy_gb_per_s: Option<f64>,
-    /// Tensors that are left out, and the first one's reason.
-    pub left_out: Option<(usize, Arc<str>)>,
     /// Why it stopped.
     pub failed: Option<String>,
-    /// The part of `series` that runs before this one account for.
-    pub runs_before: u64,
 }
 
 impl LaneState {
     /// A device that did nothing yet.
     pub fn new(lane: Lane) -> Self {
-        Self {
-            lane,
-            series: Series::default(),
-            slowest: Arc::default(),
-            layers: Arc::default(),
-            done: (0, 0),
-            verifying: false,
-            copy_gb_per_s: None,
-            left_out: None,
-            failed: None,
-            runs_before: 0,
+        Self { lane, series: Series::default(), last: Progress::default(), layers: Arc::default(), failed: None }
+    }
+
+    /// Adds what was measured; `natural` is the natural order of tensors.
+    pub fn take(&mut self, mut progress: Progress, order: Order, natural: &[usize]) {
+        let new = progress.runs.saturating_sub(self.last.runs);
+        self.series.bytes = progress.bytes;
+        self.series.skip(new.saturating_sub(progress.rounds.len() as u64));
+        progress.rounds.drain(..).for_each(|ms| self.series.push(ms));
+        progress.copy_gb_per_s = progress.copy_gb_per_s.or(self.last.copy_gb_per_s);
+        if progress.layers.is_empty() {
+            progress.layers = self.last.layers.clone();
+        } else {
+            self.layers = order.sorted(&progress.layers, natural);
         }
+        self.last = progress;
     }
 }
 
@@ -181,7 +140,7 @@ pub struct SpeedState {
     /// Threads that were chosen; 0 for all cores.
     pub threads: usize,
     /// The GPUs.
-    pub gpus: Gpus,
+    pub gpus: Fetch<Vec<Gpu>>,
     /// The device that was chosen.
     pub device: Device,
     /// One tensor, a module, or all.
@@ -202,17 +161,15 @@ pub struct SpeedState {
     pub cursor: Cursor,
 }
 
-/// A row of the table of devices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum DeviceRow<'a> {
-    /// A device that decodes, or did.
-    Lane(&'a LaneState),
-    /// A GPU that did nothing yet, or cannot.
-    Gpu(&'a Gpu),
-    /// It is not known yet which GPUs there are.
-    Looking,
-    /// There is no GPU, and why.
-    NoGpu(&'a str),
+/// A row of the table of devices: one that decodes, a GPU that did nothing yet, or words on GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceRow<'a> {
+    /// The device; none where it is not known which GPUs there are, or there is none.
+    pub lane: Option<Lane>,
+    /// Its results, if it was chosen.
+    pub results: Option<&'a LaneState>,
+    /// Why it cannot decode, as far as that is known.
+    pub refused: Option<&'a str>,
 }
 
 impl SpeedState {
@@ -220,9 +177,13 @@ impl SpeedState {
     pub fn lane(&self) -> Lane {
         match self.device {
             Device::Gpu(n) => Lane::Gpu(n),
-            Device::Cpu if self.threads == 0 => Lane::Cpu(self.cores.max(1)),
-            Device::Cpu => Lane::Cpu(self.threads),
+            Device::Cpu => Lane::Cpu(self.cpu_threads()),
         }
+    }
+
+    /// Threads of the CPU.
+    pub fn cpu_threads(&self) -> usize {
+        if self.threads == 0 { self.cores.max(1) } else { self.threads }
     }
 
     /// The results of the chosen device.
@@ -241,31 +202,40 @@ impl SpeedState {
     }
 
     /// The rows of the table of devices: the CPU with the numbers of threads that were tried, then all GPUs.
-    pub fn device_rows(&self) -> Vec<DeviceRow<'_>> {
-        let mut rows: Vec<DeviceRow<'_>> = Vec::new();
-        rows.extend(self.lanes.iter().filter(|l| matches!(l.lane, Lane::Cpu(_))).map(DeviceRow::Lane));
-        let tried = |n: usize| self.lanes.iter().find(|l| l.lane == Lane::Gpu(n));
-        let shown = match &self.gpus {
-            Gpus::Found(gpus) => {
-                rows.extend(gpus.iter().map(|g| tried(g.ordinal).map_or(DeviceRow::Gpu(g), DeviceRow::Lane)));
-                &gpus[..]
+    pub fn device_rows<'a>(&'a self) -> Vec<DeviceRow<'a>> {
+        fn tried(l: &LaneState) -> DeviceRow<'_> {
+            DeviceRow { lane: Some(l.lane), results: Some(l), refused: l.failed.as_deref() }
+        }
+        let gpu = |g: &'a Gpu| {
+            let found = self.lanes.iter().find(|l| l.lane == Lane::Gpu(g.ordinal));
+            let mut row = found.map_or(DeviceRow { lane: Some(Lane::Gpu(g.ordinal)), ..Default::default() }, tried);
+            // One that is too old is known to be before it is tried.
+            if found.is_none_or(|l| l.series.runs() == 0) {
+                row.refused = row.refused.or(g.refused.as_deref());
             }
-            Gpus::Unknown | Gpus::Looking => {
-                rows.push(DeviceRow::Looking);
-                &[]
-            }
-            Gpus::None(why) => {
-                rows.push(DeviceRow::NoGpu(why));
-                &[]
-            }
+            row
         };
+        let mut rows: Vec<DeviceRow<'_>> = Vec::new();
+        rows.extend(self.lanes.iter().filter(|l| matches!(l.lane, Lane::Cpu(_))).map(tried));
+        match &self.gpus {
+            Fetch::Ready(gpus) => rows.extend(gpus.iter().map(gpu)),
+            Fetch::Failed(why) => rows.push(DeviceRow { refused: Some(why), ..Default::default() }),
+            _ => rows.push(DeviceRow::default()),
+        }
         // One that was asked for by its number and is not there.
+        let shown = self.gpus.ready().map_or(&[][..], Vec::as_slice);
         let missing = |l: &&LaneState| match l.lane {
             Lane::Cpu(_) => false,
             Lane::Gpu(n) => shown.iter().all(|g| g.ordinal != n),
         };
-        rows.extend(self.lanes.iter().filter(missing).map(DeviceRow::Lane));
+        rows.extend(self.lanes.iter().filter(missing).map(tried));
         rows
+    }
+
+    /// The maker's name of a GPU, if it is known.
+    pub fn maker(&self, lane: Lane) -> Option<&str> {
+        let Lane::Gpu(n) = lane else { return None };
+        self.gpus.ready()?.iter().find(|g| g.ordinal == n).map(|g| g.name.as_str())
     }
 
     /// Tensors of the chosen device's list.
@@ -331,13 +301,13 @@ mod tests {
         let lanes: Vec<Lane> = state.lanes.iter().map(|l| l.lane).collect();
         assert_eq!(lanes, [Lane::Cpu(2), Lane::Cpu(8), Lane::Gpu(1)]);
         let gpu = |ordinal| Gpu { ordinal, name: "H200".into(), refused: None };
-        state.gpus = Gpus::Found(vec![gpu(0), gpu(1)]);
+        state.gpus = Fetch::Ready(vec![gpu(0), gpu(1)]);
         let rows = state.device_rows();
-        assert!(matches!(rows[2], DeviceRow::Gpu(g) if g.ordinal == 0));
-        assert!(matches!(rows[3], DeviceRow::Lane(l) if l.lane == Lane::Gpu(1)));
+        assert!(rows[2].lane == Some(Lane::Gpu(0)) && rows[2].results.is_none());
+        assert!(rows[3].results.is_some_and(|l| l.lane == Lane::Gpu(1)));
         assert_eq!(rows.len(), 4);
         // A GPU that is not there, but was asked for.
-        state.gpus = Gpus::None("no driver".into());
+        state.gpus = Fetch::Failed("no driver".into());
         assert_eq!(state.device_rows().len(), 4);
     }
 }

@@ -5,9 +5,9 @@ use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
 
 use super::*;
 use crate::action::{Action, Report};
-use crate::draw::theme::Look;
+use crate::draw::Look;
 use crate::model::FileModel;
-use crate::timing::{Gpu, LayerTime};
+use crate::timing::{Gpu, LayerTime, Progress};
 use crate::update::update;
 
 fn file() -> Arc<FileModel> {

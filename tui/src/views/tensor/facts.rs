@@ -3,8 +3,7 @@
 use wcodec::TensorInfo;
 
 use super::Shown;
-use crate::draw::page::{Fact, Page, digits};
-use crate::draw::{text, widgets};
+use crate::draw::{Fact, Page, digits, text, widgets};
 use crate::stats::Fetch;
 
 /// Most columns of the bar that shows what part of the original is stored.
@@ -20,7 +19,7 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     let named = |label, name: String| fact(label, text::clean(look, &name).into_owned());
     page.heading(if state.file.original().is_some() { "Tensor" } else { "Encoding" }, "", look.dim());
     let mut facts = vec![
-        fact("shape", shape(t)),
+        fact("shape", text::shape(&t.shape)),
         fact("elements", text::count(t.elements)),
         fact("dtype", t.dtype.name().to_owned()),
         named("scheme", scheme(t)),
@@ -56,7 +55,7 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     let bits = t.bits_per_weight();
     let mut facts = vec![
         fact("original", original),
-        Fact { label: "stored", value: stored, style: plain },
+        fact("stored", stored),
         Fact { label: "ratio", value: format!("{:.3}", t.ratio()), style: strong },
         fact("bits/weight", format!("{bits:.3}")),
     ];
@@ -90,10 +89,7 @@ pub fn would(page: &mut Page, of: Shown<'_>) {
             fact("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
         ]),
         (None, Fetch::Running(part)) => page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn()),
-        (None, Fetch::Failed(why)) => {
-            let why = text::clean(look, why).into_owned();
-            page.sentence(&why, look.bad());
-        }
+        (None, Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.bad()),
         (None, _) => page.sentence("it would be stored as it is", look.dim()),
     }
     page.sentence(
@@ -147,9 +143,7 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
         }
         Some((None, why)) => {
             page.facts(stated.as_slice());
-            let why = why.as_deref().unwrap_or("not compared");
-            let why = text::clean(look, why).into_owned();
-            page.sentence(&why, look.warn());
+            page.sentence(&text::clean(look, why.as_deref().unwrap_or("not compared")), look.warn());
         }
         None => {
             page.facts(stated.as_slice());
@@ -161,10 +155,6 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
 /// An error as files state it: over the root of the mean square of the original.
 fn relative(error: f64) -> String {
     format!("{} of the RMS", digits(error))
-}
-
-fn shape(t: &TensorInfo) -> String {
-    text::shape(&t.shape)
 }
 
 fn scheme(t: &TensorInfo) -> String {

@@ -1,11 +1,10 @@
-//! Histograms of scales and [`symbols`], or of [`weights`] where there are none, and the ratio of each chunk.
+//! Histograms of scales and [`symbols`], or of weights where there are none, and the ratio of each chunk.
 
+use ratatui::text::Span;
 use wcodec::{ChunkSize, TensorInfo};
 
-use super::{Shown, symbols, weights};
-use crate::draw::chart::{Chart, room};
-use crate::draw::page::{Page, digits, short_count};
-use crate::draw::text;
+use super::{Shown, symbols};
+use crate::draw::{Chart, Page, chart::counted, chart::room, digits, short_count, text};
 use crate::stats::histogram::{Axis, bins};
 use crate::stats::{Fetch, ScaleStats};
 
@@ -17,8 +16,8 @@ const STRIP: usize = 3;
 /// Writes all of them, with histograms of so many rows.
 pub fn draw(page: &mut Page, of: Shown<'_>, height: usize) {
     if !of.t.has_symbols() && of.t.dtype.is_quantizable() {
-        weights::draw(page, of, height);
-        weights::outliers(page, of);
+        weights(page, of, height);
+        outliers(page, of);
     } else {
         scales(page, of, height);
         symbols::draw(page, of, height);
@@ -53,36 +52,19 @@ fn scales(page: &mut Page, of: Shown<'_>, height: usize) {
             page.items(&scale_items(found, t));
         }
         Some(Some(found)) => {
-            histogram(page, found, bars, state.views.tensor.log, height);
+            let log = state.views.tensor.log;
+            let (min, max) = (found.percentile(0.0).unwrap_or(0.0), found.percentile(100.0).unwrap_or(0.0));
+            let axis = Axis::new(min, max, log);
+            let marks = [1.0, 50.0, 99.0].map(|p| axis.part(found.percentile(p).unwrap_or(min)));
+            let labels = match min < max {
+                true => vec![(0.0, digits(min)), (1.0, digits(max)), (0.5, digits(axis.value(0.5)))],
+                false => vec![(0.5, digits(min))],
+            };
+            counted(page, &bins(&found.sorted, bars, log), height, &marks, &labels);
             page.items(&scale_items(found, t));
         }
         _ => nothing(page, of, Chart::rows(height) + 1),
     }
-}
-
-fn histogram(page: &mut Page, found: &ScaleStats, bars: usize, log: bool, height: usize) {
-    let counts = bins(&found.sorted, bars, log);
-    let most = counts.iter().copied().max().unwrap_or(0);
-    let bars: Vec<f64> = counts.iter().map(|&n| n as f64 / most.max(1) as f64).collect();
-    let (min, max) = (found.percentile(0.0).unwrap_or(0.0), found.percentile(100.0).unwrap_or(0.0));
-    let axis = Axis::new(min, max, log);
-    let marks = [1.0, 50.0, 99.0].map(|p| axis.part(found.percentile(p).unwrap_or(min)));
-    let labels = if min < max {
-        vec![(0.0, digits(min)), (1.0, digits(max)), (0.5, digits(axis.value(0.5)))]
-    } else {
-        vec![(0.5, digits(min))]
-    };
-    let chart = Chart {
-        bars: &bars,
-        columns: (room(page) / bars.len().max(1)).max(1),
-        gap: 0,
-        height,
-        top: short_count(most),
-        bottom: "0".to_owned(),
-        marks: &marks,
-        labels: &labels,
-    };
-    chart.draw(page);
 }
 
 fn scale_items(found: &ScaleStats, t: &TensorInfo) -> Vec<(&'static str, String)> {
@@ -104,6 +86,49 @@ fn scale_items(found: &ScaleStats, t: &TensorInfo) -> Vec<(&'static str, String)
         items.push(("odd scales", text::count(found.odd as u64)));
     }
     items
+}
+
+/// Writes the histogram of weights.
+pub fn weights(page: &mut Page, of: Shown<'_>, height: usize) {
+    let Shown { state, t, stats, .. } = of;
+    let look = page.look;
+    if !t.dtype.is_quantizable() || (state.file.original().is_some() && t.scheme != "raw") {
+        page.heading("Weights", "", look.dim());
+        let kind = if t.scheme == "raw" { t.dtype.name() } else { &t.scheme };
+        let kind = text::clean(look, kind);
+        return page.sentence(&format!("{kind} is not decoded here: there is no histogram"), look.dim());
+    }
+    let Some(found) = stats.and_then(|s| s.weights.as_ref()) else {
+        page.heading("Weights", "", look.dim());
+        return nothing(page, of, Chart::rows(height));
+    };
+    let mut note = format!("RMS {}", digits(found.rms));
+    if found.beyond > 0 {
+        note.push_str(&format!(", {} beyond 6 RMS", short_count(found.beyond)));
+    }
+    if found.odd > 0 {
+        note.push_str(&format!(", {} not finite", text::count(found.odd)));
+    }
+    page.heading("Weights", &note, if found.odd > 0 { look.bad() } else { look.dim() });
+    let end = digits(found.span);
+    let labels = [(0.0, format!("-{end}")), (1.0, end), (0.5, "0".to_owned())];
+    counted(page, &found.bars(room(page)), height, &[0.5], &labels);
+}
+
+/// Writes the largest weights with their rows and columns.
+pub fn outliers(page: &mut Page, of: Shown<'_>) {
+    let Shown { t, stats, .. } = of;
+    let look = page.look;
+    let Some(found) = stats.and_then(|s| s.weights.as_ref()).filter(|w| !w.outliers.is_empty()) else { return };
+    page.heading("Largest weights", "of RMS  at", look.dim());
+    let columns = if t.shape.len() < 2 { u64::MAX } else { t.shape.last().copied().unwrap_or(1).max(1) as u64 };
+    for outlier in &found.outliers {
+        let (row, column) = (text::count(outlier.place / columns), text::count(outlier.place % columns));
+        let place = if t.shape.len() < 2 { column } else { format!("row {row}, column {column}") };
+        let times = if found.rms > 0.0 { outlier.value.abs() / found.rms } else { 0.0 };
+        let line = format!("{:>10}  {times:>6.1} x  {place}", digits(outlier.value));
+        page.line(vec![Span::raw(text::cut(look, &line, page.width).into_owned())]);
+    }
 }
 
 fn chunks(page: &mut Page, of: Shown<'_>) {

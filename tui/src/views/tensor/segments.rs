@@ -1,12 +1,10 @@
 //! The segments of a tensor in the file, and whether their bytes are those that were written.
 
-use ratatui::style::Style;
 use ratatui::text::Span;
 use wcodec::container::Segment;
 
 use super::Shown;
-use crate::draw::page::Page;
-use crate::draw::text;
+use crate::draw::{Column, Page, text};
 use crate::stats::verify::segments;
 use crate::stats::{Fetch, Verdict};
 
@@ -28,11 +26,29 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     page.heading("In the file", &note, style);
     let all = segments(&state.file, tensor);
     let shared = !t.segments.iter().any(|s| s.role == "table");
-    head(page);
+    let is_wide = page.width >= WORDS;
+    let last = if is_wide { Column::text("state", 9) } else { Column::text("", 1).after(1) };
+    let columns = [
+        Column::text("segment", 8).after(0),
+        Column::number("offset", 13).after(0),
+        Column::number("length", 12).after(0),
+        Column::text("hash (XXH3-64)", 16),
+        last,
+    ];
+    page.row(columns.map(|column| (column, column.title, look.dim())));
     for (role, segment) in &all {
-        let (sign, word, style) = hash_state(page, verdict, role, segment);
+        let (sign, word, style) = match verdict.and_then(Fetch::ready) {
+            // A verdict names those that do not match, and all were compared.
+            Some(found) if found.names(role, segment) => (look.sign("✗", "!"), "damaged", look.bad()),
+            Some(_) => (look.sign("✓", "+"), "matches", look.good()),
+            None => (look.sign("·", "."), "unknown", look.dim()),
+        };
         let star = if *role == "table" && shared { "*" } else { "" };
-        row(page, &format!("{role}{star}"), segment, (sign, word, style));
+        let place = if segment.length == 0 { "-".to_owned() } else { text::count(segment.offset) };
+        let state = if is_wide { format!("{sign} {word}") } else { sign.to_owned() };
+        let cells = [format!("{role}{star}"), place, text::size(segment.length), segment.hash.to_string(), state];
+        let styles = [look.text(), look.text(), look.text(), look.dim(), style];
+        page.row(columns.into_iter().zip(cells).zip(styles).map(|((column, text), style)| (column, text, style)));
     }
     map(page, state.file.file_bytes(), &all);
     if shared && all.iter().any(|(role, _)| *role == "table") {
@@ -42,47 +58,10 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
         Some(Fetch::Ready(Verdict::Damaged(what))) => {
             // The name is at the top already.
             let what = what.strip_prefix(&format!("{}: ", t.name)).unwrap_or(what);
-            let what = text::clean(look, what).into_owned();
-            page.sentence(&what, look.bad());
+            page.sentence(&text::clean(look, what), look.bad());
         }
-        Some(Fetch::Failed(why)) => {
-            let why = text::clean(look, why).into_owned();
-            page.sentence(&why, look.warn());
-        }
+        Some(Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.warn()),
         _ => {}
-    }
-}
-
-fn head(page: &mut Page) {
-    let words = if page.width >= WORDS { "  state" } else { "" };
-    let line = format!("{:8}{:>13}{:>12}  {:16}{words}", "segment", "offset", "length", "hash (XXH3-64)");
-    let line = text::start(&line, page.width).to_owned();
-    page.line(vec![Span::styled(line, page.look.dim())]);
-}
-
-fn row(page: &mut Page, role: &str, segment: &Segment, (sign, word, style): (&str, &str, Style)) {
-    let place = if segment.length == 0 { "-".to_owned() } else { text::count(segment.offset) };
-    let line = format!("{role:8}{place:>13}{:>12}  ", text::size(segment.length));
-    let word = if page.width >= WORDS { format!("  {sign} {word}") } else { format!(" {sign}") };
-    page.line(vec![
-        Span::raw(line),
-        Span::styled(segment.hash.to_string(), page.look.dim()),
-        Span::styled(word, style),
-    ]);
-}
-
-/// The state of a segment's hash: a verdict names those that do not match, and all were compared.
-fn hash_state(
-    page: &Page,
-    verdict: Option<&Fetch<Verdict>>,
-    role: &str,
-    segment: &Segment,
-) -> (&'static str, &'static str, Style) {
-    let look = page.look;
-    match verdict.and_then(Fetch::ready) {
-        Some(found) if found.names(role, segment) => (look.sign("✗", "!"), "damaged", look.bad()),
-        Some(_) => (look.sign("✓", "+"), "matches", look.good()),
-        None => (look.sign("·", "."), "unknown", look.dim()),
     }
 }
 

@@ -4,9 +4,7 @@ use wcodec::TensorInfo;
 
 use super::Shown;
 use super::plots::nothing;
-use crate::draw::chart::{Chart, room};
-use crate::draw::page::Page;
-use crate::draw::text;
+use crate::draw::{Chart, Page, chart::room, text};
 use crate::stats::SymbolStats;
 
 /// Widest bar, where there are few symbols; one of so many columns is set off from the next.
