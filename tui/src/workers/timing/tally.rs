@@ -1,5 +1,6 @@
 //! Times of a run, and what is left out of it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,51 +19,35 @@ const SAME_ORDER: Duration = Duration::from_secs(1);
 struct Layer {
     place: usize,
     bytes: u64,
-    /// The last times, a ring.
-    times: Vec<f32>,
-    next: usize,
+    /// The last times.
+    times: VecDeque<f32>,
 }
 
 /// Times of tensors and of rounds, and what was not reported yet. Slots number the tensors that are decoded.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     layers: Vec<Layer>,
     left_out: Vec<LayerTime>,
     /// Times of each tensor that are kept.
     kept: usize,
-    runs: u64,
+    /// Milliseconds of the round so far.
     round: f64,
-    done: usize,
-    verifying: bool,
     /// Tensors in all, those that were left out among them.
     all: usize,
-    rounds: Vec<f64>,
-    copy: Option<f64>,
     /// Slots, the slowest first, and since when.
     order: Vec<usize>,
     ordered: Option<Instant>,
+    /// The report that comes next.
+    next: Progress,
 }
 
 impl Tally {
     /// No times yet of tensors, each with its place in the file and its decoded bytes.
     pub fn new(tensors: impl Iterator<Item = (usize, u64)>) -> Self {
-        let layer = |(place, bytes)| Layer { place, bytes, times: Vec::new(), next: 0 };
+        let layer = |(place, bytes)| Layer { place, bytes, times: VecDeque::new() };
         let layers: Vec<Layer> = tensors.map(layer).collect();
-        let all = layers.len();
-        Self {
-            kept: (TIMES / all.max(1)).clamp(FEWEST, KEPT),
-            layers,
-            left_out: Vec::new(),
-            runs: 0,
-            round: 0.0,
-            done: 0,
-            verifying: true,
-            all,
-            rounds: Vec::new(),
-            copy: None,
-            order: Vec::new(),
-            ordered: None,
-        }
+        let (all, next) = (layers.len(), Progress { verifying: true, ..Progress::default() });
+        Self { kept: (TIMES / all.max(1)).clamp(FEWEST, KEPT), layers, all, next, ..Self::default() }
     }
 
     /// Tensors that are decoded.
@@ -77,12 +62,12 @@ impl Tally {
 
     /// So many tensors were compared with their hashes.
     pub fn verified(&mut self, done: usize) {
-        self.done = done;
+        self.next.done.0 = done;
     }
 
     /// A round begins.
     pub fn begin(&mut self) {
-        (self.verifying, self.done, self.round) = (false, 0, 0.0);
+        (self.next.verifying, self.next.done.0, self.round) = (false, 0, 0.0);
     }
 
     /// Sets a tensor's decoded bytes, where they depend on the device.
@@ -95,28 +80,27 @@ impl Tally {
     /// A tensor was decoded within so many milliseconds.
     pub fn add(&mut self, slot: usize, ms: f64) {
         let Some(layer) = self.layers.get_mut(slot) else { return };
-        match layer.times.get_mut(layer.next) {
-            Some(oldest) => *oldest = ms as f32,
-            None => layer.times.push(ms as f32),
+        if layer.times.len() == self.kept {
+            layer.times.pop_front();
         }
-        layer.next = (layer.next + 1) % self.kept;
+        layer.times.push_back(ms as f32);
         self.round += ms;
-        self.done += 1;
+        self.next.done.0 += 1;
     }
 
     /// All tensors were decoded.
     pub fn end_round(&mut self) {
-        if self.rounds.len() == KEPT {
-            self.rounds.remove(0);
+        if self.next.rounds.len() == KEPT {
+            self.next.rounds.remove(0);
         }
-        self.rounds.push(self.round);
-        self.runs += 1;
+        self.next.rounds.push(self.round);
+        self.next.runs += 1;
         self.begin();
     }
 
     /// The copy to the device runs at so many 1e9 bytes a second.
     pub fn copied(&mut self, gb_per_s: f64) {
-        self.copy = Some(gb_per_s);
+        self.next.copy_gb_per_s = Some(gb_per_s);
     }
 
     /// Tensors cannot be decoded, each for a reason: they are not tried again. Slots, which ascend, are numbered anew.
@@ -156,30 +140,25 @@ impl Tally {
         };
         let medians: Vec<Option<f64>> = self.layers.iter().map(&mut median).collect();
         // While the first round runs, tensors get their first times all the while.
-        if self.runs == 0 || self.ordered.is_none_or(|t| t.elapsed() >= SAME_ORDER) {
+        if self.next.runs == 0 || self.ordered.is_none_or(|t| t.elapsed() >= SAME_ORDER) {
             self.order = (0..self.layers.len()).collect();
             self.order.sort_by(|&a, &b| {
                 let time = |slot: usize| medians[slot].unwrap_or(-1.0);
                 time(b).total_cmp(&time(a)).then(a.cmp(&b))
             });
-            self.ordered = (self.runs > 0).then(Instant::now);
+            self.ordered = (self.next.runs > 0).then(Instant::now);
         }
         let time = |&slot: &usize| {
             let layer = &self.layers[slot];
             LayerTime { tensor: layer.place, bytes: layer.bytes, ms: medians[slot], error: None }
         };
-        let layers: Vec<LayerTime> = self.order.iter().map(time).chain(self.left_out.iter().cloned()).collect();
+        let next = &mut self.next;
+        next.layers = self.order.iter().map(time).chain(self.left_out.iter().cloned()).collect();
+        next.done.1 = if next.verifying { self.all } else { self.layers.len() };
+        next.bytes = self.layers.iter().map(|l| l.bytes).sum();
         let first = self.left_out.first().and_then(|l| l.error.clone());
-        Progress {
-            runs: self.runs,
-            rounds: std::mem::take(&mut self.rounds),
-            done: (self.done, if self.verifying { self.all } else { self.layers.len() }),
-            verifying: self.verifying,
-            bytes: self.layers.iter().map(|l| l.bytes).sum(),
-            copy_gb_per_s: self.copy,
-            layers: layers.into(),
-            left_out: first.map(|why| (self.left_out.len(), why)),
-        }
+        next.left_out = first.map(|why| (self.left_out.len(), why));
+        Progress { rounds: std::mem::take(&mut next.rounds), ..next.clone() }
     }
 }
 
