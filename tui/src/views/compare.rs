@@ -46,51 +46,32 @@ pub struct CompareState {
     pub cursor: Cursor,
     /// The tensors of both files; nothing where there is no second file.
     pub found: Option<Arc<Comparison>>,
+    /// The places among them of the rows that are shown.
+    shown: Vec<usize>,
 }
 
 impl CompareState {
     /// All tensors of both files.
     pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
-        Self { found: other.map(|other| Arc::new(Comparison::new(file, other))), ..Self::default() }
+        let found = other.map(|other| Arc::new(Comparison::new(file, other)));
+        let mut state = Self { found, ..Self::default() };
+        state.rearrange();
+        state
     }
 
     /// Rows that are shown.
     pub fn len(&self) -> usize {
-        match &self.found {
-            Some(found) if self.only_differences => found.differing,
-            Some(found) => found.rows.len(),
-            None => 0,
-        }
+        self.shown.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The place among all rows of the one that is shown at `at`.
-    fn place(&self, at: usize) -> Option<usize> {
-        let found = self.found.as_ref()?;
-        match (self.by_name, self.only_differences) {
-            (false, _) => found.by_size.get(at).copied().filter(|_| at < self.len()),
-            (true, false) => (at < found.rows.len()).then_some(at),
-            (true, true) => found.rows.iter().enumerate().filter(|(_, r)| r.relation.differs()).nth(at).map(|(i, _)| i),
-        }
-    }
-
-    /// The row at which the one of a place is shown, or the next one that is.
-    fn find(&self, place: usize) -> usize {
-        let Some(found) = &self.found else { return 0 };
-        match (self.by_name, self.only_differences) {
-            (false, _) => found.by_size.iter().position(|&p| p == place).unwrap_or(0),
-            (true, false) => place,
-            (true, true) => found.rows[..place.min(found.rows.len())].iter().filter(|r| r.relation.differs()).count(),
-        }
+        self.shown.is_empty()
     }
 
     /// A row that is shown.
     pub fn row(&self, at: usize) -> Option<Compared> {
-        self.found.as_ref()?.rows.get(self.place(at)?).copied()
+        self.found.as_ref()?.rows.get(*self.shown.get(at)?).copied()
     }
 
     /// The selected row.
@@ -98,12 +79,18 @@ impl CompareState {
         self.row(self.cursor.selected)
     }
 
-    /// Changes which rows are shown and how, and selects the same one, if it is among them.
-    fn rearrange(&mut self, change: impl Fn(&mut Self)) {
-        let place = self.place(self.cursor.selected);
-        change(self);
-        if let Some(place) = place {
-            self.cursor.selected = self.find(place);
+    /// Works out which rows are shown and how, and selects the same one, or the next one by name that is shown.
+    fn rearrange(&mut self) {
+        let Some(found) = &self.found else { return };
+        let selected = self.shown.get(self.cursor.selected).copied();
+        self.shown = if self.by_name { (0..found.rows.len()).collect() } else { found.by_size.clone() };
+        if self.only_differences {
+            self.shown.retain(|&place| found.rows[place].relation.differs());
+        }
+        if let Some(selected) = selected {
+            let at = self.shown.iter().position(|&place| place == selected);
+            let next = if self.by_name { self.shown.partition_point(|&place| place < selected) } else { self.len() };
+            self.cursor.selected = at.unwrap_or(next);
         }
     }
 }
@@ -198,8 +185,14 @@ impl View for Compare {
         let compare = &mut state.views.compare;
         match command {
             Command::Next | Command::Previous => next(state, command == Command::Previous),
-            Command::Differences => compare.rearrange(|compare| compare.only_differences ^= true),
-            Command::Sort => compare.rearrange(|compare| compare.by_name ^= true),
+            Command::Differences => {
+                compare.only_differences ^= true;
+                compare.rearrange();
+            }
+            Command::Sort => {
+                compare.by_name ^= true;
+                compare.rearrange();
+            }
             Command::Enter => match compare.selected().map(|row| row.a) {
                 Some(Some(side)) => show(state, side.tensor),
                 Some(None) => state.say("only the second file has it"),
@@ -219,7 +212,8 @@ impl View for Compare {
     fn renew(&self, state: &mut State) {
         let CompareState { only_differences, by_name, .. } = state.views.compare;
         let new = CompareState::new(&state.file, state.other.as_deref());
-        state.views.compare = CompareState { only_differences, by_name, ..new };
+        state.views.compare = CompareState { only_differences, by_name, shown: Vec::new(), ..new };
+        state.views.compare.rearrange();
     }
 
     fn selected_name(&self, state: &State) -> Option<String> {
