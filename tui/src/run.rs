@@ -29,7 +29,6 @@ use crate::effect::Effect;
 use crate::keymap::{file, file::Settings};
 use crate::model::{FileModel, Sort};
 use crate::state::State;
-use crate::stats::Fetch;
 use crate::terminal::{PanicGuard, Screen};
 use crate::update::{self, update};
 use crate::views::Tab;
@@ -357,10 +356,9 @@ impl Session<'_> {
 
 /// Whether something goes on of which the screen shows how far it is.
 fn is_busy(state: &State) -> bool {
-    let fetching =
-        |k: &crate::state::Known| matches!(k.stats, Fetch::Running(_)) || matches!(k.verdict, Fetch::Running(_));
-    let encodes = matches!(state.encode.would, Fetch::Running(_)) || state.encode.running.is_some();
-    encodes || state.views.speed.running.is_some() || state.known.values().any(fetching)
+    let encodes = state.encode.would.is_running() || state.encode.running.is_some();
+    let fetches = || state.known.values().any(|k| k.stats.is_running() || k.verdict.is_running());
+    encodes || state.views.speed.running.is_some() || fetches()
 }
 
 fn is_suspend(action: &Action) -> bool {

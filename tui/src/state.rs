@@ -120,21 +120,22 @@ impl State {
 
     /// Whether something is wrong with a tensor, as far as is known.
     pub fn is_damaged(&self, tensor: usize) -> bool {
-        if self.file.missing(tensor) > 0 {
-            return true;
-        }
-        let damaged = |k: &Known| {
-            matches!(k.verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_))
-                || matches!(k.stats, Fetch::Failed(_))
-        };
-        self.known.get(&tensor).is_some_and(damaged)
+        let Known { stats, verdict } = self.knows(tensor);
+        let is_bad = matches!(verdict, Fetch::Ready(Verdict::Damaged(_)) | Fetch::Failed(_));
+        is_bad || stats.failed().is_some() || self.file.missing(tensor) > 0
+    }
+
+    /// Knowledge of a tensor.
+    pub fn knows(&self, tensor: usize) -> &Known {
+        static NOTHING: Known = Known { stats: Fetch::Absent, verdict: Fetch::Absent };
+        self.known.get(&tensor).unwrap_or(&NOTHING)
     }
 
     /// Root of the mean square of what is wrong in a tensor's decoded values, over that of the original's: as measured, or as the file
     /// states it; nothing is wrong where every bit is kept.
     pub fn error(&self, tensor: usize) -> Option<f64> {
         let info = self.file.tensors.get(tensor)?;
-        let measured = || Some(self.known.get(&tensor)?.stats.ready()?.error.as_ref()?.relative);
+        let measured = || Some(self.knows(tensor).stats.ready()?.error.as_ref()?.relative);
         let exact = || matches!(info.scheme.as_str(), "raw" | "lossless").then_some(0.0);
         measured().or(info.error).or_else(exact)
     }
@@ -161,10 +162,8 @@ impl State {
 
     /// Order-0 entropy of a tensor's symbols, bits: from the index, or as computed.
     pub fn entropy(&self, tensor: usize) -> Option<f64> {
-        self.file.tensors[tensor].entropy.or_else(|| {
-            let stats = self.known.get(&tensor)?.stats.ready()?;
-            Some(stats.symbols.as_ref()?.entropy)
-        })
+        let computed = || Some(self.knows(tensor).stats.ready()?.symbols.as_ref()?.entropy);
+        self.file.tensors[tensor].entropy.or_else(computed)
     }
 
     /// Tells the user something.

@@ -37,6 +37,11 @@ impl<T> Fetch<T> {
         }
     }
 
+    /// Whether a worker is at it.
+    pub fn is_running(&self) -> bool {
+        matches!(self, Self::Running(_))
+    }
+
     /// The reason why it cannot be had.
     pub fn failed(&self) -> Option<&str> {
         match self {

@@ -171,7 +171,7 @@ pub fn verify(state: &mut State, mut tensors: Vec<usize>) {
     if let Err(e) = state.file.container() {
         return state.fail(e.to_string());
     }
-    tensors.retain(|i| !state.known.get(i).is_some_and(|k| matches!(k.verdict, Fetch::Running(_))));
+    tensors.retain(|i| !state.knows(*i).verdict.is_running());
     for &i in &tensors {
         state.known.entry(i).or_default().verdict = Fetch::Running(0.0);
     }

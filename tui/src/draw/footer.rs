@@ -51,7 +51,7 @@ fn damage(state: &State) -> Option<String> {
         return None;
     }
     let Row::Tensor(i) = state.views.list.row()? else { return None };
-    let known = state.known.get(&i)?;
+    let known = state.knows(i);
     match (&known.verdict, &known.stats) {
         (Fetch::Ready(Verdict::Damaged(why)) | Fetch::Failed(why), _) | (_, Fetch::Failed(why)) => Some(why.clone()),
         _ => None,

@@ -5,8 +5,6 @@ pub mod plots;
 mod segments;
 pub mod symbols;
 
-use std::sync::Arc;
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use wcodec::TensorInfo;
@@ -167,20 +165,15 @@ pub struct Shown<'a> {
 impl<'a> Shown<'a> {
     /// A tensor of the file.
     pub fn new(state: &'a State, tensor: usize) -> Option<Self> {
-        let stats = state.known.get(&tensor).and_then(|k| k.stats.ready()).map(AsRef::as_ref);
+        let stats = state.knows(tensor).stats.ready().map(AsRef::as_ref);
         Some(Self { state, tensor, t: state.file.tensors.get(tensor)?, stats })
-    }
-
-    /// The progress of its statistics, if they were asked for.
-    fn fetch(&self) -> Option<&'a Fetch<Arc<LayerStats>>> {
-        self.state.known.get(&self.tensor).map(|k| &k.stats)
     }
 
     /// The reason why there is no figure yet.
     fn wait(&self) -> String {
-        match self.fetch() {
-            Some(Fetch::Running(part)) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
-            Some(Fetch::Failed(why)) => format!("not known: {}", text::clean(self.state.look, why)),
+        match &self.state.knows(self.tensor).stats {
+            Fetch::Running(part) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
+            Fetch::Failed(why) => format!("not known: {}", text::clean(self.state.look, why)),
             _ => "not computed yet".to_owned(),
         }
     }
@@ -287,7 +280,7 @@ fn summary(mut pen: Pen<'_>, of: Shown<'_>, (scroll, rows, height): (Scroll, usi
     if let Some(part) = scroll.part(look, rows, height) {
         pen.at_end(&format!("{part} "), look.dim());
     }
-    if let Some(Fetch::Running(part)) = of.fetch() {
+    if let Fetch::Running(part) = &state.knows(of.tensor).stats {
         let part = f64::from(*part);
         let (bar, rest) = widgets::part(look, part, 10);
         pen.at_end(&format!("computing {bar}{rest} {:>3.0} %", 100.0 * part.clamp(0.0, 1.0)), look.warn());

@@ -86,14 +86,10 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
 /// where all of them are.
 fn mark(state: &State, row: Row) -> (&'static str, Style, bool) {
     let look = state.look;
-    let verdict = |i: usize| state.known.get(&i).map(|k| &k.verdict);
-    let verifies = |i: usize| matches!(verdict(i), Some(Fetch::Running(_)));
-    let is_sound = |i: usize| matches!(verdict(i), Some(Fetch::Ready(Verdict::Sound)));
+    let verifies = |i: usize| state.knows(i).verdict.is_running();
+    let is_sound = |i: usize| matches!(state.knows(i).verdict, Fetch::Ready(Verdict::Sound));
     let (damaged, running, sound) = match row {
-        Row::Tensor(i) => {
-            let computes = state.known.get(&i).is_some_and(|k| matches!(k.stats, Fetch::Running(_)));
-            (state.is_damaged(i), verifies(i) || computes, is_sound(i))
-        }
+        Row::Tensor(i) => (state.is_damaged(i), verifies(i) || state.knows(i).stats.is_running(), is_sound(i)),
         Row::Group(_) if state.known.is_empty() && state.file.original().is_none() => (false, false, false),
         Row::Group(node) => {
             let nodes = &state.file.tree.nodes[node..state.file.tree.nodes[node].end];
@@ -121,7 +117,7 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, scale: &Sc
     let above = beside.map(|_| Cells::of(state, at - 1));
     let cell = |&(part, place): &(Part, table::Column)| {
         let (text, mut style) = cells.text(part, scale, place.width);
-        // What the row above says, too, is dim.
+        // A cell that says the same as the one above is dim.
         let repeats = matches!(part, Part::Of(Column::Shape | Column::Dtype | Column::Scheme | Column::Coder));
         if above.as_ref().is_some_and(|above| repeats && above.text(part, scale, place.width).0 == text) {
             style = look.dim();
@@ -259,7 +255,6 @@ impl<'a> Cells<'a> {
 
     fn entropy(&self, column: Column, tensor: usize, t: &TensorInfo) -> (String, Style) {
         let look = self.state.look;
-        let is_running = || self.state.known.get(&tensor).is_some_and(|k| matches!(k.stats, Fetch::Running(_)));
         match self.state.entropy(tensor) {
             Some(e) if column == Column::Entropy => (format!("{e:.3}"), look.text()),
             Some(e) if e > 0.0 => {
@@ -267,7 +262,7 @@ impl<'a> Cells<'a> {
                 // Something deserves a look if much more is stored than the symbols say.
                 (text::change(over), if over > 0.05 { look.warn() } else { look.good() })
             }
-            None if is_running() => (look.sign("…", "~").to_owned(), look.warn()),
+            None if self.state.knows(tensor).stats.is_running() => (look.sign("…", "~").to_owned(), look.warn()),
             _ => (look.unknown().to_owned(), look.dim()),
         }
     }

@@ -5,8 +5,8 @@ use wcodec::{ChunkSize, TensorInfo};
 
 use super::{Shown, symbols};
 use crate::draw::{Chart, Page, chart::counted, chart::room, digits, short_count, text};
+use crate::stats::ScaleStats;
 use crate::stats::histogram::{Axis, bins};
-use crate::stats::{Fetch, ScaleStats};
 
 /// Rows of everything but the bars of both histograms, so that what is left of a screen can be given to these.
 pub const FIXED: usize = 16 + STRIP;
@@ -27,7 +27,7 @@ pub fn draw(page: &mut Page, of: Shown<'_>, height: usize) {
 
 /// In the place of something that is not known yet: as many rows as it will take.
 pub fn nothing(page: &mut Page, of: Shown<'_>, rows: usize) {
-    let failed = matches!(of.fetch(), Some(Fetch::Failed(_)));
+    let failed = of.state.knows(of.tensor).stats.failed().is_some();
     let style = if failed { page.look.bad() } else { page.look.dim() };
     let before = page.lines.len();
     page.sentence(&of.wait(), style);

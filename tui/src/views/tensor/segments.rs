@@ -15,12 +15,12 @@ const WORDS: usize = 64;
 pub fn draw(page: &mut Page, of: Shown<'_>) {
     let Shown { state, tensor, t, .. } = of;
     let look = page.look;
-    let verdict = state.known.get(&tensor).map(|k| &k.verdict);
+    let verdict = &state.knows(tensor).verdict;
     let (note, style) = match verdict {
-        Some(Fetch::Running(part)) => (format!("verifying: {:.0} %", 100.0 * part.clamp(0.0, 1.0)), look.text()),
-        Some(Fetch::Ready(Verdict::Sound)) => (format!("{} verified", look.sign("✓", "ok:")), look.good()),
-        Some(Fetch::Ready(Verdict::Damaged(_))) => (format!("{} damaged", look.sign("✗", "!!")), look.bad()),
-        Some(Fetch::Failed(_)) => ("could not be verified".to_owned(), look.warn()),
+        Fetch::Running(part) => (format!("verifying: {:.0} %", 100.0 * part.clamp(0.0, 1.0)), look.text()),
+        Fetch::Ready(Verdict::Sound) => (format!("{} verified", look.sign("✓", "ok:")), look.good()),
+        Fetch::Ready(Verdict::Damaged(_)) => (format!("{} damaged", look.sign("✗", "!!")), look.bad()),
+        Fetch::Failed(_) => ("could not be verified".to_owned(), look.warn()),
         _ => ("not verified: press v".to_owned(), look.dim()),
     };
     page.heading("In the file", &note, style);
@@ -37,7 +37,7 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     ];
     page.row(columns.map(|column| (column, column.title, look.dim())));
     for (role, segment) in &all {
-        let (sign, word, style) = match verdict.and_then(Fetch::ready) {
+        let (sign, word, style) = match verdict.ready() {
             // A verdict names those that do not match, and all were compared.
             Some(found) if found.names(role, segment) => (look.sign("✗", "!"), "damaged", look.bad()),
             Some(_) => (look.sign("✓", "+"), "matches", look.good()),
@@ -55,12 +55,12 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
         page.sentence("* shared with a tensor before, and counted there", look.dim());
     }
     match verdict {
-        Some(Fetch::Ready(Verdict::Damaged(what))) => {
+        Fetch::Ready(Verdict::Damaged(what)) => {
             // The name is at the top already.
             let what = what.strip_prefix(&format!("{}: ", t.name)).unwrap_or(what);
             page.sentence(&text::clean(look, what), look.bad());
         }
-        Some(Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.warn()),
+        Fetch::Failed(why) => page.sentence(&text::clean(look, why), look.warn()),
         _ => {}
     }
 }
