@@ -89,30 +89,56 @@ impl Group {
     }
 }
 
-/// A tensor, as the Python command writes it.
-#[derive(Serialize)]
-struct Tensor<'a> {
-    name: &'a str,
+/// Keys of an object, each with its type and its value.
+macro_rules! object {
+    ($(#[$doc:meta])* $name:ident of $t:ident: &$from:ty; $($(#[$meta:meta])* $key:ident: $type:ty = $value:expr;)*) => {
+        $(#[$doc])*
+        #[derive(Serialize)]
+        struct $name<'a> {
+            $($(#[$meta])* $key: $type,)*
+        }
+
+        impl<'a> $name<'a> {
+            fn new($t: &'a $from) -> Self {
+                Self { $($key: $value,)* }
+            }
+        }
+    };
+}
+
+object! {
+    /// A tensor, as the Python command writes it.
+    Tensor of t: &TensorInfo;
+    name: &'a str = &t.name;
     #[serde(serialize_with = "dtype")]
-    dtype: Dtype,
-    shape: &'a [usize],
-    scheme: &'a str,
-    scale: Option<&'a str>,
-    makes_symbols: bool,
-    planes: &'a [PlaneInfo],
-    count: usize,
-    rows: usize,
-    cols: usize,
-    row_axis: usize,
-    cut: usize,
-    elements: u64,
-    original_bytes: u64,
-    stored_bytes: u64,
-    entropy: Option<f64>,
-    error: Option<f64>,
-    segments: &'a [SegmentInfo],
-    ratio: Option<f64>,
-    bits_per_weight: Option<f64>,
+    dtype: Dtype = t.dtype;
+    shape: &'a [usize] = &t.shape;
+    scheme: &'a str = &t.scheme;
+    scale: Option<&'a str> = t.scales.as_deref();
+    makes_symbols: bool = t.makes_symbols;
+    planes: &'a [PlaneInfo] = &t.planes;
+    count: usize = t.count;
+    rows: usize = t.rows;
+    cols: usize = t.cols;
+    row_axis: usize = t.row_axis;
+    cut: usize = t.cut;
+    elements: u64 = t.elements;
+    original_bytes: u64 = t.original_bytes;
+    stored_bytes: u64 = t.stored_bytes;
+    entropy: Option<f64> = t.entropy;
+    error: Option<f64> = t.error;
+    segments: &'a [SegmentInfo] = &t.segments;
+    ratio: Option<f64> = ratio(t.original_bytes, t.stored_bytes);
+    bits_per_weight: Option<f64> = bits(t.stored_bytes, t.elements);
+}
+
+object! {
+    Pair of t: &ComparedTensor;
+    name: &'a str = &t.name;
+    status: CompareStatus = t.status;
+    detail: &'a str = &t.detail;
+    a: Option<Tensor<'a>> = t.a.as_ref().map(Tensor::new);
+    b: Option<Tensor<'a>> = t.b.as_ref().map(Tensor::new);
 }
 
 #[derive(Serialize)]
@@ -120,27 +146,6 @@ struct Compare<'a> {
     path: Box<RawValue>,
     same: bool,
     tensors: Vec<Pair<'a>>,
-}
-
-#[derive(Serialize)]
-struct Pair<'a> {
-    name: &'a str,
-    status: CompareStatus,
-    detail: &'a str,
-    a: Option<Tensor<'a>>,
-    b: Option<Tensor<'a>>,
-}
-
-impl<'a> Pair<'a> {
-    fn new(t: &'a ComparedTensor) -> Self {
-        Self {
-            name: &t.name,
-            status: t.status,
-            detail: &t.detail,
-            a: t.a.as_ref().map(Tensor::new),
-            b: t.b.as_ref().map(Tensor::new),
-        }
-    }
 }
 
 fn dtype<S: Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
@@ -155,33 +160,6 @@ fn ratio(original: u64, stored: u64) -> Option<f64> {
 /// None where there is no element.
 fn bits(stored: u64, elements: u64) -> Option<f64> {
     (elements > 0).then(|| stored.saturating_mul(8) as f64 / elements as f64)
-}
-
-impl<'a> Tensor<'a> {
-    fn new(t: &'a TensorInfo) -> Self {
-        Self {
-            name: &t.name,
-            dtype: t.dtype,
-            shape: &t.shape,
-            scheme: &t.scheme,
-            scale: t.scales.as_deref(),
-            makes_symbols: t.makes_symbols,
-            planes: &t.planes,
-            count: t.count,
-            rows: t.rows,
-            cols: t.cols,
-            row_axis: t.row_axis,
-            cut: t.cut,
-            elements: t.elements,
-            original_bytes: t.original_bytes,
-            stored_bytes: t.stored_bytes,
-            entropy: t.entropy,
-            error: t.error,
-            segments: &t.segments,
-            ratio: ratio(t.original_bytes, t.stored_bytes),
-            bits_per_weight: bits(t.stored_bytes, t.elements),
-        }
-    }
 }
 
 fn groups<'a>(tensors: &'a [TensorInfo], key: impl Fn(&'a TensorInfo) -> &'a str) -> BTreeMap<&'a str, Group> {
