@@ -238,16 +238,9 @@ fn shorter(part: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wcodec::{Dtype, EncodeOptions, MemorySource, encode_to_vec};
 
     fn heat(names: &[(&str, &[usize])]) -> Heat {
-        let mut source = MemorySource::new();
-        for (name, shape) in names {
-            let bytes = vec![0; shape.iter().product()];
-            source.push((*name).to_owned(), Dtype::U8, shape.to_vec(), bytes.into()).unwrap();
-        }
-        let (bytes, _) = encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
-        let tensors = wcodec::Container::from_bytes(bytes).unwrap().infos().unwrap();
+        let tensors = crate::model::infos(names.iter().copied());
         let order = crate::model::order::natural_order(&tensors);
         Heat::of(&tensors, &order)
     }

@@ -171,15 +171,9 @@ fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> Vec<G
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wcodec::{Dtype, EncodeOptions, MemorySource, encode_to_vec};
 
     fn tensors(names: &[&str]) -> Vec<TensorInfo> {
-        let mut source = MemorySource::new();
-        for name in names {
-            source.push((*name).to_owned(), Dtype::U8, vec![4], vec![0; 4].into()).unwrap();
-        }
-        let (bytes, _) = encode_to_vec(&source, &EncodeOptions::default(), &mut |_| Ok(())).unwrap();
-        wcodec::Container::from_bytes(bytes).unwrap().infos().unwrap()
+        crate::model::infos(names.iter().map(|name| (*name, &[4][..])))
     }
 
     #[test]
