@@ -60,7 +60,7 @@ pub fn rates(file: &FileModel, look: Look) -> String {
     out + &totals(file, look)
 }
 
-/// What the file says of its plan, its calibration and its quality, a line each.
+/// Statements of the file on its plan, its calibration and its quality, a line each.
 fn statements(file: &FileModel, look: Look) -> String {
     lines(&file.metadata).into_iter().map(|(name, fact)| format!("{name}: {}\n", text::clean(look, &fact))).collect()
 }

@@ -7,7 +7,7 @@ use super::head::title;
 use super::scroll::Scroll;
 use super::text;
 use super::theme::Look;
-use super::widgets::{Pen, boxed};
+use super::widgets::{Pen, boxed, middle};
 use crate::keymap::{Bound, Context, Keymap};
 use crate::state::State;
 use crate::views::Tab;
@@ -76,13 +76,12 @@ struct Place {
 impl Place {
     fn new(area: Rect, lists: &[Vec<Line<'_>>; 2]) -> Self {
         let columns = |list: &Vec<Line<'_>>| {
-            let longest = list.iter().map(|l| match l {
+            let long = |l: &Line<'_>| match l {
                 Line::Key(b) => b.help.len(),
                 Line::Word(_, means) => means.len(),
                 Line::Title(_) | Line::Empty => 0,
-            });
-            let longest = longest.max();
-            BEFORE + longest.unwrap_or(0) + 1
+            };
+            BEFORE + list.iter().map(long).max().unwrap_or(0) + 1
         };
         let [left, right] = [columns(&lists[0]), columns(&lists[1])];
         let both = left + GAP + right + 2;
@@ -92,13 +91,7 @@ impl Place {
             if wide { (both, above.max(below)) } else { (left.max(right) + 2, above + usize::from(above > 0) + below) };
         let columns = columns.min(usize::from(area.width)) as u16;
         let rows = (lines + 2).min(usize::from(area.height)) as u16;
-        let area = Rect {
-            x: area.x + (area.width - columns) / 2,
-            y: area.y + (area.height - rows) / 2,
-            width: columns,
-            height: rows,
-        };
-        let seen = usize::from(rows.saturating_sub(2));
+        let (area, seen) = (middle(area, columns, rows), usize::from(rows.saturating_sub(2)));
         Self { area, sides: wide.then_some([left, right]), lines, seen }
     }
 }
