@@ -19,7 +19,9 @@ use wcodec::{
     TensorInfos,
 };
 
-use crate::model::{FileModel, Totals, rates, statements::Statement};
+use crate::model::rates::{self, groups, layers, roles};
+use crate::model::statements::Statement;
+use crate::model::{FileModel, Totals};
 
 /// The version of the document's schema.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -38,9 +40,9 @@ struct Document<'a> {
     model: Option<&'a Value>,
     file: Layout,
     totals: Sums,
-    by_scheme: BTreeMap<&'a str, Group>,
-    by_coder: BTreeMap<&'a str, Group>,
-    by_dtype: BTreeMap<&'a str, Group>,
+    by_scheme: BTreeMap<String, Group>,
+    by_coder: BTreeMap<String, Group>,
+    by_dtype: BTreeMap<String, Group>,
     by_role: BTreeMap<String, Group>,
     by_layer: BTreeMap<String, Group>,
     aliases: BTreeMap<&'a str, &'a str>,
@@ -162,14 +164,6 @@ fn bits(stored: u64, elements: u64) -> Option<f64> {
     (elements > 0).then(|| stored.saturating_mul(8) as f64 / elements as f64)
 }
 
-fn groups<'a>(tensors: &'a [TensorInfo], key: impl Fn(&'a TensorInfo) -> &'a str) -> BTreeMap<&'a str, Group> {
-    let mut sums: BTreeMap<&str, Totals> = BTreeMap::new();
-    for t in tensors {
-        sums.entry(key(t)).or_default().add(t);
-    }
-    sums.into_iter().map(|(key, totals)| (key, Group::new(totals))).collect()
-}
-
 fn named(found: Vec<rates::Group>) -> BTreeMap<String, Group> {
     found.into_iter().map(|g| (g.name, Group::new(g.totals))).collect()
 }
@@ -222,11 +216,11 @@ pub fn document(
             ratio: ratio(sums.original_bytes, stored),
             bits_per_weight: bits(stored, sums.elements),
         },
-        by_scheme: groups(&file.tensors, |t| &t.scheme),
-        by_coder: groups(&file.tensors, |t| t.coder()),
-        by_dtype: groups(&file.tensors, |t| t.dtype.name()),
-        by_role: named(rates::roles(&file.tensors)),
-        by_layer: named(rates::layers(&file.tensors)),
+        by_scheme: named(groups(&file.tensors, |t| t.scheme.to_string())),
+        by_coder: named(groups(&file.tensors, |t| t.coder().to_owned())),
+        by_dtype: named(groups(&file.tensors, |t| t.dtype.name().to_owned())),
+        by_role: named(roles(&file.tensors)),
+        by_layer: named(layers(&file.tensors)),
         aliases,
         tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
         compare,

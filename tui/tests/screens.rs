@@ -236,8 +236,8 @@ fn every_byte_is_on_the_map_once() {
         assert!(map.regions.windows(2).all(|w| w[0].end() <= w[1].offset));
         assert_eq!(map.regions.last().map(|r| r.end()), Some(file.file_bytes()));
         for sums in [&map.schemes, &map.coders, &map.dtypes] {
-            assert_eq!(sums.iter().map(|(_, t)| t.stored_bytes).sum::<u64>(), file.totals.stored_bytes);
-            assert_eq!(sums.iter().map(|(_, t)| t.tensors).sum::<usize>(), file.tensors.len());
+            assert_eq!(sums.iter().map(|g| g.totals.stored_bytes).sum::<u64>(), file.totals.stored_bytes);
+            assert_eq!(sums.iter().map(|g| g.totals.tensors).sum::<usize>(), file.tensors.len());
         }
         let whole = map.most(0, map.length).unwrap();
         let largest = map.bytes.iter().max().unwrap();

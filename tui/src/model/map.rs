@@ -1,10 +1,10 @@
 //! Which bytes of a file are what.
 
-use wcodec::TensorInfo;
 use wcodec::container::HEADER_BYTES;
 
-use super::totals::Totals;
+use super::rates::{Group, by_size, groups};
 use super::{Content, FileModel};
+use crate::draw::text;
 
 worded! {
     /// The contents of bytes of a file.
@@ -62,11 +62,11 @@ pub struct FileMap {
     /// Bytes of the file.
     pub length: u64,
     /// Sums by scheme, the largest first.
-    pub schemes: Vec<(String, Totals)>,
+    pub schemes: Vec<Group>,
     /// Sums by coder, the largest first.
-    pub coders: Vec<(String, Totals)>,
+    pub coders: Vec<Group>,
     /// Sums by dtype of the source, the largest first.
-    pub dtypes: Vec<(String, Totals)>,
+    pub dtypes: Vec<Group>,
 }
 
 impl FileMap {
@@ -110,9 +110,9 @@ impl FileMap {
             end = r.end();
         }
         map.regions = regions;
-        map.schemes = sums(&file.tensors, |t| (&t.scheme, t.scales.as_deref()));
-        map.coders = sums(&file.tensors, |t| (t.coder(), t.layout()));
-        map.dtypes = sums(&file.tensors, |t| (t.dtype.name(), None));
+        map.schemes = by_size(groups(&file.tensors, text::scheme));
+        map.coders = by_size(groups(&file.tensors, text::coder));
+        map.dtypes = by_size(groups(&file.tensors, |t| t.dtype.name().to_owned()));
         map
     }
 
@@ -135,22 +135,4 @@ impl FileMap {
         let kind = Kind::ALL.into_iter().max_by_key(|&k| bytes[k as usize])?;
         Some((kind, largest.map(|(_, at)| at)))
     }
-}
-
-/// Sums over tensors that share something, the most stored bytes first.
-fn sums<'a>(
-    tensors: &'a [TensorInfo],
-    what: impl Fn(&'a TensorInfo) -> (&'a str, Option<&'a str>),
-) -> Vec<(String, Totals)> {
-    let mut found: Vec<((&str, Option<&str>), Totals)> = Vec::new();
-    for t in tensors {
-        let key = what(t);
-        match found.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, totals)) => totals.add(t),
-            None => found.push((key, Totals::of([t]))),
-        }
-    }
-    found.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.stored_bytes));
-    let text = |(a, b): (&str, Option<&str>)| b.map_or_else(|| a.to_owned(), |b| format!("{a} {b}"));
-    found.into_iter().map(|(key, totals)| (text(key), totals)).collect()
 }

@@ -119,7 +119,11 @@ fn by_importance(tensors: &[TensorInfo]) -> Vec<usize> {
 
 /// Sums by role, the most stored bytes first.
 pub fn roles(tensors: &[TensorInfo]) -> Vec<Group> {
-    let mut found = groups(tensors, |t| role_of(&t.name));
+    by_size(groups(tensors, |t| role_of(&t.name)))
+}
+
+/// Groups, the most stored bytes first.
+pub fn by_size(mut found: Vec<Group>) -> Vec<Group> {
     found.sort_by_key(|g| std::cmp::Reverse(g.totals.stored_bytes));
     found
 }
@@ -141,7 +145,7 @@ fn whole(tensors: &[TensorInfo]) -> Group {
 }
 
 /// Sums over tensors that share something, in the order of the file. There may be as many of these as tensors.
-fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> Vec<Group> {
+pub fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> Vec<Group> {
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut found: Vec<(Group, Vec<&str>, f64, u64)> = Vec::new();
     for t in tensors {

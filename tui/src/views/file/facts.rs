@@ -7,7 +7,7 @@ use wcodec::{PLAN_KEY, QUALITY_KEY};
 
 use crate::draw::{Column, Pen, table, text};
 use crate::model::statements::{plan_line, quality_line};
-use crate::model::{Content, Totals};
+use crate::model::{Content, Group};
 use crate::state::State;
 
 /// The columns of a table behind its names.
@@ -44,7 +44,7 @@ fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
         let name = Column::text(name, width.saturating_sub(FIGURES.iter().map(Column::needs).sum())).after(0);
         [name].into_iter().chain(FIGURES)
     };
-    let sums = |(name, totals): &(String, Totals)| {
+    let sums = |Group { name, totals, .. }: &Group| {
         let figures =
             [text::count(totals.tensors as u64), text::size(totals.stored_bytes), text::figure(totals.ratio())];
         let cells = [clean(name)].into_iter().chain(figures);
