@@ -11,6 +11,7 @@ worded! {
     /// A column of the table of layers, by which it can be sorted, in the order of the table.
     #[derive(Default)]
     Column {
+        /// Natural order of names; the only one that shows a tree.
         #[default]
         Name = "name", "";
         Shape = "shape", "number of weights";

@@ -105,7 +105,8 @@ pub fn quality_line(quality: &Statement) -> String {
 
 /// Facts for people, in the words of `wcodec inspect`: of what metadata have them, the plan, the calibration and what was measured.
 pub fn lines(metadata: &Metadata) -> Vec<(&'static str, String)> {
-    let lines: [(_, _, fn(&Statement) -> String); 3] = [
+    type Line = fn(&Statement) -> String;
+    let lines: [(_, _, Line); 3] = [
         ("plan", PLAN_KEY, plan_line),
         ("calibrated", CALIBRATION_KEY, calibration_line),
         ("measured", QUALITY_KEY, quality_line),

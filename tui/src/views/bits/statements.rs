@@ -109,8 +109,11 @@ fn perplexity(value: f64) -> String {
     if value.abs() < 1e5 { format!("{value:.4}") } else { text::general(value, 5) }
 }
 
-/// A column, and its text for a candidate of a plan; by what they tell: the first one is the last to go.
-const COLUMNS: [(Column, fn(&Page, &Statement, &Statement) -> String); 7] = [
+/// A column, and its text for a candidate of a plan.
+type Figure = (Column, fn(&Page, &Statement, &Statement) -> String);
+
+/// The columns by what they tell: the first one is the last to go.
+const COLUMNS: [Figure; 7] = [
     (Column::number("KL", 10), |page, _, c| number(page, c.number("kl"), |v| text::general(v, 5))),
     (Column::number("change", 8), |page, plan, c| {
         let part = plan.weights_alone().zip(c.number("kl")).map(|(first, kl)| kl / first - 1.0);
