@@ -20,6 +20,13 @@ pub struct Fact {
     pub style: Style,
 }
 
+impl Fact {
+    /// A fact in the style of plain text.
+    pub fn new(label: &'static str, value: impl Into<String>) -> Self {
+        Self { label, value: value.into(), style: Style::new() }
+    }
+}
+
 /// Lines for a part of the screen of so many columns. The part may have fewer rows: it is scrolled.
 pub struct Page {
     /// The lines so far.

@@ -234,7 +234,7 @@ fn next(list: &mut ListState, back: bool) {
 fn module(state: &State) -> Option<usize> {
     match state.views.list.row().filter(|_| state.views.list.is_tree())? {
         Row::Group(node) => Some(node),
-        Row::Tensor(i) => state.file.tree.nodes[state.file.tree.node_of[i]].parent,
+        Row::Tensor(i) => state.file.tree.parent_of(i),
     }
 }
 

@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 
 use super::figures::{Figures, Range};
-use super::{Measure, legend, panel};
-use crate::draw::{Look, Pen, text};
+use super::{Measure, OverviewState, legend, panel};
+use crate::draw::{Cursor, Look, Pen, text};
 use crate::model::{Heat, HeatCell};
 use crate::state::State;
 
@@ -62,16 +62,17 @@ fn lines(heat: &Heat) -> usize {
 
 /// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
 pub fn fit(state: &State) -> (usize, usize) {
-    let heat = state.views.overview.heat(&state.file);
+    let view = &state.views.overview;
+    let heat = view.heat(&state.file);
     let place = Place::new(heat, panel::grid_columns(state.size.0), state.body_height());
-    let (at, len) = (line_of(heat, state.views.overview.row), lines(heat));
-    let top =
-        state.views.overview.top.min(len.saturating_sub(place.lines)).min(at).max((at + 1).saturating_sub(place.lines));
-    let column =
-        if state.views.overview.row < heat.layers { state.views.overview.column } else { state.views.overview.left };
-    let most = heat.columns.len().saturating_sub(place.seen);
-    let left = state.views.overview.left.min(most).min(column).max((column + 1).saturating_sub(place.seen));
-    (top, left)
+    let fitted = |selected, offset, len, seen| {
+        let mut cursor = Cursor { selected, offset };
+        cursor.fit(len, seen);
+        cursor.offset
+    };
+    let column = if view.row < heat.layers { view.column } else { view.left };
+    let top = fitted(line_of(heat, view.row), view.top, lines(heat), place.lines);
+    (top, fitted(column, view.left, heat.columns.len(), place.seen))
 }
 
 /// Whether the figures of a measure have one colour, or there are none.
@@ -87,19 +88,19 @@ pub fn page(state: &State) -> usize {
 
 /// The row at a line of the view, below its head; and the column at a column of the screen.
 pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
-    let heat = state.views.overview.heat(&state.file);
-    let height = state.body_height();
-    let place = Place::new(heat, panel::grid_columns(state.size.0), height);
-    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + state.views.overview.top;
+    let (view, height, width) = (&state.views.overview, state.body_height(), panel::grid_columns(state.size.0));
+    let heat = view.heat(&state.file);
+    let place = Place::new(heat, width, height);
+    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + view.top;
     let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
-    let column = state.views.overview.left
-        + x.checked_sub(place.label + 2).filter(|_| x < panel::grid_columns(state.size.0))? / place.cell;
+    let column = view.left + x.checked_sub(place.label + 2).filter(|_| x < width)? / place.cell;
     Some((row, column.min(heat.columns.len().saturating_sub(1))))
 }
 
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, heat) = (state.look, state.views.overview.heat(&state.file));
+    let (look, view) = (state.look, &state.views.overview);
+    let heat = view.heat(&state.file);
     let height = usize::from(area.height);
     if height == 0 {
         return;
@@ -114,15 +115,15 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     panel::draw(buffer, area, state, heat);
     let (whole, area) = (area, Rect { width: columns as u16, ..area });
     let place = Place::new(heat, columns, height);
-    let figures = Figures::new(state, state.views.overview.measure);
+    let figures = Figures::new(state, view.measure);
     let range = figures.range(heat);
-    let grid = Grid { state, heat, place: &place, figures: &figures, range };
+    let grid = Grid { state, view, heat, place: &place, figures: &figures, range };
     let first = usize::from(height > 1);
     if first > 0 {
         grid.head(Pen::new(buffer, area, 0));
     }
     for at in 0..place.lines {
-        let line = state.views.overview.top + at;
+        let line = view.top + at;
         let pen = Pen::new(buffer, area, first + at);
         match line {
             _ if line < heat.layers => grid.layer(pen, line),
@@ -139,7 +140,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
         }
     }
     if height > 3 {
-        let from = (lines(heat) > place.lines).then(|| (state.views.overview.top, place.lines, lines(heat)));
+        let from = (lines(heat) > place.lines).then(|| (view.top, place.lines, lines(heat)));
         legend::draw(Pen::new(buffer, whole, height - 1), state, heat, &figures, range, from);
     }
 }
@@ -147,6 +148,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
 /// All that the lines are drawn from.
 struct Grid<'a> {
     state: &'a State,
+    view: &'a OverviewState,
     heat: &'a Heat,
     place: &'a Place,
     figures: &'a Figures<'a>,
@@ -157,10 +159,10 @@ impl Grid<'_> {
     /// Words above the columns; the selected one's is underlined.
     fn head(&self, mut pen: Pen<'_>) {
         let (look, heat) = (self.state.look, self.heat);
-        let left = self.state.views.overview.left;
+        let left = self.view.left;
         pen.skip(1).cell("layer", self.place.label, look.title()).skip(1);
         for (c, column) in heat.columns.iter().enumerate().skip(left).take(self.place.seen) {
-            let style = match c == self.state.views.overview.column && self.state.views.overview.row < heat.layers {
+            let style = match c == self.view.column && self.view.row < heat.layers {
                 true => look.title().add_modifier(Modifier::UNDERLINED),
                 false => look.title(),
             };
@@ -179,15 +181,15 @@ impl Grid<'_> {
     /// A layer: its label, its cells, and all of it.
     fn layer(&self, mut pen: Pen<'_>, row: usize) {
         let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.state.views.overview.row;
+        let selected = row == self.view.row;
         let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.dim() };
         let label = text::clean(look, &of.label);
         let label = text::cut_left(look, &label, self.place.label);
         pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text());
         pen.number(&label, self.place.label, style).skip(1);
-        let left = self.state.views.overview.left;
+        let left = self.view.left;
         for column in left..left + self.place.seen {
-            self.cell(&mut pen, of.cell(column), selected && column == self.state.views.overview.column);
+            self.cell(&mut pen, of.cell(column), selected && column == self.view.column);
         }
         if self.place.all {
             self.sum(&mut pen, &of.all);
@@ -198,7 +200,7 @@ impl Grid<'_> {
     fn sums(&self, mut pen: Pen<'_>) {
         let look = self.state.look;
         pen.skip(1).number(text::start("all", self.place.label), self.place.label, look.title()).skip(1);
-        for column in self.heat.columns.iter().skip(self.state.views.overview.left).take(self.place.seen) {
+        for column in self.heat.columns.iter().skip(self.view.left).take(self.place.seen) {
             self.sum(&mut pen, &column.all);
         }
     }
@@ -206,7 +208,7 @@ impl Grid<'_> {
     /// A tensor in no layer: its cell, then its name.
     fn loose(&self, mut pen: Pen<'_>, row: usize) {
         let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.state.views.overview.row;
+        let selected = row == self.view.row;
         pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text()).skip(self.place.label + 1);
         self.cell(&mut pen, of.cell(0), selected);
         let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.text() };

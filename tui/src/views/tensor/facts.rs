@@ -13,31 +13,29 @@ const BAR: usize = 12;
 pub fn draw(page: &mut Page, of: Shown<'_>) {
     let Shown { state, tensor, t, .. } = of;
     let look = page.look;
-    let (plain, strong) = (look.text(), look.bar());
-    let fact = |label, value| Fact { label, value, style: plain };
     // Names that this version does not know may be any text.
-    let named = |label, name: String| fact(label, text::clean(look, &name).into_owned());
+    let named = |label, name: String| Fact::new(label, text::clean(look, &name).into_owned());
     page.heading(if state.file.original().is_some() { "Tensor" } else { "Encoding" }, "", look.dim());
     let mut facts = vec![
-        fact("shape", text::shape(&t.shape)),
-        fact("elements", text::count(t.elements)),
-        fact("dtype", t.dtype.name().to_owned()),
+        Fact::new("shape", text::shape(&t.shape)),
+        Fact::new("elements", text::count(t.elements)),
+        Fact::new("dtype", t.dtype.name()),
         named("scheme", scheme(t)),
         named("coder", coder(t)),
         named("filter", filter(t)),
-        fact("chunks", chunks(t)),
+        Fact::new("chunks", chunks(t)),
     ];
     if t.count > 1 || t.row_axis == 1 {
         let view = format!("{} of {}x{}", text::count(t.count as u64), t.rows, t.cols);
-        facts.insert(1, fact("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
+        facts.insert(1, Fact::new("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
     }
     if state.file.original().is_some() {
         // Nothing is coded: size and bits are all that there is beside shape and dtype.
         facts.retain(|f| {
             !matches!(f.label, "coder" | "filter" | "chunks") && (f.label != "scheme" || t.scheme != "raw")
         });
-        facts.push(fact("size", text::size(t.original_bytes)));
-        facts.push(fact("bits/weight", format!("{:.3}", t.bits_per_weight())));
+        facts.push(Fact::new("size", text::size(t.original_bytes)));
+        facts.push(Fact::new("bits/weight", format!("{:.3}", t.bits_per_weight())));
         return page.facts(&facts);
     }
     page.facts(&facts);
@@ -54,20 +52,20 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     };
     let bits = t.bits_per_weight();
     let mut facts = vec![
-        fact("original", original),
-        fact("stored", stored),
-        Fact { label: "ratio", value: format!("{:.3}", t.ratio()), style: strong },
-        fact("bits/weight", format!("{bits:.3}")),
+        Fact::new("original", original),
+        Fact::new("stored", stored),
+        Fact { style: look.bar(), ..Fact::new("ratio", format!("{:.3}", t.ratio())) },
+        Fact::new("bits/weight", format!("{bits:.3}")),
     ];
     match (state.entropy(tensor), t.has_symbols()) {
         (Some(entropy), _) => {
-            facts.push(fact("entropy", format!("{entropy:.4} bits, order 0")));
+            facts.push(Fact::new("entropy", format!("{entropy:.4} bits, order 0")));
             let over = bits - entropy;
             let part = if entropy > 0.0 { format!(", {}", text::change(over / entropy)) } else { String::new() };
-            facts.push(fact("over it", format!("{over:+.3} bits{part}")));
+            facts.push(Fact::new("over it", format!("{over:+.3} bits{part}")));
         }
-        (None, true) => facts.push(fact("entropy", of.wait())),
-        (None, false) => facts.push(Fact { label: "entropy", value: "of symbols only".to_owned(), style: look.dim() }),
+        (None, true) => facts.push(Fact::new("entropy", of.wait())),
+        (None, false) => facts.push(Fact { style: look.dim(), ..Fact::new("entropy", "of symbols only") }),
     }
     page.facts(&facts);
 }
@@ -82,11 +80,10 @@ pub fn would(page: &mut Page, of: Shown<'_>) {
         page.sentence(&format!("{missing} bytes of it are missing: the file was cut off"), look.bad());
         return;
     }
-    let fact = |label, value| Fact { label, value, style: look.text() };
     match (state.would(tensor), &state.encode.would) {
         (Some(w), _) => page.facts(&[
-            fact("int8", format!("{:.2} bits/w, error {}", w.int8_bits, text::percent(w.int8_error))),
-            fact("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
+            Fact::new("int8", format!("{:.2} bits/w, error {}", w.int8_bits, text::percent(w.int8_error))),
+            Fact::new("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
         ]),
         (None, Fetch::Running(part)) => page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn()),
         (None, Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.bad()),
@@ -108,8 +105,7 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
         None => (String::new(), look.dim()),
     };
     page.heading("Against the reference", &note, style);
-    let fact = |label, value| Fact { label, value, style: look.text() };
-    let stated = t.error.map(|stated| fact("stated", relative(stated)));
+    let stated = t.error.map(|stated| Fact::new("stated", relative(stated)));
     if !state.has_reference {
         page.facts(stated.as_slice());
         page.sentence("none given: --ref model.safetensors", look.dim());
@@ -124,12 +120,12 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
             };
             let found = Fact {
                 style: if error.fits == Some(false) { look.bad() } else { look.text() },
-                ..fact("relative", relative(error.relative))
+                ..Fact::new("relative", relative(error.relative))
             };
             let mut facts = vec![
-                fact("max error", digits(error.max)),
-                fact("RMS error", digits(error.rms)),
-                fact("SNR", snr),
+                Fact::new("max error", digits(error.max)),
+                Fact::new("RMS error", digits(error.rms)),
+                Fact::new("SNR", snr),
                 found,
             ];
             facts.extend(stated);
