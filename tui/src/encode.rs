@@ -35,6 +35,16 @@ pub struct EncodeState {
     pub running: Option<(PathBuf, Progress)>,
 }
 
+impl EncodeState {
+    /// The progress of the estimates while they are worked out; empty else.
+    pub fn sampling(&self) -> String {
+        match self.would {
+            Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
+            _ => String::new(),
+        }
+    }
+}
+
 worded! {
     /// A way to encode.
     Way {

@@ -100,9 +100,7 @@ pub fn tensor(mut pen: Pen<'_>, state: &State) {
 /// Writes the estimates of a tensor of a checkpoint at the end of the line.
 pub fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
     let look = state.look;
-    if let Fetch::Running(part) = &state.encode.would {
-        pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
-    }
+    pen.at_end(&state.encode.sampling(), look.warn());
     if let Some(w) = state.would(tensor) {
         let words = format!(
             "would be: int8 {:.2} bits/w, error {:.3}; 4 bits {:.2}, error {:.3}",

@@ -16,17 +16,13 @@ use super::theme::Look;
 /// assert_eq!([size(0), size(1023), size(6_295_384)], ["0 B", "1023 B", "6.00 MiB"]);
 /// ```
 pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
+    let unit = (bytes.max(1).ilog2() as usize / 10).min(5);
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => {
+            format!("{:.2} {}", bytes as f64 / 1024f64.powi(unit as i32), ["KiB", "MiB", "GiB", "TiB", "PiB"][unit - 1])
+        }
     }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", UNITS[unit])
 }
 
 /// A whole number with commas.
@@ -37,14 +33,8 @@ pub fn size(bytes: u64) -> String {
 /// ```
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    groups.collect::<Vec<_>>().join(",")
 }
 
 /// A count in seven columns, of which millions are rounded: `999,999`, `1.2M`.

@@ -60,7 +60,7 @@ fn would(state: &State) -> String {
             let (int8, four) = (text::size(int8), text::size(four));
             format!("it would take {int8} with int8 and {four} with 4 bits, estimated from samples; E encodes")
         }
-        Fetch::Running(part) => format!("sampling rows: {:.0} %", 100.0 * part),
+        Fetch::Running(_) => state.encode.sampling(),
         Fetch::Failed(why) => text::clean(state.look, why).into_owned(),
         _ => "its bytes by role and by layer".to_owned(),
     }

@@ -118,7 +118,7 @@ impl<'a> Figures<'a> {
                     let &(of, took) = self.times.get(i)?;
                     (bytes, ms) = (bytes.saturating_add(of), ms + took);
                 }
-                crate::timing::series::gb_per_s(bytes, ms)
+                crate::timing::gb_per_s(bytes, ms)
             }
         }
     }

@@ -27,9 +27,7 @@ pub fn draw(
     if let Some((from, count, lines)) = seen {
         pen.at_end(&format!("{}-{}/{lines}", from + 1, (from + count).min(lines)), look.dim());
     }
-    if let Fetch::Running(part) = &state.encode.would {
-        pen.at_end(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
-    }
+    pen.at_end(&state.encode.sampling(), look.warn());
     pen.put(measure.name(), look.title()).skip(1);
     let Some(range) = range else {
         let why = why_not(state, measure);

@@ -9,7 +9,6 @@ use crate::draw::{Column, Page, bar, text};
 use crate::estimate;
 use crate::model::{Heat, HeatCell, Totals, heat::loose};
 use crate::state::State;
-use crate::stats::Fetch;
 use crate::views::tensor::{Shown, plots, symbols};
 
 /// From so many columns on, there is a panel.
@@ -158,9 +157,9 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
 fn whole(page: &mut Page, state: &State) {
     let look = page.look;
     let Some(would) = state.encode.would.ready().filter(|w| !w.is_empty()) else {
-        if let Fetch::Running(part) = &state.encode.would {
+        if state.encode.would.is_running() {
             page.blank(1);
-            page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn());
+            page.sentence(&state.encode.sampling(), look.warn());
         }
         return;
     };

@@ -9,8 +9,7 @@ use ratatui::style::{Modifier, Style};
 use super::{LaneState, Scope};
 use crate::draw::{Column, Look, Pen, bar, chart::LEVELS, table, text};
 use crate::state::State;
-use crate::timing::LayerTime;
-use crate::timing::series::percentile;
+use crate::timing::{LayerTime, percentile};
 
 /// Columns of the axis of the chart.
 const AXIS: usize = 13;

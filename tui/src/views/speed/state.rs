@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::draw::Cursor;
 use crate::keymap::around;
 use crate::stats::Fetch;
-use crate::timing::series::Series;
-use crate::timing::{Gpu, Lane, LayerTime, Progress};
+use crate::timing::{Gpu, Lane, LayerTime, Progress, Series};
 
 worded! {
     /// The tensors that are timed.

@@ -85,7 +85,7 @@ pub fn would(page: &mut Page, of: Shown<'_>) {
             Fact::new("int8", format!("{:.2} bits/w, error {}", w.int8_bits, text::percent(w.int8_error))),
             Fact::new("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
         ]),
-        (None, Fetch::Running(part)) => page.sentence(&format!("sampling rows: {:.0} %", 100.0 * part), look.warn()),
+        (None, Fetch::Running(_)) => page.sentence(&state.encode.sampling(), look.warn()),
         (None, Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.bad()),
         (None, _) => page.sentence("it would be stored as it is", look.dim()),
     }

@@ -11,7 +11,7 @@ use wcodec::gpu::{Device, GpuOptions, TimedDecoder};
 use wcodec::{DecodeOptions, Dtype, ErrorKind};
 
 use crate::model::FileModel;
-use crate::timing::series::gb_per_s;
+use crate::timing::gb_per_s;
 
 /// A device with tensors to decode, which are numbered from 0 on.
 pub trait Decoder {

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::timing::series::{KEPT, percentile};
-use crate::timing::{LayerTime, Progress};
+use crate::timing::{KEPT, LayerTime, Progress, percentile};
 
 /// Times of tensors that are kept in all, whatever the number of tensors.
 const TIMES: usize = 1 << 18;
