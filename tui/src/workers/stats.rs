@@ -54,12 +54,8 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-/// Work for a thread, and what it is about.
-struct StatsTask {
-    running: Running,
-    file: Arc<FileModel>,
-    generation: u64,
-}
+/// Work for a thread, and the file that it is about, which is the queue's unless it was stopped.
+type StatsTask = (Running, Arc<FileModel>);
 
 impl StatsWorker {
     /// Starts the threads. The file is of generation 0.
@@ -141,7 +137,7 @@ impl Queue {
     /// A tensor that somebody looks at comes first; one that was looked at before is given up.
     fn want(&mut self, tensor: usize) {
         if let Some(before) = self.wanted.take().filter(|&t| t != tensor) {
-            self.report_stats(self.generation, before, Fetch::Absent);
+            self.report_stats(before, Fetch::Absent);
         }
         if let Some(running) = self.computing.as_mut().filter(|r| r.is_at(tensor)) {
             running.patient = false;
@@ -149,7 +145,7 @@ impl Queue {
         }
         if let Some(running) = self.computing.clone().filter(|r| !r.is_stopped()) {
             running.stop();
-            self.report_stats(self.generation, running.tensor, Fetch::Absent);
+            self.report_stats(running.tensor, Fetch::Absent);
             if running.patient {
                 self.later.push_front(running.tensor);
             }
@@ -167,31 +163,31 @@ impl Queue {
 
     /// Stops everything, and says so of each tensor. Nothing more is said of them after.
     fn cancel(&mut self) {
-        let generation = self.generation;
         let computing = self.computing.take().filter(|r| !r.is_stopped());
         let verifying = self.verifying.take().filter(|r| !r.is_stopped());
         computing.iter().chain(&verifying).for_each(Running::stop);
         self.later.clear();
         for tensor in computing.map(|r| r.tensor).into_iter().chain(self.wanted.take()) {
-            self.report_stats(generation, tensor, Fetch::Absent);
+            self.report_stats(tensor, Fetch::Absent);
         }
         let queued = std::mem::take(&mut self.to_verify);
         for tensor in verifying.map(|r| r.tensor).into_iter().chain(queued) {
-            self.report_verdict(generation, tensor, Fetch::Absent);
+            self.report_verdict(tensor, Fetch::Absent);
         }
     }
 
-    fn report_stats(&self, generation: u64, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
+    fn report_stats(&self, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
+        let generation = self.generation;
         tell(&self.sender, Report::Stats(StatsReport::Stats { generation, tensor, stats }));
     }
 
-    fn report_verdict(&self, generation: u64, tensor: usize, verdict: Fetch<Verdict>) {
+    fn report_verdict(&self, tensor: usize, verdict: Fetch<Verdict>) {
+        let generation = self.generation;
         tell(&self.sender, Report::Stats(StatsReport::Verdict { generation, tensor, verdict }));
     }
 
     fn start(&self, tensor: usize, patient: bool) -> StatsTask {
-        let running = Running { tensor, patient, stop: Arc::default() };
-        StatsTask { running, file: self.file.clone(), generation: self.generation }
+        (Running { tensor, patient, stop: Arc::default() }, self.file.clone())
     }
 }
 
@@ -230,7 +226,7 @@ impl Shared {
                 None => (queue.later.pop_front()?, true),
             };
             let task = queue.start(tensor, patient);
-            queue.computing = Some(task.running.clone());
+            queue.computing = Some(task.0.clone());
             Some(task)
         };
         let work = |file: &FileModel, tensor, control: &mut Control<'_>| {
@@ -249,7 +245,7 @@ impl Shared {
         let find = |queue: &mut Queue| {
             let tensor = queue.to_verify.pop_front()?;
             let task = queue.start(tensor, true);
-            queue.verifying = Some(task.running.clone());
+            queue.verifying = Some(task.0.clone());
             Some(task)
         };
         self.work(find, verify, Queue::report_verdict, |queue, _| queue.verifying = None);
@@ -260,13 +256,13 @@ impl Shared {
         &self,
         mut find: impl FnMut(&mut Queue) -> Option<StatsTask>,
         work: impl Fn(&FileModel, usize, &mut Control<'_>) -> wcodec::Result<T>,
-        report: fn(&Queue, u64, usize, Fetch<T>),
+        report: fn(&Queue, usize, Fetch<T>),
         done: impl Fn(&mut Queue, usize),
     ) {
-        while let Some(StatsTask { running, file, generation }) = self.next(&mut find) {
+        while let Some((running, file)) = self.next(&mut find) {
             let tensor = running.tensor;
             let mut progress = every(PAUSE, |part| {
-                self.speak(&running, |queue| report(queue, generation, tensor, Fetch::Running(part)));
+                self.speak(&running, |queue| report(queue, tensor, Fetch::Running(part)));
             });
             let found = match work(&file, tensor, &mut Control::new(&running.stop, &mut progress)) {
                 Ok(found) => Fetch::Ready(found),
@@ -274,7 +270,7 @@ impl Shared {
                 Err(e) => Fetch::Failed(reason(&file, &e)),
             };
             self.speak(&running, |queue| {
-                report(queue, generation, tensor, found);
+                report(queue, tensor, found);
                 done(queue, tensor);
             });
         }
