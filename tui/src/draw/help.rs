@@ -61,55 +61,49 @@ fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     [if view.len() > 1 { view } else { Vec::new() }, titled("Everywhere".to_owned(), true)]
 }
 
-/// The layout of the lists.
-struct Place {
-    /// The box.
-    area: Rect,
-    /// Columns of each list, if they are side by side.
-    sides: Option<[usize; 2]>,
-    /// Lines of the list, or of the longer one.
-    lines: usize,
-    /// Lines that are seen at once.
-    seen: usize,
+/// The place of the box, and the lists in it with their columns: side by side where there is room, else one below the other.
+fn laid_out(map: &Keymap, tab: Tab, area: Rect) -> (Rect, Vec<(usize, Vec<Line<'_>>)>) {
+    let [view, general] = lists(map, tab);
+    let [left, right] = [&view, &general].map(|list| {
+        let long = |l: &Line<'_>| match l {
+            Line::Key(b) => b.help.len(),
+            Line::Word(_, means) => means.len(),
+            Line::Title(_) | Line::Empty => 0,
+        };
+        BEFORE + list.iter().map(long).max().unwrap_or(0) + 1
+    });
+    let both = left + GAP + right;
+    let (columns, lists) = match usize::from(area.width) >= both + 2 && !view.is_empty() {
+        true => (both, vec![(left, view), (right, general)]),
+        false => {
+            let between = (!view.is_empty()).then_some(Line::Empty);
+            let all = view.into_iter().chain(between).chain(general).collect();
+            (left.max(right), vec![(left.max(right), all)])
+        }
+    };
+    let fit = |n: usize, most: u16| (n + 2).min(usize::from(most)) as u16;
+    (middle(area, fit(columns, area.width), fit(longest(&lists), area.height)), lists)
 }
 
-impl Place {
-    fn new(area: Rect, lists: &[Vec<Line<'_>>; 2]) -> Self {
-        let columns = |list: &Vec<Line<'_>>| {
-            let long = |l: &Line<'_>| match l {
-                Line::Key(b) => b.help.len(),
-                Line::Word(_, means) => means.len(),
-                Line::Title(_) | Line::Empty => 0,
-            };
-            BEFORE + list.iter().map(long).max().unwrap_or(0) + 1
-        };
-        let [left, right] = [columns(&lists[0]), columns(&lists[1])];
-        let both = left + GAP + right + 2;
-        let wide = usize::from(area.width) >= both && !lists[0].is_empty();
-        let [above, below] = [lists[0].len(), lists[1].len()];
-        let (columns, lines) =
-            if wide { (both, above.max(below)) } else { (left.max(right) + 2, above + usize::from(above > 0) + below) };
-        let columns = columns.min(usize::from(area.width)) as u16;
-        let rows = (lines + 2).min(usize::from(area.height)) as u16;
-        let (area, seen) = (middle(area, columns, rows), usize::from(rows.saturating_sub(2)));
-        Self { area, sides: wide.then_some([left, right]), lines, seen }
-    }
+/// Lines of the longest list.
+fn longest(lists: &[(usize, Vec<Line<'_>>)]) -> usize {
+    lists.iter().map(|(_, list)| list.len()).max().unwrap_or(0)
 }
 
 /// By how many lines the list can be scrolled at this size.
 pub fn most_scroll(state: &State) -> usize {
-    let place = Place::new(Rect::new(0, 0, state.size.0, state.size.1), &lists(&state.keys, state.tab));
-    place.lines.saturating_sub(place.seen)
+    let (place, lists) = laid_out(&state.keys, state.tab, Rect::new(0, 0, state.size.0, state.size.1));
+    longest(&lists).saturating_sub(usize::from(place.height.saturating_sub(2)))
 }
 
 /// Draws it over the view, from line `scroll` on.
 pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: Scroll) {
-    let look = state.look;
-    let lists = lists(&state.keys, state.tab);
-    let Place { area: place, sides, lines, seen } = Place::new(area, &lists);
+    let (look, buffer) = (state.look, frame.buffer_mut());
     if area.height < 4 || area.width < 12 {
         return;
     }
+    let (place, lists) = laid_out(&state.keys, state.tab, area);
+    let (lines, seen) = (longest(&lists), usize::from(place.height.saturating_sub(2)));
     let scroll = scroll.0.min(lines.saturating_sub(seen));
     let more = match (scroll > 0, scroll + seen < lines) {
         (false, false) => " q closes ".to_owned(),
@@ -117,20 +111,14 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: Scroll) {
         (true, false) => format!(" {} more above, q closes ", look.sign("↑", "^")),
         (false, true) => format!(" {} more below, q closes ", look.sign("↓", "v")),
     };
-    let inner = boxed(frame.buffer_mut(), look, place, " Keys ", &more);
-    let buffer = frame.buffer_mut();
-    let [view, general] = lists;
-    if let Some([left, right]) = sides {
-        let (left, right) = (left as u16, right as u16);
-        let right = Rect { x: inner.x + left + GAP as u16, width: right, ..inner };
-        let left = Rect { width: left, ..inner };
-        for (part, list) in [(left, view), (right, general)] {
-            list.iter().skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, part, i), look, l));
+    let mut part = boxed(buffer, look, place, " Keys ", &more);
+    let end = part.right();
+    for (columns, list) in lists {
+        part.width = (columns as u16).min(end - part.x);
+        for (i, l) in list.iter().skip(scroll).take(seen).enumerate() {
+            line(Pen::new(buffer, part, i), look, l);
         }
-    } else {
-        let between = (!view.is_empty()).then_some(&Line::Empty);
-        let all = view.iter().chain(between).chain(&general);
-        all.skip(scroll).take(seen).enumerate().for_each(|(i, l)| line(Pen::new(buffer, inner, i), look, l));
+        part.x = (part.x + part.width + GAP as u16).min(end);
     }
 }
 
