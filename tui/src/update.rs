@@ -199,12 +199,9 @@ pub fn reveal(state: &mut State, tensor: usize) {
     if state.views.list.filter.as_ref().is_some_and(|f| !f.matches(&info.name)) {
         filter(state, "");
     }
-    let tree = &state.file.tree;
-    let mut parent = tree.parent_of(tensor);
-    let mut hidden = false;
-    while let Some(node) = parent {
-        hidden |= state.views.list.folded.remove(&node);
-        parent = tree.nodes.get(node).and_then(|n| n.parent);
+    let (tree, mut hidden) = (&state.file.tree, false);
+    for module in tree.upwards(tree.parent_of(tensor)) {
+        hidden |= state.views.list.folded.remove(&module);
     }
     if hidden {
         rearrange(state);

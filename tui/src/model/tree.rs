@@ -49,6 +49,11 @@ impl Tree {
         self.nodes.get(*self.node_of.get(tensor)?)?.parent
     }
 
+    /// A node and the modules that it is in, from the inside out.
+    pub fn upwards(&self, node: Option<usize>) -> impl Iterator<Item = usize> {
+        std::iter::successors(node, |&at| self.nodes.get(at)?.parent)
+    }
+
     /// Adds the nodes of tensors that share the first `at` parts of their paths.
     fn fill(&mut self, tensors: &[TensorInfo], order: &[usize], paths: &[Vec<&str>], at: usize, parent: Option<usize>) {
         let depth = parent.map_or(0, |p| self.nodes[p].depth + 1);

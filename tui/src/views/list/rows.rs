@@ -155,36 +155,25 @@ impl ListState {
     /// The label of a row of the tree: its part of the path, and those of modules that are one row with it.
     pub fn label(&self, file: &FileModel, at: usize) -> String {
         let (Some(row), Some(place)) = (self.rows.get(at), self.places.get(at)) else { return String::new() };
-        let mut node = match *row {
+        let node = match *row {
             Row::Group(node) => node,
             Row::Tensor(i) => file.tree.node_of[i],
         };
-        let mut parts = vec![file.tree.nodes[node].label.as_str()];
-        while node != place.top {
-            let Some(parent) = file.tree.nodes[node].parent else { break };
-            node = parent;
-            parts.push(&file.tree.nodes[node].label);
-        }
+        let above = file.tree.upwards(Some(node)).take_while(|&at| at >= place.top);
+        let mut parts: Vec<&str> = above.map(|at| file.tree.nodes[at].label.as_str()).collect();
         parts.reverse();
         parts.join(".")
     }
 
     /// Selects a row, or the module that hides it.
     pub fn select(&mut self, file: &FileModel, row: Row) {
-        let mut node = match row {
+        let node = match row {
             Row::Group(node) => Some(node),
             Row::Tensor(i) => file.tree.node_of.get(i).copied(),
         };
-        if let Some(at) = self.rows.iter().position(|&r| r == row) {
+        let rows = std::iter::once(row).chain(file.tree.upwards(node).map(Row::Group));
+        if let Some(at) = rows.into_iter().find_map(|row| self.rows.iter().position(|&r| r == row)) {
             self.cursor.selected = at;
-            return;
-        }
-        while let Some(at) = node {
-            if let Some(found) = self.rows.iter().position(|&r| r == Row::Group(at)) {
-                self.cursor.selected = found;
-                return;
-            }
-            node = file.tree.nodes.get(at).and_then(|n| n.parent);
         }
     }
 
