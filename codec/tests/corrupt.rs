@@ -378,7 +378,7 @@ fn check(row: &Row) -> Result<(), String> {
         let message = text(e);
         let right = e.kind() == row.kind && message.contains(row.words) && e.tensor_name() == tensor;
         let named = message.contains(&format!("{file}.wcodec"));
-        let advised = message.contains(" (") && message.ends_with(')');
+        let advised = message.contains(" (") && e.without_code().ends_with(')');
         if right && named && advised { Ok(()) } else { Err(format!("{file}: {:?} '{message}'", e.kind())) }
     };
     let container = match (Container::open(&path), row.at) {

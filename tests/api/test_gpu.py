@@ -44,8 +44,8 @@ def test_device_error_is_also_a_runtime_error() -> None:
     assert issubclass(wcodec.DeviceError, wcodec.WcodecError) and issubclass(wcodec.DeviceError, RuntimeError)
     from wcodec._core import errors
 
-    error = errors.from_native("device", "no GPU", None, "w", None, None, None)
-    assert type(error) is wcodec.DeviceError and error.tensor == "w"
+    error = errors.from_native("device", "D101", "no GPU", None, "w", None, None, None)
+    assert type(error) is wcodec.DeviceError and error.tensor == "w" and error.code == "D101"
 
 
 @needs_none
@@ -207,7 +207,7 @@ def test_doctor_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NVIDIA T4, compute capability 7.5, 16.00 GiB, kernels cubin sm_75" in text and "GPU 1 is too old" in text
     results = {c.name: c for c in report.checks}
     assert results["decode rans, huffman and raw on GPU 0"].ok and results["decode zstd on GPU 0"].ok
-    assert results["decode zstd on GPU 1"].detail == "GPU 1 is too old (use another)"
+    assert results["decode zstd on GPU 1"].detail == "GPU 1 is too old (use another) [D000]"
 
 
 DOCTOR = """

@@ -223,7 +223,7 @@ mod tests {
             let e = decompressed(Module::Util, &image).unwrap_err();
             assert_eq!(
                 e.to_string(),
-                "the kernels that wcodec comes with are damaged: util, PTX sm_80 (install wcodec again)"
+                "the kernels that wcodec comes with are damaged: util, PTX sm_80 (install wcodec again) [D106]"
             );
         }
     }
