@@ -44,7 +44,7 @@ def page() -> str:
     parts = [_HEAD.rstrip("\n")]
     for section, codes in groupby(catalogue().values(), key=lambda code: code.section):
         parts += [f"\n## {section}\n"]
-        parts += [f"- **{code.id}: {code.title}.** {code.cause} **Do:** {code.remedy}" for code in codes]
+        parts += [f"- **{code.id}:** {code.title}. {code.cause} **Do:** {code.remedy}" for code in codes]
     return "\n".join(parts) + "\n"
 
 

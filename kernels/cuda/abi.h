@@ -69,7 +69,7 @@
 #define BLOCK_THREADS 1024
 #define HALF_BLOCK_THREADS 512
 
-// The same of multiplying kernels that iterate over chunks, by the mode's name.
+// Threads of multiplying kernels that iterate over chunks, by the mode's name.
 #define MAINLOOP_THREADS_pair 1024
 #define MAINLOOP_THREADS_low 1024
 #define MAINLOOP_THREADS_trellis 1024

@@ -21,7 +21,7 @@ from wcodec._core.options import encode_options
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(wcodec.__file__).parent
-# What calibration and models take beside the options of encoding.
+# Options of calibration and of models beside those of encoding.
 BESIDE = {"CodingOptions": {"calibration_tokens", "feedback"}, "FileOptions": {"device", "trust_remote_code"}}
 # It replaces files unless it is told otherwise, as the function of that name of safetensors.
 OWN_DEFAULTS = {("save_file", "overwrite"): True}

@@ -117,7 +117,7 @@ fn header() -> String {
     define("Threads of the largest block of a kernel with 64 registers per thread, and with twice as many.", &threads);
     let mainloop =
         of_modes(|mode| format!("MAINLOOP_THREADS_{}", mode.name()), |mode| mode.multiplying_threads(Variant::One));
-    define("The same of multiplying kernels that iterate over chunks, by the mode's name.", &pairs(&mainloop));
+    define("Threads of multiplying kernels that iterate over chunks, by the mode's name.", &pairs(&mainloop));
     for s in STRUCTURES {
         text.push('\n');
         s.about.iter().take_while(|line| !line.is_empty()).for_each(|line| writeln!(text, "//{line}").unwrap());

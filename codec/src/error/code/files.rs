@@ -136,8 +136,8 @@ codes! {
         "Give the file's name as text or `pathlib.Path`; `os.fsdecode(path)` makes text of bytes.";
 
     I219 PARTS: "parts that a tensor does not have",
-        "`narrow` and `extract` got no parts, two of one name, a dimension or range that is not there, more than 16 \
-        GiB, or a tensor that is seen as matrices of another shape.",
+        "`narrow` and `extract` got no parts, or two of one name. Or a dimension or range does not exist, a part is larger \
+        than 16 GiB, or the tensor is seen as matrices of another shape.",
         "Name at least one part; dimensions count from 0, ranges are within them.";
 
     I220 NO_MEMORY: "too little memory in the host",
