@@ -101,7 +101,7 @@ mod tests {
         let e = ElementBits::new(&fields(&scattered), 0).unwrap_err();
         assert_eq!(
             e.to_string(),
-            "a plane of 16 runs of bits of an element on a GPU (encode the tensor again, or decode it on the CPU)"
+            "a plane of 16 runs of bits of an element on a GPU (encode the tensor again, or decode it on the CPU) [U108]"
         );
     }
 }
