@@ -167,7 +167,9 @@ fn a_gpu_that_is_not_there_is_a_reason() {
     let rig = Rig::new(1);
     rig.start(1, Lane::Gpu(999), &[0]);
     let why = rig.failure(1);
-    assert!(why.contains("GPU") && why.ends_with(')'), "no advice: {why}");
+    let (text, code) = why.rsplit_once(" [").expect("the text of an error ends with its code");
+    assert!(text.contains("GPU") && text.ends_with(')'), "no advice: {why}");
+    assert!(wcodec::Code::from_id(code.trim_end_matches(']')).is_some(), "no code: {why}");
     // The CPU goes on as if nothing had been.
     rig.start(2, Lane::Cpu(1), &[0]);
     rig.until(2, |p| p.runs > 0);
