@@ -22,7 +22,8 @@ def test_hierarchy() -> None:
     assert issubclass(wcodec.TensorNotFoundError, KeyError)
     error = wcodec.CorruptError("bad", file=Path("f"), tensor="t", offset=3)
     copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.file, copy.tensor, copy.offset, type(copy)) == ("bad [C000]", "f", "t", 3, wcodec.CorruptError)
+    place = (copy.file, copy.tensor, copy.offset)
+    assert (str(copy), *place, type(copy)) == ("bad [C000]", "f", "t", 3, wcodec.CorruptError)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -35,13 +35,13 @@ def test_rows_of_an_embedding(way: str, monkeypatch: pytest.MonkeyPatch) -> None
     for dtype in (torch.float16, torch.bfloat16):
         table = layer.to(dtype).weight
         assert torch.equal(layer(torch.tensor([7], device=DEVICE)), table[7:8]) and table.dtype == dtype
-    assert layer._weights.table.lookup is not None
+    assert layer._weights.table().lookup is not None
     if way == "lookup":
         # Nothing else is decoded.
         monkeypatch.setattr(wcodec.GpuDecoder, "decode", None)
         monkeypatch.setattr(wcodec.GpuDecoder, "decode_rows", None)
     else:
-        layer._weights.table.lookup = None
+        layer._weights.table().lookup = None
         monkeypatch.setattr(providers, "SLICE_BYTES", 400 * 96 * 2)
     scattered = torch.randint(0, 1000, (3, 200), device=DEVICE)
     some = torch.randint(0, 10, (5, 50), device=DEVICE) * 99
@@ -59,9 +59,9 @@ def test_rows_of_an_embedding_in_a_graph(way: str, monkeypatch: pytest.MonkeyPat
     """A graph looks up what is in its input then, and outlives the layer; rows that are not there are NaN."""
     layer = embedding_with_tails(**({"transpose": "weight"} if way == "transposed" else {}))
     table = layer.weight
-    assert (layer._weights.table.lookup is None) == (not layer._weights.table.has_rows) == (way == "transposed")
+    assert (layer._weights.table().lookup is None) == (not layer._weights.table().has_rows) == (way == "transposed")
     if way == "slices":
-        layer._weights.table.lookup = None
+        layer._weights.table().lookup = None
         monkeypatch.setattr(providers, "SLICE_BYTES", 400 * 96 * 2)
     ids = torch.zeros(2, 70, dtype=torch.int64, device=DEVICE)
     layer(ids)

@@ -76,7 +76,7 @@ def test_large_weights_are_decoded_in_slices(tokens: int, monkeypatch: pytest.Mo
     grad = torch.randn(2, tokens, 2000, device=DEVICE, dtype=torch.bfloat16)
     assert near(layer(x), x, layer.weight.t())
     assert near(gradient(layer, x, grad), grad, layer.weight)
-    assert isinstance(layer._weights.plan[0], providers_gpu.GpuSlicedProvider)
+    assert isinstance(layer._weights.provider[0], providers_gpu.GpuSlicedProvider)
 
 
 def trained(model: Any, ids: Any) -> dict[str, Any]:

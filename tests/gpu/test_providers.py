@@ -435,7 +435,7 @@ def test_autograd_takes_memory_that_is_shared(space: Any) -> None:
     layer.bias.requires_grad_()
     one, two = providers(FakeStore())
     x = torch.randn(5, 16, requires_grad=True)
-    layer._weights.plan = (one, 1)
+    layer._weights.provider = (one, 1)
     out = layer(x)
     call(two, "c")
     out.backward(torch.ones(5, 32))

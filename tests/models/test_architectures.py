@@ -165,7 +165,9 @@ def test_blocks_are_decoded_together() -> None:
     model = build("llama")
     wcodec.compress_(model, progress=False)
     logits(model)
-    providers = {id(m._weights.plan[0]): m._weights.plan[0] for m in model.modules() if isinstance(m, CompressedLinear)}
+    providers = {
+        id(m._weights.provider[0]): m._weights.provider[0] for m in model.modules() if isinstance(m, CompressedLinear)
+    }
     assert sorted(len(plan.names) for plan in providers.values()) == [1, 7, 7]
 
 
@@ -177,7 +179,7 @@ def test_slices_in_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     sliced = copy.deepcopy(model)
     sliced.lm_head._store._devices.clear()
     torch.testing.assert_close(logits(sliced), wanted)
-    assert isinstance(sliced.lm_head._weights.plan[0], _providers.SlicedProvider)
+    assert isinstance(sliced.lm_head._weights.provider[0], _providers.SlicedProvider)
 
 
 def test_include_and_exclude() -> None:

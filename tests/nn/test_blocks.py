@@ -74,8 +74,8 @@ class Played:
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def make_launch(layers: Any, epilogue: Any = launches.NO_EPILOGUE) -> Any:
         for layer in layers:
-            layer._weights.plan or layer._weights.prepared()
-        return Played(layers, epilogue), [(layer, layer._weights.plan) for layer in layers]
+            layer._weights.provider or layer._weights.prepared()
+        return Played(layers, epilogue), [(layer, layer._weights.provider) for layer in layers]
 
     monkeypatch.setattr(launches, "make_launch", make_launch)
     monkeypatch.setattr(groups, "KINDS", {"cpu"})

@@ -114,7 +114,7 @@ def test_a_tied_head_is_kept_and_its_rows_are_looked_up_there(model: Path) -> No
 def test_it_goes_with_the_model() -> None:
     found = model()
     found(X)
-    weight = weakref.ref(found[0]._weights.plan[0].weights()[0])
+    weight = weakref.ref(found[0]._weights.provider[0].weights()[0])
     store = weakref.ref(found[0]._store)
     assert weight() is not None
     del found

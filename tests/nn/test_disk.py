@@ -129,7 +129,7 @@ def test_slices_dtypes_and_gradients(folders: Any, monkeypatch: pytest.MonkeyPat
     plain, model = wcodec.load_model(folders()), wcodec.load_model(folders(), residency="disk")
     for _ in range(2):
         assert torch.equal(logits(model), logits(plain))
-    assert isinstance(model.lm_head._weights.plan[0], providers.SlicedProvider)
+    assert isinstance(model.lm_head._weights.provider[0], providers.SlicedProvider)
     # Bytes compared with hashes before their first slice is decoded are not foreseen: once.
     *_, late = facts(model)
     assert torch.equal(logits(model), logits(plain)) and facts(model)[-1] == late

@@ -121,7 +121,8 @@ def test_large_weights_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) ->
     whole = layer.to_linear()
     for x in (torch.randn(3, 64), torch.randn(2, 50, 64), torch.randn(64)):
         assert same(gradients(layer, x)[1:], gradients(whole, x)[1:])
-    assert isinstance(layer._weights.plan[0], providers.SlicedProvider) and len(layer._weights.plan[0]._slices) == 5
+    provider = layer._weights.provider[0]
+    assert isinstance(provider, providers.SlicedProvider) and len(provider._slices) == 5
 
 
 @pytest.mark.parametrize("cache", [0, "1MB"])

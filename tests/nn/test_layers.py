@@ -183,7 +183,7 @@ def test_large_layers_come_in_slices(coder: str, bias: bool, monkeypatch: pytest
         torch.testing.assert_close(layer(x), y)
         x.requires_grad_()
         torch.testing.assert_close(layer(x).detach(), y)
-    assert isinstance(layer._weights.plan[0], providers.SlicedProvider)
+    assert isinstance(layer._weights.provider[0], providers.SlicedProvider)
     assert torch.equal(layer.weight, whole.weight)
 
 
@@ -398,7 +398,7 @@ def test_a_weight_of_raw_floats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, scheme="raw", coder="zstd")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), original(x)) and isinstance(layer._weights.plan[0], providers.SlicedProvider)
+    assert torch.equal(layer(x), original(x)) and isinstance(layer._weights.provider[0], providers.SlicedProvider)
     assert list(providers.slices(layer.entry, torch.float32)) == [(0, 48), (48, 96), (96, 144), (144, 192), (192, 200)]
 
 
@@ -407,7 +407,7 @@ def test_a_weight_without_rows_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> No
     original = linear(320, 200)
     layer = CompressedLinear.from_linear(original, transpose="weight")
     x = torch.randn(3, 320)
-    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._weights.plan[0], providers.CpuProvider)
+    assert torch.equal(layer(x), layer.to_linear()(x)) and isinstance(layer._weights.provider[0], providers.CpuProvider)
     table = torch.nn.Embedding(1000, 64)
     rows = CompressedEmbedding.from_embedding(table, scheme="raw", coder="zstd")
     assert torch.equal(rows(torch.tensor([1, 999])), table(torch.tensor([1, 999])))

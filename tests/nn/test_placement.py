@@ -304,8 +304,8 @@ def test_slices_of_a_cached_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     wcodec.compress_(plain, cache=0, progress=False)
     wcodec.compress_(cached, cache="10MB", progress=False)
     assert torch.equal(logits(cached), logits(plain))
-    assert isinstance(plain.lm_head._weights.plan[0], providers.SlicedProvider)
-    plan = cached.lm_head._weights.plan[0]
+    assert isinstance(plain.lm_head._weights.provider[0], providers.SlicedProvider)
+    plan = cached.lm_head._weights.provider[0]
     assert isinstance(plan, _cached.CachedProvider) and len(plan._slices) == 4
     held = cached_part(cached)
     # In half the bytes, fewer weights are large: other providers, and still no weight is kept twice.
