@@ -286,6 +286,8 @@ wheel: $(VENV)/tools ## Builds the Python wheel into dist/
 
 # Zig is a C compiler and linker for any glibc and processor: no container is needed.
 wheels: export CARGO_PROFILE_RELEASE_DEBUG := false
+# maturin asks the first `python3` for Zig.
+wheels: export PATH := $(abspath $(BIN)):$(PATH)
 wheels: $(VENV)/tools ## Builds wheels for Linux with glibc 2.28 (x86_64 and aarch64), and the sdist, into dist/
 	@$(INSTALL) --group wheels
 	@rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
