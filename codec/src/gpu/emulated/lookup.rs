@@ -217,6 +217,13 @@ fn damaged_chunks_give_nan_in_the_rows_that_want_them() {
     assert!(reported > cases / 8 && missed > cases / 8, "{reported} reported, {missed} not");
 }
 
+/// A work item for the first plane of a tensor, which is in tiles, at addresses that nothing reads.
+fn of_first_plane(plan: &TensorPlan, kind: OutputKind) -> TilesItem<'_> {
+    let Method::Tiles(tiles) = &plan.planes[0] else { panic!("no tiles") };
+    let addresses = plan.packed.at(0)[0];
+    TilesItem { tensor: plan, tiles, addresses, table: 0, status: 0, out: 0, kind, strips: (0, 0) }
+}
+
 #[test]
 fn what_no_kernel_looks_up_is_refused() {
     let mut rng = StdRng::seed_from_u64(62);
@@ -242,35 +249,11 @@ fn what_no_kernel_looks_up_is_refused() {
     assert_eq!(can_look_up(&of(raw, "w0")).as_deref(), Some("coder raw"));
     let plan = of(EncodeOptions { scheme: Scheme::Lossless, ..huffman.clone() }, "bytes");
     assert_eq!(can_look_up(&plan).as_deref(), Some("elements of F8_E4M3"));
-    let Method::Tiles(tiles) = &plan.planes[0] else { panic!("raw") };
-    let addresses = plan.packed.at(0)[0];
-    let item = TilesItem {
-        tensor: &plan,
-        tiles,
-        addresses,
-        table: 0,
-        status: 0,
-        out: 0,
-        kind: OutputKind::Int8,
-        strips: (0, 0),
-    };
-    let e = LookupLaunch::new(&item, LIMITS).unwrap_err();
+    let e = LookupLaunch::new(&of_first_plane(&plan, OutputKind::Int8), LIMITS).unwrap_err();
     assert_eq!((e.kind(), e.tensor_name()), (crate::ErrorKind::Input, Some("bytes")));
     // Numbers and outputs that a launch cannot take.
     let plan = of(huffman, "w0");
-    let Method::Tiles(tiles) = &plan.planes[0] else { panic!() };
-    let addresses = plan.packed.at(0)[0];
-    let item = TilesItem {
-        tensor: &plan,
-        tiles,
-        addresses,
-        table: 0,
-        status: 0,
-        out: 0,
-        kind: OutputKind::F32,
-        strips: (0, 0),
-    };
-    let launch = LookupLaunch::new(&item, LIMITS).unwrap();
+    let launch = LookupLaunch::new(&of_first_plane(&plan, OutputKind::F32), LIMITS).unwrap();
     let ids = RowIds { ptr: 256, count: 5, wide: true };
     assert!(launch.at(ids, 256).is_ok());
     for (ids, out) in [
