@@ -114,7 +114,7 @@ class CompressedModule(CompressedLayer):
         if computing or store.settings["cache"]:
             # Weights that stay decoded are decoded by their provider; so are the matrices of one expert, together.
             # Those that the CPU decodes are valid as long as a reference to them is held.
-            providers = [self._weights.plan_of(name, dtype, device) for name in names]
+            providers = [self._weights.provider_of(name, dtype, device) for name in names]
             if computing:
                 return stacked([provider.apply_all(operator.itemgetter(place)) for provider, place in providers])
         return stacked([store.decoded(name, device, dtype) for name in names])

@@ -67,19 +67,21 @@ class LayerWeights:
         """The provider for a dtype and the layer's place in it; that for the layer's own dtype is kept."""
         # Another thread may have the store take providers back, and this one must not keep one of them.
         with self.store.lock:
-            found = self.plan_of(self.tensors[0], dtype or self.dtype)
+            found = self.provider_of(self.tensors[0], dtype or self.dtype)
             if dtype is None or dtype == self.dtype:
                 self.provider = found
             return found
 
-    def plan_of(self, name: str, dtype: torch.dtype, device: torch.device | None = None) -> tuple[WeightProvider, int]:
+    def provider_of(
+        self, name: str, dtype: torch.dtype, device: torch.device | None = None
+    ) -> tuple[WeightProvider, int]:
         """The provider that decodes one of the tensors, and its place in it."""
         return self.store.provider(name, device or self.device, dtype, self.cut)
 
     def together(self, names: Sequence[str]) -> list[torch.Tensor]:
         """Decoded tensors of the layer; where one provider decodes all of them, in memory that is shared: valid until
         another weight is decoded. The caller keeps others from that."""
-        providers = [self.plan_of(name, self.dtype) for name in names]
+        providers = [self.provider_of(name, self.dtype) for name in names]
         if all(provider is providers[0][0] for provider, _ in providers):
             found = providers[0][0].apply_all(lambda weights: weights)
             return [found[place] for _, place in providers]
