@@ -25,8 +25,9 @@ from command import call, document
 from hostile import raw
 from wcodec import _native
 from wcodec._core import format as _format
-from wcodec._core import reports
-from wcodec._core.reports import COMPARISON_HEADINGS, TABLE_HEADINGS, TABLE_LEFT, comparison_row, table_row
+from wcodec._core import reports, tensor_info
+from wcodec._core.reports import COMPARISON_HEADINGS, comparison_row
+from wcodec._core.tensor_info import TABLE_HEADINGS, TABLE_LEFT, table_row
 from wcodec.cli import main
 
 MANY = 1200
@@ -72,9 +73,9 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return at(cls, Counted(facts), place, **known)
 
     monkeypatch.setattr(wcodec.TensorInfo, "_at", classmethod(counted))
-    for name in ("table_row", "comparison_row"):
-        row = getattr(reports, name)
-        monkeypatch.setattr(reports, name, lambda t, row=row: (counts.update(row=1), row(t))[1])
+    for module, name in ((tensor_info, "table_row"), (reports, "comparison_row")):
+        row = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda t, row=row: (counts.update(row=1), row(t))[1])
     return counts
 
 

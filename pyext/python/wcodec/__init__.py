@@ -69,13 +69,11 @@ if _TYPE_CHECKING:
         Comparison,
         CompressionReport,
         LayerStats,
-        PlaneInfo,
         RateSummary,
-        Segment,
-        TensorInfo,
         VerifiedTensor,
         VerifyReport,
     )
+    from ._core.tensor_info import PlaneInfo, Segment, TensorInfo
     from ._file.blobs import Decoder, Encoder
     from ._file.container import Container, TensorEntry
     from ._gpu.decoder import DecodeBatch, GpuDecoder, ProductBatch, RowLookup
@@ -188,13 +186,11 @@ _MODULES = {
         "Comparison",
         "CompressionReport",
         "LayerStats",
-        "PlaneInfo",
         "RateSummary",
-        "Segment",
-        "TensorInfo",
         "VerifiedTensor",
         "VerifyReport",
     ),
+    "._core.tensor_info": ("PlaneInfo", "Segment", "TensorInfo"),
     "._integrations.transformers": ("WCodecConfig", "register"),
 }
 _FOUND = {name: (module, name) for module, names in _MODULES.items() for name in names}

@@ -19,8 +19,7 @@ from .._core.options import calibration, choice, decode_options, path_of, shown
 from .._core.paths import check_output, is_path
 from .._core.progress import ProgressCallback, reporter
 from .._core.reports import Comparison, CompressionReport, VerifyReport
-from .._file import encode as _encode
-from .._file import load
+from .._file import load, write
 from .._file.container import Container
 from .._file.sources import Source, Tensors, native_source
 from .._gpu import decoder, devices
@@ -158,7 +157,7 @@ def compress(
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)", code="I631")
     target = path_of(dst)
     with encoding_of(src, encoding, progress) as settings:
-        report = _encode.to_file(src, target, settings)
+        report = write.to_file(src, target, settings)
     return _timed(report, begin)
 
 
@@ -229,7 +228,7 @@ def compress_to_bytes(
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
     with encoding_of(src, encoding, progress) as settings:
-        return _encode.to_bytes(src, settings)
+        return write.to_bytes(src, settings)
 
 
 @keywords()

@@ -11,8 +11,9 @@ from .._core.options import calibration
 from .._core.progress import ProgressCallback
 from .._core.reports import CompressionReport
 from .._file.container import Container
-from .._file.encode import OF_CALIBRATION, by_weights, to_bytes, to_container
+from .._file.encode import OF_CALIBRATION, by_weights, to_container
 from .._file.sources import Source
+from .._file.write import to_bytes
 from .._gpu import torch as _torch
 
 if TYPE_CHECKING:

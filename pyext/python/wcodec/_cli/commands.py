@@ -9,7 +9,8 @@ from .._api import files
 from .._core import format as fmt
 from .._core.errors import CorruptError
 from .._core.metadata import lines as plan_facts
-from .._core.reports import VerifyReport, error_of
+from .._core.reports import VerifyReport
+from .._core.tensor_info import error_of
 from .._file import gguf
 from .._file.container import Container
 from . import calibration

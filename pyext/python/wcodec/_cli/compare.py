@@ -7,8 +7,9 @@ from collections import Counter
 
 from .. import _native
 from .._core import format as fmt
-from .._core.reports import COMPARISON_HEADINGS, ComparedTensor, TensorInfo, comparison_row
+from .._core.reports import COMPARISON_HEADINGS, ComparedTensor, comparison_row
 from .._core.roles import role_of
+from .._core.tensor_info import TensorInfo
 from .._core.terminal import columns, has_colors
 from .._file.container import Container
 from .output import document, prose, put, say, show, tabulate

@@ -11,8 +11,8 @@ from .._core.metadata import lines as plan_facts
 from .._core.metadata import plan_of, quality_of
 from .._core.options import is_unicode
 from .._core.paths import files_of
-from .._core.reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
 from .._core.roles import role_rows, role_table, without_empty
+from .._core.tensor_info import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT, table_row
 from .._core.terminal import columns, has_colors, table
 from .._file.container import Container
 from .._native import Facts, matching, safe

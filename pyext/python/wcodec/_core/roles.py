@@ -11,7 +11,7 @@ from .terminal import Table, table
 
 if TYPE_CHECKING:
     from .._native import Facts
-    from .reports import TensorInfo
+    from .tensor_info import TensorInfo
 
 HEADINGS = ("role", "tensors", "scheme", "weights", "original", "stored", "of file", "ratio", "bits/weight", "error")
 # A narrow terminal shows the others.

@@ -18,7 +18,7 @@ from .._core.errors import InputError, TensorNotFoundError
 from .._core.metadata import lines as plan_facts
 from .._core.opened import missing, open_native
 from .._core.options import as_whole, decode_options, path_of, shown
-from .._core.reports import TensorInfo, table_row
+from .._core.tensor_info import TensorInfo, table_row
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,10 @@ from collections.abc import Iterator, KeysView
 from typing import TYPE_CHECKING
 
 from .._core import format as fmt
-from .._core import reports
+from .._core import tensor_info
 from .._core.colors import SCALES, TITLES, between, part_of
-from .._core.reports import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT
 from .._core.roles import HEADINGS, Cell, Grid, grid_of, label, role_rows, role_table, without_empty
+from .._core.tensor_info import TABLE_DISPENSABLE, TABLE_HEADINGS, TABLE_LEFT
 from .._core.terminal import pairs, shortened, table
 from .._native import safe
 
@@ -60,10 +60,10 @@ def text_of(container: Container) -> str:
         parts.append(role_table(_with_gap(rows, _ROLES), most).text)
     if names:
         first, last = _ends(len(names), _TENSORS)
-        lines = [reports.table_row(container._entry(facts, order[i], names[order[i]])) for i in first]
+        lines = [tensor_info.table_row(container._entry(facts, order[i], names[order[i]])) for i in first]
         if last:
             lines.append((f"... {len(names) - len(first) - len(last):,} more", *[""] * (len(TABLE_HEADINGS) - 1)))
-        lines += [reports.table_row(container._entry(facts, order[i], names[order[i]])) for i in last]
+        lines += [tensor_info.table_row(container._entry(facts, order[i], names[order[i]])) for i in last]
         parts.append(table(TABLE_HEADINGS, lines, TABLE_LEFT, most=most, drop=TABLE_DISPENSABLE).text)
     return "\n\n".join(parts)
 
@@ -77,7 +77,7 @@ def html_of(container: Container) -> str:
     picture = svg(grid) if is_drawn(grid) else ""
     headings, rows = without_empty(HEADINGS, role_rows(facts, order, container.stored_bytes))
     roles = fmt.html_table(headings, rows) if len(rows) < len(names) else ""
-    lines = (reports.table_row(container._entry(facts, i, names[i])) for i in order)
+    lines = (tensor_info.table_row(container._entry(facts, i, names[i])) for i in order)
     folded = fmt.html_folded(fmt.plural(len(rows), "role"), roles) if picture and roles else ""
     folded += fmt.html_folded(
         fmt.plural(len(names), "tensor"), fmt.html_table(TABLE_HEADINGS, lines, TABLE_LEFT, count=len(names))

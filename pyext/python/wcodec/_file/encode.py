@@ -1,4 +1,4 @@
-"""Encoding a source into a file, bytes, or a container for use at once, by options and levels that are chosen."""
+"""Encoding a source into a container for use at once, by options and levels that are chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from .. import _native
 from .._core.errors import InputError
 from .._core.options import encode_options
 from .._core.progress import ProgressCallback, reporter
-from .._core.reports import CompressionReport
 from .container import Container
 from .sources import Source, native_source
 
@@ -34,19 +33,6 @@ def by_weights(options: Mapping[str, Any], progress: bool | ProgressCallback = F
         raise InputError("calibration_tokens go with calibrate (pass calibrate=True, or leave them out)", code="I625")
     with reporter(progress, "encode") as callback:
         yield encode_options(**{k: v for k, v in options.items() if k not in OF_CALIBRATION}), None, callback
-
-
-def to_file(src: Source, dst: str, encoding: Encoding) -> CompressionReport:
-    """Writes a file, which appears when it is complete."""
-    options, levels, callback = encoding
-    return CompressionReport._from_native(dst, _native.encode(native_source(src), dst, options, callback, levels))
-
-
-def to_bytes(src: Source, encoding: Encoding) -> tuple[bytes, CompressionReport]:
-    """The bytes of a file, and the report."""
-    options, levels, callback = encoding
-    data, text = _native.encode_to_bytes(native_source(src), options, callback, levels)
-    return data, CompressionReport._from_native(None, text)
 
 
 def to_container(src: Source, encoding: Encoding) -> Container:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .._core.reports import TensorInfo
+from .._core.tensor_info import TensorInfo
 from .._gpu import devices
 from .._gpu.decodable import CONVERTIBLE, wanted_dtype
 from .._gpu.decoder import GpuDecoder

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._core import dtypes
 from .._core.errors import InputError
-from .._core.reports import TensorInfo
+from .._core.tensor_info import TensorInfo
 from . import torch as _torch
 
 # Dtypes that a tensor of floats that is stored raw can be converted to, and from.

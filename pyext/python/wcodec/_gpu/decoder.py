@@ -18,7 +18,7 @@ from .._core.errors import InputError, TensorNotFoundError
 from .._core.keywords import keywords
 from .._core.opened import open_native, place_of
 from .._core.options import count, path_of
-from .._core.reports import TensorInfo
+from .._core.tensor_info import TensorInfo
 from . import devices
 from . import torch as _torch
 from .decodable import checked_rows, decoded_dtype, shape_of, wanted_dtype

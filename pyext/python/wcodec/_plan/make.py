@@ -13,7 +13,7 @@ from .._core.errors import InputError
 from .._core.keywords import keywords
 from .._core.option_table import TILED_CODERS
 from .._core.options import calibration, choice, coder_for, encode_options, has_trellis, shown
-from .._core.reports import TensorInfo, error_of
+from .._core.tensor_info import TensorInfo, error_of
 from .._models import running
 from .._models.original import is_model, original_model
 from .._models.running import WindowCount

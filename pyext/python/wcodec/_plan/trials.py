@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._calibrate.encoding import compress_to_bytes
 from .._core.errors import InputError
 from .._core.option_table import DEFAULT_BITS, LEAST_BITS, MOST_BITS
-from .._core.reports import TensorInfo
+from .._core.tensor_info import TensorInfo
 from .._file.container import Container
 from .recipe import Recipe
 from .target import Target

@@ -18,7 +18,8 @@ from .heatmap import draw, draw_kinds, of_grid
 if TYPE_CHECKING:
     from .._api.doctor import DoctorReport
     from .._calibrate.statistics import Statistics, StatisticsReport
-    from .._core.reports import Comparison, CompressionReport, TensorInfo, VerifyReport
+    from .._core.reports import Comparison, CompressionReport, VerifyReport
+    from .._core.tensor_info import TensorInfo
     from .._models.ranks import RanksReport
     from .._plan import PlanReport
 
