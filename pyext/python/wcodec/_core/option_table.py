@@ -7,8 +7,7 @@ with it what a reader or a type checker wants to see written out: signatures, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._native import encoding_facts
 
@@ -31,8 +30,7 @@ DEFAULT_LEVEL = _FACTS["level"]
 _PATTERNS, _COUNT = "str | Iterable[str]", "int | None"
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """An option of encoding."""
 
     name: str

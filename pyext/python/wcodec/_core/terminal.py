@@ -7,8 +7,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from .._native import safe
 
@@ -102,8 +101,7 @@ def _has_ellipsis() -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table as text, and the headings of the columns for which there was no room."""
 
     text: str

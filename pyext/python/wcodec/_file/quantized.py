@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _native
 from .._gpu import torch as _torch
@@ -46,8 +46,7 @@ class Grid:
         return replace(self, count=1)
 
 
-@dataclass(frozen=True)
-class QuantizedTensor:
+class QuantizedTensor(NamedTuple):
     """Codes with their scales.
 
     :param name: the name of their values.
@@ -82,8 +81,7 @@ class QuantizedTensor:
         return fp8_values(read(self.codes, index), numbers, grid.of_one(), dtype).reshape(self.shape[1:])
 
 
-@dataclass(frozen=True)
-class Quantized:
+class Quantized(NamedTuple):
     """The quantized tensors of a checkpoint or a container; none by default.
 
     :param dtype: safetensors' name of the dtype of values: what the model computes in.

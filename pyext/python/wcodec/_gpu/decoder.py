@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .. import _native
 from .._core import dtypes
@@ -52,8 +52,7 @@ def gpu_options(
     }
 
 
-@dataclass(frozen=True)
-class _Targets:
+class _Targets(NamedTuple):
     """Outputs that the native half writes, and conversions that torch does for it."""
 
     native: list[_native._DecodeItem]

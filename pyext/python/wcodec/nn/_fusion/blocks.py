@@ -5,7 +5,6 @@ steps before and after their products take few of torch's kernels.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 from collections.abc import Iterable, Sequence
@@ -48,7 +47,7 @@ class Block:
         spec, attending = form.spec, _attending(form, module)
         assert attending is not None
         self._attending = attending
-        attention = dataclasses.replace(spec.attention, module=attending)
+        attention = spec.attention._replace(module=attending)
         self.halves: dict[HalfName, Half] = {
             "attention": Half("attention", attention, module),
             "mlp": Half("mlp", spec.mlp, module),

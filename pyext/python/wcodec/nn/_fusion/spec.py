@@ -8,12 +8,10 @@ architecture.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
-@dataclass(frozen=True)
-class NormSpec:
+class NormSpec(NamedTuple):
     """A norm of vectors: ``(offset + weight) * x / sqrt(mean(x^2) + epsilon)``, or the same behind ``x - mean(x)``."""
 
     code: str
@@ -25,12 +23,11 @@ class NormSpec:
     """The attribute that is added to the mean of the squares."""
     product: Literal["float32", "input"] = "input"
     """The dtype in which the module multiplies with its weight. Launches multiply in float32, and round once."""
-    methods: Mapping[str, str] = field(default_factory=dict)
+    methods: Mapping[str, str] = {}
     """Code of the module's own methods that ``code`` calls."""
 
 
-@dataclass(frozen=True)
-class MlpSpec:
+class MlpSpec(NamedTuple):
     """An MLP: ``last(activation(gate(x)) * up(x))``, or ``last(activation(up(x)))``."""
 
     code: str
@@ -49,8 +46,7 @@ class MlpSpec:
         return self.packed or len(self.first) == 2
 
 
-@dataclass(frozen=True)
-class AttentionSpec:
+class AttentionSpec(NamedTuple):
     """An attention that reads its input by some layers, and returns what one layer makes, in front of something else.
 
     Its code in between is its own, and runs as it is.
@@ -62,8 +58,7 @@ class AttentionSpec:
     """The layer whose result is the attention's."""
 
 
-@dataclass(frozen=True)
-class HalfSpec:
+class HalfSpec(NamedTuple):
     """A half of a decoder layer, attention or MLP: ``residual + multiplier * behind(module(before(x)))``."""
 
     module: str
@@ -79,8 +74,7 @@ class HalfSpec:
     """Whether a result that is a pair counts for its first half, as some mixtures return one."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """An attribute that says which module a decoder layer has in the place of attention."""
 
     attribute: str
@@ -90,8 +84,7 @@ class Choice:
     """Other modules by their values; they return a tensor and no tuple."""
 
 
-@dataclass(frozen=True)
-class BlockSpec:
+class BlockSpec(NamedTuple):
     """A decoder layer of two halves."""
 
     attention: HalfSpec

@@ -4,8 +4,7 @@ placement out."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn, TypedDict
+from typing import NamedTuple, NoReturn, TypedDict
 
 from ... import _native
 from ..._core import format as fmt
@@ -76,8 +75,7 @@ def refuse_disk(settings: Settings) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """Tensors that are decoded together, and so are in one place. Sizes are bytes."""
 
     names: tuple[str, ...]
@@ -102,8 +100,7 @@ Takes = Callable[[Sequence[Unit], Sequence[Unit]], int]
 bytes, ring, tables, scratch."""
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Names of tensors by where they are. Tensors that are neither streamed nor cached are compressed in the device's
     memory, or, on the CPU, read from the file through the system's page cache."""
 
@@ -113,7 +110,7 @@ class Placement:
     """Streamed to a GPU, from the host's memory or from disk."""
     disk: frozenset[str] = frozenset()
     """Read from the file each time."""
-    cached: Mapping[str, int] = field(default_factory=dict)
+    cached: Mapping[str, int] = {}
     """Each with its decoded bytes."""
 
 
