@@ -23,7 +23,7 @@ pub use decoder::TensorDecoder;
 pub use epilogue::Epilogue;
 pub use fetch::{Fetchers, OnDevice};
 pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
-pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, ring_slots};
+pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, residencies, ring_slots};
 pub use lookup::RowLookup;
 pub use norm::GpuNorms;
 pub use sizes::DeviceSizes;

@@ -26,6 +26,8 @@ mod tui;
 /// Native half of the package `wcodec`; use the package instead.
 #[pyo3::pymodule]
 mod _native {
+    use wcodec::scheme::rate;
+
     #[pymodule_export]
     use crate::container::{Comparison, Container, Facts, Reads, compare, matching};
     #[pymodule_export]
@@ -41,7 +43,7 @@ mod _native {
     #[pymodule_export]
     use crate::gpu::{
         gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,
-        ring_slots, verify_on_gpu,
+        residencies, ring_slots, verify_on_gpu,
     };
     #[pymodule_export]
     use crate::layers::{instruction_sets, is_legacy, layer_decode, layer_encode, legacy_decode, legacy_encode};
@@ -57,7 +59,9 @@ mod _native {
     use crate::tui::tui_main;
 
     #[pymodule_export]
-    const LARGEST_SYMBOL: u8 = crate::rounding::LARGEST;
+    const LARGEST_SYMBOL: u8 = rate::LARGEST_MAGNITUDE;
+    #[pymodule_export]
+    const LARGEST_TRELLIS_MAGNITUDE: u8 = rate::LARGEST_TRELLIS_MAGNITUDE;
     #[pymodule_export]
     const MAGNITUDES: usize = crate::rounding::MAGNITUDES;
     #[pymodule_export]
@@ -70,6 +74,8 @@ mod _native {
     const ROUNDED_COLUMNS: usize = crate::rounding::COLUMNS;
     #[pymodule_export]
     const TILE_ROWS: usize = wcodec::coder::TILE_ROWS;
+    #[pymodule_export]
+    const TRELLIS_RATE_WEIGHT: f64 = rate::TRELLIS_RATE_WEIGHT;
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name that Python expects")]
     const __version__: &str = env!("CARGO_PKG_VERSION");

@@ -8,6 +8,7 @@ use std::thread::Builder;
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use wcodec::scheme::rate::LARGEST_MAGNITUDE;
 
 use crate::arrays::{Array, array};
 
@@ -17,9 +18,6 @@ const ROWS: usize = 32;
 const ROWS_OF_A_THREAD: usize = 256;
 /// The most columns of a call: the errors of these are passed on one by one, and beyond by a matrix product.
 pub const COLUMNS: usize = 64;
-/// The largest magnitude of a symbol, so that symbols stay within `[-127, 126]`, whose signs the lossless forms of the
-/// format can take away.
-pub const LARGEST: u8 = 126;
 /// Magnitudes of symbols that have a price.
 pub const MAGNITUDES: usize = 128;
 /// Prices: two entries below the first magnitude, which are never chosen, and all magnitudes.
@@ -136,7 +134,7 @@ impl Work<'_> {
 
     /// The level with the least error and bits: `size` rounded down, or one of the next two towards 0.
     fn magnitude(&self, size: f32) -> f32 {
-        let m = size.floor().min(f32::from(LARGEST));
+        let m = size.floor().min(f32::from(LARGEST_MAGNITUDE));
         let Some(prices) = self.prices else { return m };
         let (off, place) = (size - m - 0.5, m as usize);
         let (mut best, mut chosen) = (off * off + prices[place + 2], m);

@@ -1,14 +1,17 @@
 //! The place of a tensor's compressed bytes while it is decoded on a device.
 
-/// The place of a tensor's compressed bytes while a decoder has it: a property of each tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Residency {
-    /// The device's memory.
-    Device,
-    /// Pinned memory of the host, from which they are sent to the device each time.
-    Host,
-    /// The file, from which they are read and sent each time.
-    Disk,
+use crate::named::named;
+
+named! {
+    /// The place of a tensor's compressed bytes while a decoder has it: a property of each tensor.
+    Residency, "residency" {
+        /// The device's memory.
+        Device = "device",
+        /// Pinned memory of the host, from which they are sent to the device each time.
+        Host = "host",
+        /// The file, from which they are read and sent each time.
+        Disk = "disk",
+    }
 }
 
 /// The residency of a tensor, with the byte at which the packed tensor begins there.

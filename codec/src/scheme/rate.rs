@@ -21,6 +21,15 @@ pub(crate) use distortion::NOT_FINITE_ADVICE;
 pub(crate) use given::given;
 pub(crate) use quantize::symbols;
 
+/// The largest magnitude of a symbol that writers use, which keeps symbols within [-127, 126]. The lossless forms of
+/// the format can take the signs of these away.
+pub const LARGEST_MAGNITUDE: u8 = 126;
+/// Its counterpart for a trellis, whose symbols become twice as fine by a bit of the path.
+pub const LARGEST_TRELLIS_MAGNITUDE: u8 = 62;
+/// The Lagrange multiplier of the trellis: the cost of a bit, in squared fine steps. A little less than the slope of the
+/// rate-distortion curve suggests was best, or as good, on models of several kinds.
+pub const TRELLIS_RATE_WEIGHT: f64 = 0.2;
+
 /// Bits per weight, in thousandths: 1 to 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bits(u16);

@@ -19,6 +19,7 @@ __all__ = [
     "Gguf",
     "GpuNorms",
     "LARGEST_SYMBOL",
+    "LARGEST_TRELLIS_MAGNITUDE",
     "MAGNITUDES",
     "Output",
     "PRODUCT_VECTORS",
@@ -28,6 +29,7 @@ __all__ = [
     "Reads",
     "RowLookup",
     "TILE_ROWS",
+    "TRELLIS_RATE_WEIGHT",
     "TensorDecoder",
     "__version__",
     "ascii_json",
@@ -60,6 +62,7 @@ __all__ = [
     "rate_bits",
     "rate_tile",
     "reads_direct",
+    "residencies",
     "ring_slots",
     "round_columns",
     "safe",
@@ -68,12 +71,14 @@ __all__ = [
     "verify_on_gpu",
 ]
 LARGEST_SYMBOL: int
+LARGEST_TRELLIS_MAGNITUDE: int
 MAGNITUDES: int
 PRODUCT_VECTORS: int
 QUANTIZED_KEY: str
 REST_KEY: str
 ROUNDED_COLUMNS: int
 TILE_ROWS: int
+TRELLIS_RATE_WEIGHT: float
 __version__: str
 
 _Path: TypeAlias = str | PathLike[str]
@@ -355,6 +360,7 @@ def gpu_follow(ordinal: int, stream: int, other: int) -> bool: ...
 def gpu_keep(ordinal: int, stream: int, object: object) -> bool: ...
 def gpu_kernels() -> list[str]: ...
 def nvcomp_info(explicit: _Path | None, folders: list[str]) -> str: ...
+def residencies() -> list[str]: ...
 def ring_slots() -> int: ...
 def tui_main(args: list[str], nvcomp_folders: list[str]) -> int: ...
 def verify_on_gpu(

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use serde_json::json;
 use wcodec::gpu::nvcomp::Nvcomp;
-use wcodec::gpu::{TensorDecoder, available, device_infos, driver_version};
+use wcodec::gpu::{Residency, TensorDecoder, available, device_infos, driver_version};
 use wcodec_kernels::Module;
 
 use crate::progress::detached;
@@ -56,6 +56,12 @@ pub fn nvcomp_info(py: Python<'_>, explicit: Option<PathBuf>, folders: Vec<PathB
         "cuda": nvcomp.cudart_version(),
     })
     .to_string())
+}
+
+/// The names of the places that a decoder can have compressed bytes in.
+#[pyfunction]
+pub fn residencies() -> Vec<&'static str> {
+    Residency::ALL.iter().map(|residency| residency.name()).collect()
 }
 
 /// Slots of the ring that compressed bytes in the host's memory pass through.

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::Steps;
 use super::distortion::{RUN, Sums, row_squares};
 use super::trellis::{Branches, Costs, Viterbi};
+use super::{LARGEST_MAGNITUDE, LARGEST_TRELLIS_MAGNITUDE, Steps, TRELLIS_RATE_WEIGHT};
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::pool::Pool;
@@ -13,10 +13,10 @@ use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype, try_vec};
 
-/// The largest magnitude of a level's index, which keeps symbols within [-127, 126].
-const MOST: f32 = 126.0;
+/// The largest magnitude of a level's index.
+const MOST: f32 = LARGEST_MAGNITUDE as f32;
 /// Its counterpart for a trellis, whose symbols store half the index and a bit of the path.
-const MOST_OF_TRELLIS: f32 = 124.0;
+const MOST_OF_TRELLIS: f32 = 2.0 * LARGEST_TRELLIS_MAGNITUDE as f32;
 
 /// Quantizes a matrix, and returns whether levels are paths through a trellis: if it has no room, weights are rounded
 /// even if one was requested. `check` is called before paths are searched.
@@ -101,9 +101,7 @@ fn quantize<T: Weight>(
 
 /// Rows that are quantized together; a trellis processes them in parallel.
 const GROUP: usize = 16;
-/// The Lagrange multiplier: the cost of a bit, in squared steps of the trellis. A little less than the slope of the
-/// rate-distortion curve suggests was best, or as good, on models of several kinds.
-const LAMBDA: f32 = 0.2;
+const LAMBDA: f32 = TRELLIS_RATE_WEIGHT as f32;
 /// Rows from which a trellis estimates the bits of its levels.
 const SAMPLE_ROWS: usize = 64;
 /// A trellis pays only if at most one in this many rows has its step enlarged for its largest weight.

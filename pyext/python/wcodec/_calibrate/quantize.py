@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import _native
 from .._core.errors import InputError
 from . import tables
 from .factor import Feedback, one_thread
@@ -19,9 +20,9 @@ from .trellis import best_paths
 
 # The cost of a bit in squared steps: coarse steps without a trellis, fine steps with one.
 RATE_WEIGHT = 0.1
-TRELLIS_RATE_WEIGHT = 0.2
+TRELLIS_RATE_WEIGHT = _native.TRELLIS_RATE_WEIGHT
 # The number of the outermost level: a row with a larger weight gets a larger step.
-_FARTHEST = {False: 126.0, True: 124.0}
+_FARTHEST = {False: float(_native.LARGEST_SYMBOL), True: 2.0 * _native.LARGEST_TRELLIS_MAGNITUDE}
 # The row scale that is best in the metric of the inputs is never far from the step, unless the statistics are bad.
 _SCALE_RANGE = (0.5, 1.5)
 # Rows that a table of prices is learned from, and how often.

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import torch
 
+from .. import _native
 from .factor import Block
 from .replay import replayed
 
 # Columns in which survivors' targets are kept up to date one by one.
 COLUMNS = 32
 STATES = 4
-# The magnitudes of symbols are at most 62 before they become twice as fine: n is in [-126, 125].
-_LEAST = -126
-_MOST = 125
+# Symbols before they become twice as fine have magnitudes up to a limit: n is in [-126, 125].
+_MOST = 2 * _native.LARGEST_TRELLIS_MAGNITUDE + 1
+_LEAST = -_MOST - 1
 
 
 def best_paths(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from .._native import residencies
 from .errors import InputError
 from .option_table import (
     CODERS,
@@ -26,12 +27,12 @@ from .option_table import (
 if TYPE_CHECKING:
     from .._native import _DecodeOptions, _EncodeOptions, _Way
 
-RESIDENCIES = ("device", "host", "disk", "auto")
-"""Places of compressed weights: GPU memory, pinned host memory, the file, or where they fit."""
 DTYPES = ("float32", "float16", "bfloat16")
 """Dtypes that models compute in, and that a cache can keep keys and values in."""
 AUTO = "auto"
-"""The size of a cache that takes as much as there is memory for."""
+"""The size of a cache that takes as much as there is memory for, and the residency that is chosen for each tensor."""
+RESIDENCIES = (*residencies(), AUTO)
+"""Places of compressed weights: GPU memory, pinned host memory, the file, or where they fit."""
 _LONGEST_SHOWN = 200
 
 

@@ -2,13 +2,14 @@
 
 use super::Viterbi;
 use super::branches::Branches;
-
-/// The magnitudes that writers use: 0 to 62. (The last of the 64 is unused, so that symbols stay away from the ends of
-/// their range.)
-pub(crate) const MAGNITUDES: usize = 64;
+use crate::scheme::rate::LARGEST_TRELLIS_MAGNITUDE;
 
 /// The largest magnitude used.
-pub(super) const LARGEST: i32 = MAGNITUDES as i32 - 2;
+pub(super) const LARGEST: i32 = LARGEST_TRELLIS_MAGNITUDE as i32;
+
+/// Magnitudes with a cost: those that writers use, 0 to 62, and one that is unused, so that symbols stay away from the
+/// ends of their range.
+pub(crate) const MAGNITUDES: usize = LARGEST as usize + 2;
 
 /// The bits by which an unseen magnitude costs more than the one before it.
 const UNSEEN: f32 = 0.25;
