@@ -7,6 +7,7 @@ import argparse
 from .._core.option_table import CODERS, PURPOSES, TILED_CODERS
 from . import calibration
 from .arguments import choices, original, positive, rates
+from .encoding import add_options
 
 
 def _measuring(parser: argparse.ArgumentParser) -> None:
@@ -67,11 +68,6 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
                         help="what the bytes are for, as for encode (default: speed)")  # fmt: skip
     parser.add_argument("--coder", choices=TILED_CODERS, help="entropy coder (default: by --optimize)")
-    for name, what in (
-        ("include", "quantize only tensors that match"),
-        ("exclude", "store matching tensors as they are"),
-        ("skip", "leave matching tensors out"),
-    ):
-        parser.add_argument(f"--{name}", action="append", default=[], metavar="GLOB", help=f"{what} (may be repeated)")
+    add_options(parser, "include", "exclude", "skip")
     _measuring(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
