@@ -25,6 +25,7 @@ pub use self::tree::Tree;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use wcodec::container::{HEADER_BYTES, Header};
@@ -69,6 +70,10 @@ pub struct FileModel {
     pub widths: Widths,
     /// Tells whether the file on disk is still this one.
     pub stamp: Stamp,
+    // Worked out when they are first looked at, so that no view waits for what another one shows.
+    heat: OnceLock<Heat>,
+    map: OnceLock<FileMap>,
+    rates: OnceLock<Rates>,
 }
 
 impl FileModel {
@@ -117,8 +122,23 @@ impl FileModel {
         let tree = Tree::new(&tensors, &natural);
         let totals = Totals::of(&tensors);
         let widths = Widths::of(&tensors, &tree);
-        let path = path.to_owned();
-        Ok(Self { path, content, metadata, tensors, aliases, natural, tree, totals, widths, stamp })
+        let (path, heat, map, rates) = (path.to_owned(), OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Ok(Self { path, content, metadata, tensors, aliases, natural, tree, totals, widths, stamp, heat, map, rates })
+    }
+
+    /// Its tensors by layer and role.
+    pub fn heat(&self) -> &Heat {
+        self.heat.get_or_init(|| Heat::new(self))
+    }
+
+    /// Its ranges of bytes.
+    pub fn map(&self) -> &FileMap {
+        self.map.get_or_init(|| FileMap::new(self))
+    }
+
+    /// Its statements on its bits, and sums of them.
+    pub fn rates(&self) -> &Rates {
+        self.rates.get_or_init(|| Rates::new(self))
     }
 
     /// The model's name, as far as the path tells it: that of the file without its ending, or of the folder where the file has the name

@@ -7,7 +7,7 @@ use wcodec::{CompareStatus, Comparisons, TensorInfo};
 
 use crate::draw::{Look, digits, text};
 use crate::estimate::Would;
-use crate::model::{FileModel, Group, Original, Rates, statements::lines};
+use crate::model::{FileModel, Group, Original, statements::lines};
 use crate::timing::LayerTime;
 use crate::views::speed::LaneState;
 
@@ -36,7 +36,7 @@ pub fn table(file: &FileModel, shown: &[usize], look: Look) -> String {
 
 /// The plan, the measured quality, and sums by role and by layer, then those of the whole file.
 pub fn rates(file: &FileModel, look: Look) -> String {
-    let found = Rates::new(file);
+    let found = file.rates();
     let mut out = statements(file, look);
     out.push_str(if out.is_empty() { "" } else { "\n" });
     for (what, groups) in [("role", &found.roles), ("layer", &found.layers)] {

@@ -248,7 +248,7 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) {
     match options.tab.or(tensor.map(|_| Tab::Tensor)) {
         Some(tab) => update::view(state, tab),
         // Its first cell is selected, not that of the list's first row.
-        None if unasked && state.views.overview.heat(&state.file).is_grid() => {
+        None if unasked && state.file.heat().is_grid() => {
             (state.tab, state.home) = (Tab::Overview, Tab::Overview);
         }
         None => {}

@@ -11,7 +11,7 @@ pub mod tensor;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use crate::draw::{Moves, Pen};
+use crate::draw::{Cursor, Moves, Pen, Scroll};
 use crate::keymap::{Binding, Command, around};
 use crate::model::FileModel;
 use crate::run::once::Once;
@@ -74,12 +74,12 @@ impl Tab {
 /// The states of the views.
 #[derive(Debug)]
 pub struct Views {
-    /// The state of [`bits`].
-    pub bits: bits::BitsState,
+    /// Lines of [`bits`] that are scrolled out at the top.
+    pub bits: Scroll,
     /// The state of [`compare`].
     pub compare: compare::CompareState,
-    /// The state of [`mod@file`].
-    pub file: file::FileState,
+    /// The selected region of [`mod@file`].
+    pub file: Cursor,
     /// The state of [`list`].
     pub list: list::ListState,
     /// The state of [`overview`].

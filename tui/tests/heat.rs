@@ -315,9 +315,8 @@ fn a_calibrated_file_says_so_and_ranks_its_tensors() {
     press(&mut state, "1");
     let text = screen(&state);
     assert!(text.contains("calibrated on 2,048 tokens") && text.contains("of 30 in importance"), "{text}");
-    let ranks: Vec<(usize, f64)> = (0..39)
-        .filter_map(|i| Some((state.views.bits.rates(&state.file).rank(i)?.0, state.file.tensors[i].error?)))
-        .collect();
+    let ranks: Vec<(usize, f64)> =
+        (0..39).filter_map(|i| Some((state.file.rates().rank(i)?.0, state.file.tensors[i].error?))).collect();
     assert_eq!(ranks.len(), 30);
     assert!(ranks.iter().all(|a| ranks.iter().all(|b| a.0 <= b.0 || a.1 >= b.1)));
     press(&mut state, "4");

@@ -224,9 +224,9 @@ fn rates() {
     update(&mut state, Action::Resize(80, 24));
     press(&mut state, "G");
     insta::assert_snapshot!("rates_80x24_bottom", screen(&state));
-    let last = state.views.bits.scroll.0;
+    let last = state.views.bits.0;
     press(&mut state, "j");
-    assert_eq!(state.views.bits.scroll.0, last);
+    assert_eq!(state.views.bits.0, last);
     press(&mut state, "g");
     state.look.ascii = true;
     assert!(screen(&state).is_ascii());

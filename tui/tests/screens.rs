@@ -18,6 +18,7 @@ use wcodec_tui::state::State;
 use wcodec_tui::stats::{Fetch, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
+use wcodec_tui::views::file::selected;
 
 fn checkpoint() -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/doc-llama-3m")).unwrap()
@@ -220,11 +221,11 @@ fn the_map_follows_the_selection() {
     let mut state = opened();
     press(&mut state, "7ddjjj");
     insta::assert_snapshot!("file_selected", screen(&state));
-    let tensor = state.views.file.selected(&state.file).unwrap().tensor.unwrap();
+    let tensor = selected(&state).unwrap().tensor.unwrap();
     press(&mut state, "\n");
     assert_eq!((state.tab, state.current()), (Tab::Tensor, Some(tensor)));
     press(&mut state, "7G");
-    let last = *state.views.file.selected(&state.file).unwrap();
+    let last = *selected(&state).unwrap();
     assert_eq!(last.end(), state.file.file_bytes());
 }
 

@@ -2,15 +2,13 @@
 
 mod statements;
 
-use std::sync::{Arc, OnceLock};
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 use super::{Facts, View};
-use crate::draw::{Column, Moves, Page, Pen, Room, Scroll, digits, long_bar, short_count, table, text};
-use crate::model::{FileModel, Group, Rates};
+use crate::draw::{Column, Moves, Page, Pen, Room, digits, long_bar, short_count, table, text};
+use crate::model::{Group, Rates};
 use crate::plain;
 use crate::run::once::Once;
 use crate::state::State;
@@ -31,22 +29,6 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
-/// The part of the view that is shown, and what it is drawn from.
-#[derive(Clone, Debug, Default)]
-pub struct BitsState {
-    /// Lines that are scrolled out at the top.
-    pub scroll: Scroll,
-    /// Worked out when it is first looked at, so that no other view waits for it.
-    found: Arc<OnceLock<Rates>>,
-}
-
-impl BitsState {
-    /// The figures of the file, which must be the one that the state is about.
-    pub fn rates(&self, file: &FileModel) -> &Rates {
-        self.found.get_or_init(|| Rates::new(file))
-    }
-}
-
 impl View for Bits {
     fn facts(&self) -> &'static Facts {
         &FACTS
@@ -56,9 +38,9 @@ impl View for Bits {
         let margin = margin(area.width);
         let area = Rect { x: area.x + margin, width: area.width - 2 * margin, ..area };
         let (width, height) = (usize::from(area.width), usize::from(area.height));
-        let rates = state.views.bits.rates(&state.file);
+        let rates = state.file.rates();
         let (text, tables) = (statements(state, width), Tables::new(state, width, rates));
-        let mut scroll = state.views.bits.scroll;
+        let mut scroll = state.views.bits;
         scroll.fit(text.lines.len() + rows(rates), height);
         for row in 0..height {
             match text.lines.get(scroll.0 + row) {
@@ -73,7 +55,7 @@ impl View for Bits {
 
     fn footer(&self, mut pen: Pen<'_>, state: &State) {
         let look = state.look;
-        let part = state.views.bits.scroll.part(look, lines(state), state.body_height());
+        let part = state.views.bits.part(look, lines(state), state.body_height());
         pen.at_end(&part.unwrap_or_default(), look.dim());
         pen.cut(look, "bits/w: with scales, tables, offsets; error: as stated", look.dim());
     }
@@ -84,11 +66,7 @@ impl View for Bits {
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let (lines, height) = (lines(state), state.body_height());
-        Moves::Text(&mut state.views.bits.scroll, lines, height)
-    }
-
-    fn renew(&self, state: &mut State) {
-        state.views.bits.found = Arc::default();
+        Moves::Text(&mut state.views.bits, lines, height)
     }
 }
 
@@ -99,14 +77,14 @@ fn margin(width: u16) -> u16 {
 
 fn statements(state: &State, width: usize) -> Page {
     let mut page = Page::new(state.look, width);
-    statements::draw(&mut page, state, state.views.bits.rates(&state.file));
+    statements::draw(&mut page, state, state.file.rates());
     page
 }
 
 /// All lines, whether or not there is room for them.
 fn lines(state: &State) -> usize {
     let width = state.size.0 - 2 * margin(state.size.0);
-    statements(state, usize::from(width)).lines.len() + rows(state.views.bits.rates(&state.file))
+    statements(state, usize::from(width)).lines.len() + rows(state.file.rates())
 }
 
 /// Lines of the tables: an empty one, a title and their rows each, and the sums.

@@ -2,8 +2,6 @@
 
 mod facts;
 
-use std::sync::{Arc, OnceLock};
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
@@ -11,7 +9,7 @@ use ratatui::style::{Modifier, Style};
 use super::{Facts, View};
 use crate::draw::{Column, Cursor, Look, Moves, Pen, table, text};
 use crate::keymap::Command;
-use crate::model::{FileMap, FileModel, Kind, Region};
+use crate::model::{FileMap, Kind, Region};
 use crate::state::State;
 use crate::update::show;
 
@@ -33,25 +31,9 @@ const FACTS: Facts = Facts {
     is_home: false,
 };
 
-/// The part of the file that is selected.
-#[derive(Clone, Debug, Default)]
-pub struct FileState {
-    /// The selected region.
-    pub cursor: Cursor,
-    /// Worked out when it is first looked at, so that no other view waits for it.
-    found: Arc<OnceLock<FileMap>>,
-}
-
-impl FileState {
-    /// The map of the file, which must be the one that the state is about.
-    pub fn map(&self, file: &FileModel) -> &FileMap {
-        self.found.get_or_init(|| FileMap::new(file))
-    }
-
-    /// The selected region.
-    pub fn selected(&self, file: &FileModel) -> Option<&Region> {
-        self.map(file).regions.get(self.cursor.selected)
-    }
+/// The selected region.
+pub fn selected(state: &State) -> Option<&Region> {
+    state.file.map().regions.get(state.views.file.selected)
 }
 
 impl View for File {
@@ -60,10 +42,10 @@ impl View for File {
     }
 
     fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        let map = state.views.file.map(&state.file);
+        let map = state.file.map();
         let (columns, rows) = (usize::from(area.width), usize::from(area.height));
         let place = Place::new(columns, rows, map);
-        let selected = state.views.file.selected(&state.file).copied();
+        let selected = selected(state).copied();
         // A column at either side stays empty.
         let inner = Rect { x: area.x.saturating_add(1), width: area.width.saturating_sub(2), ..area };
         let window = selected.map(|r| window(map, &r));
@@ -97,9 +79,9 @@ impl View for File {
 
     /// The selected region in full.
     fn footer(&self, mut pen: Pen<'_>, state: &State) {
-        let (look, map) = (state.look, state.views.file.map(&state.file));
-        let Some(r) = state.views.file.selected(&state.file) else { return };
-        pen.at_end(&state.views.file.cursor.place(map.regions.len()), look.dim());
+        let (look, map) = (state.look, state.file.map());
+        let Some(r) = selected(state) else { return };
+        pen.at_end(&state.views.file.place(map.regions.len()), look.dim());
         let style = look.text().add_modifier(Modifier::BOLD);
         let range = format!("  bytes {} to {}", text::count(r.offset), text::count(r.end().saturating_sub(1)));
         let name = r.tensor.and_then(|t| state.file.tensors.get(t)).map_or("", |t| t.name.as_str());
@@ -118,19 +100,18 @@ impl View for File {
     }
 
     fn command(&self, state: &mut State, command: Command) {
-        if let (Command::Enter, Some(tensor)) = (command, state.views.file.selected(&state.file).and_then(|r| r.tensor))
-        {
+        if let (Command::Enter, Some(tensor)) = (command, selected(state).and_then(|r| r.tensor)) {
             show(state, tensor);
         }
     }
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
-        let (len, height) = (state.views.file.map(&state.file).regions.len(), height(state));
-        Moves::List(&mut state.views.file.cursor, len, height)
+        let (len, height) = (state.file.map().regions.len(), height(state));
+        Moves::List(&mut state.views.file, len, height)
     }
 
     fn renew(&self, state: &mut State) {
-        state.views.file = FileState::default();
+        state.views.file = Cursor::default();
     }
 }
 
@@ -282,13 +263,13 @@ fn legend(buffer: &mut Buffer, area: Rect, row: usize, look: Look, map: &FileMap
 /// Rows of the list.
 fn height(state: &State) -> usize {
     let rows = state.body_height();
-    let place = Place::new(usize::from(state.size.0), rows, state.views.file.map(&state.file));
+    let place = Place::new(usize::from(state.size.0), rows, state.file.map());
     rows.saturating_sub(place.list + usize::from(place.head))
 }
 
 /// The list of regions.
 fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &State) {
-    let (look, map) = (state.look, state.views.file.map(&state.file));
+    let (look, map) = (state.look, state.file.map());
     let width = usize::from(area.width);
     let offset = Column::number("offset", text::count(map.length).len().max(6)).after(0);
     let mut columns = vec![offset, Column::number("length", 10)];
@@ -306,7 +287,7 @@ fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &
     }
     let first = place.list + usize::from(place.head);
     let seen = (first, rows.saturating_sub(first).max(1));
-    table::list((buffer, area), seen, look, (state.views.file.cursor, map.regions.len()), |mut pen, at| {
+    table::list((buffer, area), seen, look, (state.views.file, map.regions.len()), |mut pen, at| {
         let r = &map.regions[at];
         let (sign, sign_style) = sign(look, r.kind, r.tensor.is_some_and(|t| t % 2 == 1));
         let mut cells = vec![(text::count(r.offset), look.dim()), (text::size(r.length), look.text())];

@@ -6,8 +6,6 @@ mod legend;
 mod panel;
 mod picture;
 
-use std::sync::{Arc, OnceLock};
-
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
@@ -17,7 +15,7 @@ use super::speed::Scope;
 use super::{Facts, Tab, View, speed, tensor};
 use crate::draw::{Cursor, HEAD_ROWS, Pen};
 use crate::keymap::{Command, VERIFY, b};
-use crate::model::{FileModel, Heat, HeatCell};
+use crate::model::{FileModel, HeatCell};
 use crate::state::State;
 use crate::update::{reveal, show, verify, view};
 
@@ -57,8 +55,6 @@ pub struct OverviewState {
     pub top: usize,
     /// The first column that is shown.
     pub left: usize,
-    /// The grid; worked out when it is first looked at.
-    found: Arc<OnceLock<Heat>>,
 }
 
 impl OverviewState {
@@ -67,14 +63,9 @@ impl OverviewState {
         Self { measure: Measure::all(file)[0], ..Self::default() }
     }
 
-    /// The grid of the file, which must be the one that the state is about.
-    pub fn heat(&self, file: &FileModel) -> &Heat {
-        self.found.get_or_init(|| Heat::new(file))
-    }
-
     /// The selected cell, if there is a tensor.
-    pub fn selected<'a>(&'a self, file: &FileModel) -> Option<&'a HeatCell> {
-        self.heat(file).cell(self.row, self.column)
+    pub fn selected<'a>(&self, file: &'a FileModel) -> Option<&'a HeatCell> {
+        file.heat().cell(self.row, self.column)
     }
 }
 
@@ -98,7 +89,7 @@ impl View for Overview {
     fn command(&self, state: &mut State, command: Command) {
         let page = grid::page(state);
         let overview = &mut state.views.overview;
-        let rows = overview.heat(&state.file).rows.len();
+        let rows = state.file.heat().rows.len();
         let mut cursor = Cursor { selected: overview.row, offset: 0 };
         if cursor.moved(command, rows, page) {
             overview.row = cursor.selected;
@@ -127,7 +118,7 @@ impl View for Overview {
 
     fn fit(&self, state: &mut State) {
         let overview = &mut state.views.overview;
-        let heat = overview.heat(&state.file);
+        let heat = state.file.heat();
         let (rows, columns) = (heat.rows.len(), heat.columns.len());
         overview.row = overview.row.min(rows.saturating_sub(1));
         overview.column = overview.column.min(columns.saturating_sub(1));
@@ -150,7 +141,7 @@ impl View for Overview {
             return;
         }
         let overview = &mut state.views.overview;
-        let heat = overview.heat(&state.file);
+        let heat = state.file.heat();
         let place = state.views.list.current(&state.file).and_then(|tensor| heat.find(tensor));
         let layers = heat.layers;
         if let Some((row, column)) = place {
@@ -166,10 +157,6 @@ impl View for Overview {
             state.views.speed.scope = Scope::File;
             speed::start(state);
         }
-    }
-
-    fn renew(&self, state: &mut State) {
-        state.views.overview.found = Arc::default();
     }
 
     /// The other views are about the tensor of the selected cell.

@@ -33,7 +33,7 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
 }
 
 fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
-    let (look, file, map) = (state.look, &state.file, state.views.file.map(&state.file));
+    let (look, file, map) = (state.look, &state.file, state.file.map());
     let clean = |text: &str| text::clean(look, text).into_owned();
     let fact = |key: &str, value: String| {
         let key = clean(key);
@@ -84,7 +84,7 @@ fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
         lines.push(vec![(Column::rest("").after(0), "metadata".to_owned(), look.title())]);
     }
     // A hostile file may have very many.
-    let rates = state.views.bits.rates(file);
+    let rates = file.rates();
     let said = |key: &str| match key {
         PLAN_KEY => rates.plan.as_ref().map(plan_line),
         QUALITY_KEY => rates.quality.as_ref().map(quality_line),

@@ -63,7 +63,7 @@ fn lines(heat: &Heat) -> usize {
 /// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
 pub fn fit(state: &State) -> (usize, usize) {
     let view = &state.views.overview;
-    let heat = view.heat(&state.file);
+    let heat = state.file.heat();
     let place = Place::new(heat, panel::grid_columns(state.size.0), state.body_height());
     let fitted = |selected, offset, len, seen| {
         let mut cursor = Cursor { selected, offset };
@@ -77,7 +77,7 @@ pub fn fit(state: &State) -> (usize, usize) {
 
 /// Whether the figures of a measure have one colour, or there are none.
 pub fn is_flat(state: &State, measure: Measure) -> bool {
-    let range = Figures::new(state, measure).range(state.views.overview.heat(&state.file));
+    let range = Figures::new(state, measure).range(state.file.heat());
     range.is_none_or(|range| range.is_flat())
 }
 
@@ -89,7 +89,7 @@ pub fn page(state: &State) -> usize {
 /// The row at a line of the view, below its head; and the column at a column of the screen.
 pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
     let (view, height, width) = (&state.views.overview, state.body_height(), panel::grid_columns(state.size.0));
-    let heat = view.heat(&state.file);
+    let heat = state.file.heat();
     let place = Place::new(heat, width, height);
     let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + view.top;
     let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
@@ -100,7 +100,7 @@ pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
 /// Draws it.
 pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
     let (look, view) = (state.look, &state.views.overview);
-    let heat = view.heat(&state.file);
+    let heat = state.file.heat();
     let height = usize::from(area.height);
     if height == 0 {
         return;

@@ -81,7 +81,7 @@ fn why_not(state: &State, measure: Measure) -> String {
 
 /// The line above the keys: the selected cell in words.
 pub fn footer(mut pen: Pen<'_>, state: &State) {
-    let (look, heat) = (state.look, state.views.overview.heat(&state.file));
+    let (look, heat) = (state.look, state.file.heat());
     let Some(row) = heat.rows.get(state.views.overview.row) else { return };
     let Some(cell) = heat.cell(state.views.overview.row, state.views.overview.column) else {
         pen.cut(look, &format!("{} has no such tensor", row.name), look.dim());

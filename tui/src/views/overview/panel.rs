@@ -129,7 +129,7 @@ fn selected(page: &mut Page, state: &State, cell: &HeatCell, rows: usize) {
         };
         page.sentence(&words, look.text());
     }
-    if let Some((rank, all)) = state.views.bits.rates(&state.file).rank(tensor) {
+    if let Some((rank, all)) = state.file.rates().rank(tensor) {
         let why = match rank {
             1 => ": it matters most",
             r if r == all => ": it matters least, so it has the largest error",

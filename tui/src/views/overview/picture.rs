@@ -28,7 +28,7 @@ const MARKS: usize = 16;
 /// # Errors
 /// There is nothing to draw, and why.
 pub fn picture(state: &State) -> Result<String, &'static str> {
-    let heat = state.views.overview.heat(&state.file);
+    let heat = state.file.heat();
     let figures = Figures::new(state, state.views.overview.measure);
     let range = figures.range(heat).ok_or("there are no figures for a picture yet: m chooses others")?;
     Ok(Picture { state, heat, figures: &figures, range }.draw())
