@@ -4,7 +4,6 @@ pub mod chart;
 pub mod footer;
 pub mod head;
 pub mod help;
-pub mod loading;
 pub mod page;
 pub mod scroll;
 pub mod table;
@@ -17,11 +16,11 @@ pub use self::page::{Fact, Page, digits, short_count};
 pub use self::scroll::{Cursor, Moves, Scroll};
 pub use self::table::{Column, Room};
 pub use self::theme::{Depth, Look, Theme};
-pub use self::widgets::{Pen, bar, boxed, diverging, long_bar, middle};
+pub use self::widgets::{Canvas, Pen, bar, diverging, long_bar};
+pub use ratatui::style::{Modifier, Style};
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
-use ratatui::symbols::border;
 
 use crate::menu;
 use crate::state::{Overlay, State};
@@ -31,32 +30,23 @@ pub const HEAD_ROWS: usize = 2;
 /// Rows below it: notice or search box, and keys.
 pub const FOOT_ROWS: usize = 2;
 
-/// Borders of boxes where only ASCII is drawn.
-pub const ASCII_BORDER: border::Set<'_> = border::Set {
-    top_left: "+",
-    top_right: "+",
-    bottom_left: "+",
-    bottom_right: "+",
-    vertical_left: "|",
-    vertical_right: "|",
-    horizontal_top: "-",
-    horizontal_bottom: "-",
-};
-
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, state: &State) {
-    let area = frame.area();
+    let (area, look) = (frame.area(), state.look);
     if area.is_empty() {
         return;
     }
     let rows = [Constraint::Max(HEAD_ROWS as u16), Constraint::Min(0), Constraint::Max(FOOT_ROWS as u16)];
     let [head, body, foot] = Layout::vertical(rows).areas(area);
-    head::draw(frame, head, state);
-    state.tab.view().draw(frame.buffer_mut(), body, state);
-    footer::draw(frame, foot, state);
+    head::draw(&mut Canvas::new(frame.buffer_mut(), head, look), state);
+    state.tab.view().draw(&mut Canvas::new(frame.buffer_mut(), body, look), state);
+    if let Some(x) = footer::draw(&mut Canvas::new(frame.buffer_mut(), foot, look), state) {
+        frame.set_cursor_position((x, foot.y));
+    }
+    let mut canvas = Canvas::whole(frame, look);
     match state.overlay {
-        Overlay::Help(scroll) => help::draw(frame, area, state, scroll),
-        Overlay::Menu(menu, at) => menu::draw(frame.buffer_mut(), area, state, menu, at),
+        Overlay::Help(scroll) => help::draw(&mut canvas, state, scroll),
+        Overlay::Menu(menu, at) => menu::draw(&mut canvas, state, menu, at),
         Overlay::Search { .. } | Overlay::None => {}
     }
 }

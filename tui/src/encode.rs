@@ -139,7 +139,7 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let Some((out, progress)) = &state.encode.running else { return };
     let part = progress.done as f64 / progress.total.max(1) as f64;
     let (drawn, rest) = widgets::part(look, part, 20);
-    pen.skip(1).put("encoding ", look.warn());
+    pen.put("encoding ", look.warn());
     if pen.left() > 50 {
         pen.put(&drawn, look.bar()).put(&rest, look.dim());
     }
@@ -147,5 +147,5 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     pen.put(&words, look.text());
     let key = state.keys.shown(state.context(), Command::Encode).unwrap_or("E");
     pen.put(&format!("  {key} gives it up  "), look.dim());
-    pen.short(look, &progress.tensor, look.dim());
+    pen.short(&progress.tensor, look.dim());
 }

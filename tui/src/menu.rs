@@ -1,10 +1,8 @@
 //! Lists to choose from, over the view: columns to sort by, and ways to encode.
 
 use crossterm::event::{KeyCode, KeyEvent};
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 
-use crate::draw::{Pen, boxed, middle, text};
+use crate::draw::{Canvas, text};
 use crate::effect::Effect;
 use crate::encode::{self, Way};
 use crate::keymap::Command;
@@ -22,11 +20,11 @@ pub enum Menu {
 }
 
 impl Menu {
-    /// The letters that choose its items at once.
-    fn letters(self) -> Vec<char> {
+    /// Its items: the letter that chooses one at once, its name, and what it tells.
+    fn items(self) -> Vec<(char, &'static str, &'static str)> {
         match self {
-            Self::Columns => Column::ALL.map(Column::letter).to_vec(),
-            Self::Encode => Way::ALL.map(Way::letter).to_vec(),
+            Self::Columns => Column::ALL.map(|c| (c.letter(), c.name(), c.about())).to_vec(),
+            Self::Encode => Way::ALL.map(|w| (w.letter(), w.name(), "")).to_vec(),
         }
     }
 
@@ -42,7 +40,7 @@ impl Menu {
 /// Chooses the item of a letter.
 pub fn on_key(state: &mut State, key: KeyEvent) {
     let (&Overlay::Menu(menu, _), KeyCode::Char(letter)) = (&state.overlay, key.code) else { return };
-    if let Some(at) = menu.letters().into_iter().position(|l| l == letter) {
+    if let Some(at) = menu.items().into_iter().position(|item| item.0 == letter) {
         menu.choose(state, at);
     }
 }
@@ -52,7 +50,7 @@ pub fn command(state: &mut State, command: Command) {
     let Overlay::Menu(menu, at) = &mut state.overlay else { return };
     match command {
         Command::Up => *at = at.saturating_sub(1),
-        Command::Down => *at = (*at + 1).min(menu.letters().len() - 1),
+        Command::Down => *at = (*at + 1).min(menu.items().len() - 1),
         Command::Enter => {
             let (menu, at) = (*menu, *at);
             menu.choose(state, at);
@@ -62,43 +60,37 @@ pub fn command(state: &mut State, command: Command) {
     }
 }
 
-/// Draws a menu with the selection at an item: a letter for each, its name, and what it tells.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, menu: Menu, at: usize) {
-    let look = state.look;
-    let (title, bottom, width, head) = match menu {
+/// Draws a menu with the selection at an item.
+pub fn draw(canvas: &mut Canvas<'_>, state: &State, menu: Menu, at: usize) {
+    let (look, items, sort) = (state.look, menu.items(), state.views.list.sort);
+    let (title, bottom, columns, head) = match menu {
         Menu::Columns => {
-            let longest = Column::ALL.iter().map(|c| c.about().len()).max().unwrap_or(0);
+            let longest = items.iter().map(|item| item.2.len()).max().unwrap_or(0);
             (" Sort by ", " a letter, or Enter; again: the other way round ", longest + 20, 0)
         }
         Menu::Encode => (" Encode ", " a letter, or Enter; q closes ", 62, 1),
     };
-    let letters = menu.letters();
-    let columns = width.min(usize::from(area.width)) as u16;
-    let rows = (letters.len() + head + 2).min(usize::from(area.height)) as u16;
-    if rows < 3 || columns < 8 {
+    if canvas.height() < 3 || canvas.width() < 8 {
         return;
     }
-    let inner = boxed(buffer, look, middle(area, columns, rows), title, bottom);
+    let mut inner = canvas.boxed(columns, items.len() + head + 2, title, bottom);
     if menu == Menu::Encode {
-        let mut pen = Pen::new(buffer, inner, 0);
+        let mut pen = inner.pen(0);
         pen.skip(1).put("to ", look.dim());
         let name = text::file_name(look, &encode::out(state));
         let name = text::cut_middle(look, &name, pen.left().saturating_sub(24).max(8));
         pen.put(&name, look.title()).put(", next to the checkpoint", look.dim());
     }
-    let seen = usize::from(inner.height).saturating_sub(head);
+    let seen = inner.height().saturating_sub(head);
     let first = (at + 1).saturating_sub(seen);
-    for (i, letter) in letters.into_iter().enumerate().skip(first).take(seen) {
-        let mut pen = Pen::new(buffer, inner, head + i - first);
-        pen.mark(look, i == at).put(&letter.to_string(), look.title()).skip(2);
-        match menu {
-            Menu::Columns => {
-                let (column, sort) = (Column::ALL[i], state.views.list.sort);
-                let arrow = if column == sort.column { look.order(sort.descending) } else { " " };
-                pen.cell(column.name(), 9, look.text()).put(arrow, look.title()).skip(2);
-                pen.cut(look, column.about(), look.dim());
-            }
-            Menu::Encode => drop(pen.cut(look, Way::ALL[i].name(), look.text())),
+    for (i, (letter, name, about)) in items.into_iter().enumerate().skip(first).take(seen) {
+        let mut pen = inner.pen(head + i - first);
+        pen.mark(i == at).put(&letter.to_string(), look.title()).skip(2);
+        if menu == Menu::Columns {
+            let arrow = if name == sort.column.name() { look.order(sort.descending) } else { " " };
+            pen.cell(name, 9, look.text()).put(arrow, look.title()).skip(2).cut(about, look.dim());
+        } else {
+            pen.cut(name, look.text());
         }
     }
 }

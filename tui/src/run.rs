@@ -24,7 +24,7 @@ use self::once::Once;
 use crate::action::{Action, Report};
 use crate::cli::look::look;
 use crate::cli::{self, Job, Options, PROGRAM, When};
-use crate::draw::{self, Look, Theme, draw};
+use crate::draw::{self, Canvas, Look, Theme, draw};
 use crate::effect::Effect;
 use crate::keymap::{file, file::Settings};
 use crate::model::{FileModel, Sort};
@@ -123,7 +123,7 @@ fn open_patiently(
             let bytes = std::fs::metadata(path).ok().map(|m| m.len());
             let terminal = |e: io::Error| format!("terminal: {e}");
             let mut screen = Screen::take(mouse).map_err(terminal)?;
-            screen.draw(|frame| draw::loading::draw(frame, path, bytes, look)).map_err(terminal)?;
+            screen.draw(|frame| draw::head::loading(&mut Canvas::whole(frame, look), path, bytes)).map_err(terminal)?;
             let file = opened.recv().map_err(|_| gone())??;
             Ok((file, Some(screen)))
         }

@@ -8,10 +8,7 @@ pub mod overview;
 pub mod speed;
 pub mod tensor;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-
-use crate::draw::{Cursor, Moves, Pen, Scroll};
+use crate::draw::{Canvas, Cursor, Moves, Pen, Scroll};
 use crate::keymap::{Binding, Command, around};
 use crate::model::FileModel;
 use crate::run::once::Once;
@@ -135,7 +132,7 @@ pub trait View: Sync {
     }
 
     /// Draws the part of the screen between the tabs and the footer.
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State);
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State);
 
     /// Draws the line above the keys where there is nothing else to say.
     fn footer(&self, pen: Pen<'_>, state: &State);

@@ -12,7 +12,7 @@ use wcodec::{
     Scheme, Source, encode, verify,
 };
 use wcodec_tui::action::{Action, Report};
-use wcodec_tui::draw::theme::{Look, Theme};
+use wcodec_tui::draw::{Canvas, Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
@@ -255,7 +255,7 @@ fn screen(state: &State) -> String {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows.saturating_sub(4).max(1))).unwrap();
     let drawn = |frame: &mut ratatui::Frame<'_>| {
         let area = frame.area();
-        Tab::Tensor.view().draw(frame.buffer_mut(), area, state);
+        Tab::Tensor.view().draw(&mut Canvas::new(frame.buffer_mut(), area, state.look), state);
     };
     terminal.draw(drawn).unwrap();
     terminal.backend().to_string()

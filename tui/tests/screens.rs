@@ -10,7 +10,7 @@ use wcodec::{
     Checkpoint, Coder, EncodeOptions, Granularity, MemorySource, Optimize, Scheme, Source, SourceBytes, encode,
 };
 use wcodec_tui::action::{Action, Report};
-use wcodec_tui::draw::theme::Look;
+use wcodec_tui::draw::{Canvas, Look, head};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::model::map::FileMap;
@@ -275,6 +275,20 @@ fn names_of_a_file_steer_no_screen() {
             // The screen shows as much of a long name as fits: its beginning, its end, or both.
             let shown = |text: &str| [r"\x1b]0;title", r"\x9b31m"].iter().any(|part| text.contains(part));
             assert!(keys != "2" || shown(&screen(&state)), "{}", screen(&state));
+        }
+    }
+}
+
+#[test]
+fn the_screen_while_an_index_is_read_fits_every_size() {
+    for (columns, rows) in [(1, 1), (5, 2), (20, 5), (80, 24)] {
+        for ascii in [false, true] {
+            let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+            let (look, path) = (Look { ascii, ..Look::default() }, Path::new("a/größe.wcodec"));
+            terminal.draw(|f| head::loading(&mut Canvas::whole(f, look), path, Some(1 << 30))).unwrap();
+            let shown = terminal.backend().to_string();
+            assert_eq!(shown.contains("reading the index"), columns >= 20, "{shown}");
+            assert!(!ascii || shown.is_ascii(), "{shown}");
         }
     }
 }

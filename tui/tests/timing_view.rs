@@ -8,7 +8,7 @@ use ratatui::backend::TestBackend;
 use ratatui::layout::Rect;
 use wcodec::{Dtype, EncodeOptions, MemorySource, Optimize, encode};
 use wcodec_tui::action::{Action, Report};
-use wcodec_tui::draw::theme::Look;
+use wcodec_tui::draw::{Canvas, Look};
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
 use wcodec_tui::timing::{Gpu, Lane, LayerTime, Progress, TimingReport};
@@ -121,7 +121,9 @@ fn screen(state: &State) -> String {
     let (columns, rows) = state.size;
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
     let body = Rect::new(0, 0, columns, rows.saturating_sub(4));
-    terminal.draw(|frame| Tab::Speed.view().draw(frame.buffer_mut(), body, state)).unwrap();
+    terminal
+        .draw(|frame| Tab::Speed.view().draw(&mut Canvas::new(frame.buffer_mut(), body, state.look), state))
+        .unwrap();
     let buffer = terminal.backend().buffer();
     let lines = buffer.content().chunks(usize::from(columns.max(1)));
     let lines = lines.map(|line| line.iter().map(|c| c.symbol()).collect::<String>().trim_end().to_owned());

@@ -1,59 +1,47 @@
 //! The two lines at the bottom: what there is to say, and the keys that matter here.
 
-use ratatui::Frame;
-use ratatui::layout::{Position, Rect};
-use ratatui::style::Style;
 use tui_input::Input;
 
 use super::help::written;
-use super::text;
-use super::widgets::Pen;
+use super::{Canvas, Pen, Style, text};
+use crate::encode;
 use crate::keymap::{Bound, Command, Context};
-use crate::state::{Overlay, State};
+use crate::state::{Notice, Overlay, State};
 use crate::stats::{Fetch, Verdict};
 use crate::views::Tab;
 use crate::views::list::Row;
 
-/// Draws them.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
+/// Draws them; the column of the search box's cursor.
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) -> Option<u16> {
     let look = state.look;
-    let mut first = Pen::new(frame.buffer_mut(), area, 0);
+    let is_seen = canvas.height() > 0;
+    keys(canvas.pen(1), state);
+    let mut first = canvas.pen(0);
     if let Overlay::Search { input, .. } = &state.overlay {
-        let column = search(first, state, input);
-        if let Some(x) = column.filter(|_| area.height > 0) {
-            frame.set_cursor_position(Position { x, y: area.y });
-        }
-    } else if let Some(notice) = &state.notice {
-        let (sign, style) = match notice.error {
-            true => (look.sign("✗ ", "! "), look.bad()),
-            false => (look.sign("• ", "* "), look.good()),
-        };
-        message(first, state, sign, &notice.text, style);
-    } else if state.encode.running.is_some() {
-        crate::encode::footer(first, state);
-    } else if let Some(why) = damage(state) {
-        message(first, state, look.sign("✗ ", "! "), &why, look.bad());
-    } else {
-        first.skip(1);
-        state.tab.view().footer(first, state);
+        return search(first, state, input).filter(|_| is_seen);
     }
-    keys(Pen::new(frame.buffer_mut(), area, 1), state);
-}
-
-fn message(mut pen: Pen<'_>, state: &State, sign: &str, text: &str, style: Style) {
-    pen.skip(1).put(sign, style);
-    pen.cut(state.look, text, style);
+    first.skip(1);
+    let is_encoding = state.encode.running.is_some();
+    match state.notice.clone().or_else(|| damage(state).filter(|_| !is_encoding)) {
+        Some(Notice { text, error: true }) => drop(first.put(look.sign("✗ ", "! "), look.bad()).cut(&text, look.bad())),
+        Some(Notice { text, .. }) => drop(first.put(look.sign("• ", "* "), look.good()).cut(&text, look.good())),
+        None if is_encoding => encode::footer(first, state),
+        None => state.tab.view().footer(first, state),
+    }
+    None
 }
 
 /// The damage of the selected tensor.
-fn damage(state: &State) -> Option<String> {
+fn damage(state: &State) -> Option<Notice> {
     if state.tab != Tab::List {
         return None;
     }
     let Row::Tensor(i) = state.views.list.row()? else { return None };
     let known = state.knows(i);
     match (&known.verdict, &known.stats) {
-        (Fetch::Ready(Verdict::Damaged(why)) | Fetch::Failed(why), _) | (_, Fetch::Failed(why)) => Some(why.clone()),
+        (Fetch::Ready(Verdict::Damaged(why)) | Fetch::Failed(why), _) | (_, Fetch::Failed(why)) => {
+            Some(Notice { text: why.clone(), error: true })
+        }
         _ => None,
     }
 }
@@ -75,8 +63,9 @@ fn search(mut pen: Pen<'_>, state: &State, input: &Input) -> Option<u16> {
     pen.skip(1).put("/", look.title());
     // The part around the cursor, which has a column of its own behind the text.
     let room = pen.left().checked_sub(1)?;
-    let before = text::clean(look, input.value().get(..byte_of(input))?);
-    let after = text::clean(look, input.value().get(byte_of(input)..)?);
+    let cursor = input.value().char_indices().nth(input.cursor()).map_or(input.value().len(), |(at, _)| at);
+    let (before, after) = input.value().split_at(cursor);
+    let (before, after) = (text::clean(look, before), text::clean(look, after));
     let before = text::end(&before, room);
     pen.put(before, look.text());
     let column = pen.column();
@@ -84,16 +73,11 @@ fn search(mut pen: Pen<'_>, state: &State, input: &Input) -> Option<u16> {
     Some(column)
 }
 
-fn byte_of(input: &Input) -> usize {
-    input.value().char_indices().nth(input.cursor()).map_or(input.value().len(), |(at, _)| at)
-}
-
 /// The name of the tensor that a view is about.
 pub fn tensor(mut pen: Pen<'_>, state: &State) {
-    let look = state.look;
     if let Some(i) = state.current() {
         would(&mut pen, state, i);
-        pen.short(look, &state.file.tensors[i].name, look.dim());
+        pen.short(&state.file.tensors[i].name, state.look.dim());
     }
 }
 
@@ -111,33 +95,35 @@ pub fn would(pen: &mut Pen<'_>, state: &State, tensor: usize) {
 }
 
 fn keys(mut pen: Pen<'_>, state: &State) {
-    let look = state.look;
-    let context = state.context();
-    let key = look.title();
+    let (look, context) = (state.look, state.context());
     pen.skip(1);
+    let put = |pen: &mut Pen<'_>, key: &str, word: &str, style: Style| {
+        pen.put(key, look.title()).put(" ", look.dim()).put(word, style).skip(2);
+    };
     if context == Context::Search {
-        for (k, word) in [("Enter", "keep"), ("Esc", "back"), (look.sign("↑ ↓", "Up Down"), "move")] {
-            pen.put(k, key).put(" ", look.dim()).put(word, look.dim()).skip(2);
+        for (key, word) in [("Enter", "keep"), ("Esc", "back"), (look.sign("↑ ↓", "Up Down"), "move")] {
+            put(&mut pen, key, word, look.dim());
         }
         return;
     }
-    // These two are always there, at the end of the line.
-    let last = |b: &&Bound| matches!(b.command, Command::Help | Command::Back);
     let counts = |b: &&Bound| b.counts(context) && !b.footer.is_empty() && !b.shown.is_empty();
     let quits = state.tab == state.home && state.views.list.filter.is_none() && matches!(state.overlay, Overlay::None);
     let shown = |b: &Bound| {
-        let k = written(look, b.shown.split(' ').next().unwrap_or(&b.shown));
-        (k, if quits && b.command == Command::Back { "quit" } else { b.footer })
+        let key = written(look, b.shown.split(' ').next().unwrap_or(&b.shown));
+        (key, if quits && b.command == Command::Back { "quit" } else { b.footer })
     };
-    let always: Vec<_> = state.keys.bindings.iter().filter(counts).filter(last).map(shown).collect();
-    let reserved: usize = always.iter().map(|(k, word)| k.len() + word.len() + 3).sum::<usize>().saturating_sub(2);
-    for (k, word) in state.keys.bindings.iter().filter(counts).filter(|b| !last(b)).map(shown) {
-        if text::width(&k) + word.len() + 3 + reserved > pen.left() {
+    // These two are always there, at the end of the line.
+    let is_last = |b: &&Bound| matches!(b.command, Command::Help | Command::Back);
+    let (last, others): (Vec<_>, Vec<_>) = state.keys.bindings.iter().filter(counts).partition(is_last);
+    let needs = |(key, word): &(String, &str)| text::width(key) + word.len() + 3;
+    let reserved = last.iter().map(|b| needs(&shown(b))).sum::<usize>().saturating_sub(2);
+    for hint in others.into_iter().map(shown) {
+        if needs(&hint) + reserved > pen.left() {
             break;
         }
-        pen.put(&k, key).put(" ", look.dim()).put(word, look.text()).skip(2);
+        put(&mut pen, &hint.0, hint.1, look.text());
     }
-    for (k, word) in always {
-        pen.put(&k, key).put(" ", look.dim()).put(word, look.text()).skip(2);
+    for (key, word) in last.into_iter().map(shown) {
+        put(&mut pen, &key, word, look.text());
     }
 }

@@ -1,12 +1,10 @@
-//! The two lines at the top: which views there are, and what the file is.
+//! The two lines at the top: which views there are, and what the file is; and the screen while a large index is read.
 
-use ratatui::Frame;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
+use std::path::Path;
+
 use wcodec::CALIBRATION_KEY;
 
-use super::text;
-use super::widgets::Pen;
+use super::{Canvas, Modifier, Pen, Style, text};
 use crate::estimate;
 use crate::model::statements::{Statement, calibration_line};
 use crate::state::State;
@@ -16,10 +14,21 @@ use crate::views::Tab;
 const PROGRAM: &str = "wcodec-tui";
 
 /// Draws them.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State) {
-    let buffer = frame.buffer_mut();
-    tabs(Pen::new(buffer, area, 0), state);
-    file(Pen::new(buffer, area, 1), state);
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    tabs(canvas.pen(0), state);
+    file(canvas.pen(1), state);
+}
+
+/// Draws the file's name and size, and that its index is being read.
+pub fn loading(canvas: &mut Canvas<'_>, path: &Path, bytes: Option<u64>) {
+    let look = canvas.look;
+    let mut pen = canvas.pen(1);
+    let size = bytes.map_or_else(String::new, |n| format!("  {}", text::size(n)));
+    let room = pen.skip(1).left().saturating_sub(text::width(&size));
+    let name = text::file_name(look, path);
+    pen.put(&text::cut_middle(look, &name, room.max(1)), look.text().add_modifier(Modifier::BOLD));
+    pen.put(&size, look.text());
+    canvas.pen(3).skip(1).put("reading the index", look.dim()).put(look.sign("…", "..."), look.dim());
 }
 
 /// The word on a tab.
@@ -32,21 +41,14 @@ fn tabs(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     let full: usize = Tab::ALL.iter().map(|t| t.name().len() + 4).sum();
     let words = pen.left() >= full;
-    let begin = pen.left();
-    for (i, tab) in Tab::ALL.into_iter().enumerate() {
+    for (key, tab) in (1..).zip(Tab::ALL) {
         let here = tab == state.tab;
-        let key = i + 1;
         let label = if words || here { format!("{key} {}", title(tab)) } else { key.to_string() };
-        if here {
-            let (left, right) = (look.sign(" ", "["), look.sign(" ", "]"));
-            pen.put(&format!("{left}{label}{right}"), look.selected().add_modifier(Modifier::BOLD));
-        } else {
-            pen.put(" ", look.text()).put(&label, look.text()).put(" ", look.text());
-        }
+        let (left, right) = if here { (look.sign(" ", "["), look.sign(" ", "]")) } else { (" ", " ") };
+        let style = if here { look.selected().add_modifier(Modifier::BOLD) } else { look.text() };
+        pen.put(left, style).put(&label, style).put(right, style);
     }
-    if begin - pen.left() < begin {
-        pen.at_end(PROGRAM, look.dim());
-    }
+    pen.at_end(PROGRAM, look.dim());
 }
 
 fn file(mut pen: Pen<'_>, state: &State) {
@@ -59,8 +61,7 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let between = look.between();
     let needed = |shown: &[Fact]| shown.iter().map(|f| text::width(between) + text::width(&f.0)).sum::<usize>();
     // The name keeps a third of the line; facts are left out until the rest suffices.
-    pen.skip(1);
-    let room = pen.left();
+    let room = pen.skip(1).left();
     let least = text::width(&name).min((room / 3).max(8));
     while let Some(last) = shown.iter().filter_map(|f| f.2).max()
         && least + needed(&shown) > room
@@ -70,7 +71,7 @@ fn file(mut pen: Pen<'_>, state: &State) {
     let name = text::cut_middle(look, &name, room.saturating_sub(needed(&shown)).max(1));
     pen.put(&name, look.text().add_modifier(Modifier::BOLD));
     for (fact, style, _) in shown {
-        pen.put(between, look.dim()).put(&fact, style);
+        pen.dot().put(&fact, style);
     }
 }
 
@@ -79,8 +80,7 @@ type Fact = (String, Style, Option<u8>);
 
 /// Facts of a file, in this order.
 fn facts(state: &State) -> Vec<Fact> {
-    let (look, file) = (state.look, &state.file);
-    let totals = &file.totals;
+    let (look, file, totals) = (state.look, &state.file, &state.file.totals);
     if file.tensors.is_empty() {
         return Vec::new();
     }

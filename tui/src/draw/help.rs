@@ -1,13 +1,7 @@
 //! The list of keys, from the one table of them.
 
-use ratatui::Frame;
-use ratatui::layout::Rect;
-
 use super::head::title;
-use super::scroll::Scroll;
-use super::text;
-use super::theme::Look;
-use super::widgets::{Pen, boxed, middle};
+use super::{Canvas, Look, Scroll, Style};
 use crate::keymap::{Bound, Context, Keymap};
 use crate::state::State;
 use crate::views::Tab;
@@ -19,13 +13,12 @@ const BEFORE: usize = KEYS + 3;
 /// Columns between two lists.
 const GAP: usize = 2;
 
-/// A line of the list.
-enum Line<'a> {
-    Title(String),
-    Key(&'a Bound),
-    /// A word, and what it means.
-    Word(&'static str, &'static str),
-    Empty,
+/// A line of a list: keys or a word, and what they mean. A title means nothing, an empty line has no text either.
+#[derive(Default)]
+struct Line<'a> {
+    text: String,
+    style: Style,
+    means: &'a str,
 }
 
 /// The text for a key: arrows as words where only ASCII is drawn.
@@ -37,121 +30,99 @@ pub fn written(look: Look, keys: &str) -> String {
 }
 
 /// The keys and the words of the view, and the keys that work everywhere.
-fn lists(map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
+fn lists(look: Look, map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     let here = Context::View(tab);
+    let titled = |title: &str| vec![Line { text: title.to_owned(), style: look.title(), means: "" }];
     let keys = |general: bool| {
         let wanted =
             move |b: &&Bound| b.counts(here) && b.general == general && !b.help.is_empty() && !b.shown.is_empty();
-        map.bindings.iter().filter(wanted).map(Line::Key)
+        let line = move |b: &'_ Bound| Line { text: written(look, &b.shown), style: look.title(), means: b.help };
+        map.bindings.iter().filter(wanted).map(line)
     };
-    let titled = |title: String, general| std::iter::once(Line::Title(title)).chain(keys(general)).collect();
-    let mut view: Vec<Line<'_>> = titled(format!("In the view {}", title(tab)), false);
+    let mut view = titled(&format!("In the view {}", title(tab)));
+    view.extend(keys(false));
+    // A title alone says nothing: some views have no keys of their own.
+    if view.len() == 1 {
+        view.clear();
+    }
     let words = tab.view().facts().words;
     if !words.is_empty() {
-        // Some views have no keys of their own.
-        if view.len() > 1 {
-            view.push(Line::Empty);
-        } else {
-            view.clear();
-        }
-        view.push(Line::Title("Words".to_owned()));
-        view.extend(words.iter().map(|(word, means)| Line::Word(word, means)));
+        view.extend((!view.is_empty()).then(Line::default));
+        view.extend(titled("Words"));
+        view.extend(words.iter().map(|&(word, means)| Line { text: word.to_owned(), style: look.bar(), means }));
     }
-    // A title alone says nothing: some views have no keys of their own.
-    [if view.len() > 1 { view } else { Vec::new() }, titled("Everywhere".to_owned(), true)]
+    let mut general = titled("Everywhere");
+    general.extend(keys(true));
+    [view, general]
 }
 
-/// The place of the box, and the lists in it with their columns: side by side where there is room, else one below the other.
-fn laid_out(map: &Keymap, tab: Tab, area: Rect) -> (Rect, Vec<(usize, Vec<Line<'_>>)>) {
-    let [view, general] = lists(map, tab);
-    let [left, right] = [&view, &general].map(|list| {
-        let long = |l: &Line<'_>| match l {
-            Line::Key(b) => b.help.len(),
-            Line::Word(_, means) => means.len(),
-            Line::Title(_) | Line::Empty => 0,
-        };
-        BEFORE + list.iter().map(long).max().unwrap_or(0) + 1
-    });
-    let both = left + GAP + right;
-    let (columns, lists) = match usize::from(area.width) >= both + 2 && !view.is_empty() {
-        true => (both, vec![(left, view), (right, general)]),
-        false => {
-            let between = (!view.is_empty()).then_some(Line::Empty);
-            let all = view.into_iter().chain(between).chain(general).collect();
-            (left.max(right), vec![(left.max(right), all)])
-        }
-    };
-    let fit = |n: usize, most: u16| (n + 2).min(usize::from(most)) as u16;
-    (middle(area, fit(columns, area.width), fit(longest(&lists), area.height)), lists)
+/// The lists, each with its columns: side by side in a box of so many columns, if there is room, else one below the other.
+fn laid_out(state: &State, room: usize) -> Vec<(usize, Vec<Line<'_>>)> {
+    let [view, general] = lists(state.look, &state.keys, state.tab);
+    let [left, right] =
+        [&view, &general].map(|list| BEFORE + list.iter().map(|l| l.means.len()).max().unwrap_or(0) + 1);
+    if left + GAP + right + 2 <= room && !view.is_empty() {
+        return vec![(left, view), (right, general)];
+    }
+    let between = (!view.is_empty()).then(Line::default);
+    vec![(left.max(right), view.into_iter().chain(between).chain(general).collect())]
 }
 
-/// Lines of the longest list.
-fn longest(lists: &[(usize, Vec<Line<'_>>)]) -> usize {
-    lists.iter().map(|(_, list)| list.len()).max().unwrap_or(0)
+/// Lines of the longest list, and how many of them a screen of so many rows shows.
+fn lines(lists: &[(usize, Vec<Line<'_>>)], rows: usize) -> (usize, usize) {
+    let all = lists.iter().map(|(_, list)| list.len()).max().unwrap_or(0);
+    (all, all.min(rows.saturating_sub(2)))
 }
 
 /// By how many lines the list can be scrolled at this size.
 pub fn most_scroll(state: &State) -> usize {
-    let (place, lists) = laid_out(&state.keys, state.tab, Rect::new(0, 0, state.size.0, state.size.1));
-    longest(&lists).saturating_sub(usize::from(place.height.saturating_sub(2)))
+    let (columns, rows) = state.size;
+    let (all, seen) = lines(&laid_out(state, columns.into()), rows.into());
+    all - seen
 }
 
 /// Draws it over the view, from line `scroll` on.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, scroll: Scroll) {
-    let (look, buffer) = (state.look, frame.buffer_mut());
-    if area.height < 4 || area.width < 12 {
+pub fn draw(canvas: &mut Canvas<'_>, state: &State, scroll: Scroll) {
+    let look = state.look;
+    if canvas.height() < 4 || canvas.width() < 12 {
         return;
     }
-    let (place, lists) = laid_out(&state.keys, state.tab, area);
-    let (lines, seen) = (longest(&lists), usize::from(place.height.saturating_sub(2)));
-    let scroll = scroll.0.min(lines.saturating_sub(seen));
-    let more = match (scroll > 0, scroll + seen < lines) {
+    let lists = laid_out(state, canvas.width());
+    let (all, seen) = lines(&lists, canvas.height());
+    let scroll = scroll.0.min(all - seen);
+    let more = match (scroll > 0, scroll + seen < all) {
         (false, false) => " q closes ".to_owned(),
         (true, true) => format!(" {} more above and below, q closes ", look.sign("↕", "^v")),
         (true, false) => format!(" {} more above, q closes ", look.sign("↑", "^")),
         (false, true) => format!(" {} more below, q closes ", look.sign("↓", "v")),
     };
-    let mut part = boxed(buffer, look, place, " Keys ", &more);
-    let end = part.right();
-    for (columns, list) in lists {
-        part.width = (columns as u16).min(end - part.x);
-        for (i, l) in list.iter().skip(scroll).take(seen).enumerate() {
-            line(Pen::new(buffer, part, i), look, l);
+    let columns = lists.iter().map(|(columns, _)| columns + GAP).sum::<usize>() - GAP;
+    let (mut inner, mut at) = (canvas.boxed(columns + 2, all + 2, " Keys ", &more), 0);
+    for (columns, list) in &lists {
+        let mut part = inner.part((at, 0), (*columns, seen));
+        for (i, line) in list.iter().skip(scroll).enumerate() {
+            let mut pen = part.pen(i);
+            match line.means {
+                "" => pen.skip(1).put(&line.text, line.style),
+                means => pen.skip(1).number(&line.text, KEYS, line.style).skip(2).cut(means, look.text()),
+            };
         }
-        part.x = (part.x + part.width + GAP as u16).min(end);
-    }
-}
-
-fn line(mut pen: Pen<'_>, look: Look, line: &Line<'_>) {
-    pen.skip(1);
-    match line {
-        Line::Title(title) => {
-            pen.put(title, look.title());
-        }
-        Line::Key(binding) => {
-            let keys = written(look, &binding.shown);
-            pen.skip(KEYS.saturating_sub(text::width(&keys))).put(&keys, look.title()).skip(2);
-            pen.cut(look, binding.help, look.text());
-        }
-        Line::Word(word, means) => {
-            pen.skip(KEYS.saturating_sub(text::width(word))).put(word, look.bar()).skip(2);
-            pen.cut(look, means, look.text());
-        }
-        Line::Empty => {}
+        at += columns + GAP;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draw::text;
 
     #[test]
     fn every_key_with_a_sentence_is_in_some_list() {
-        let keys = Keymap::default();
-        let same = |l: &Line<'_>, b: &Bound| matches!(l, Line::Key(k) if (&k.shown, k.help) == (&b.shown, b.help));
-        for binding in keys.bindings.iter().filter(|b| !b.help.is_empty() && !b.shown.is_empty()) {
-            let shown = Tab::ALL.iter().any(|&tab| lists(&keys, tab).iter().flatten().any(|l| same(l, binding)));
-            assert!(shown, "{}: {}", binding.shown, binding.help);
+        let (look, keys) = (Look::default(), Keymap::default());
+        for b in keys.bindings.iter().filter(|b| !b.help.is_empty() && !b.shown.is_empty()) {
+            let same = |l: &Line<'_>| (l.text.as_str(), l.means) == (b.shown.as_str(), b.help);
+            let shown = Tab::ALL.iter().any(|&tab| lists(look, &keys, tab).iter().flatten().any(same));
+            assert!(shown, "{}: {}", b.shown, b.help);
         }
     }
 

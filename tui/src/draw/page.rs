@@ -1,9 +1,8 @@
 //! Lines that are written one below the other: headings, facts, sentences.
 
-use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use crate::draw::{Column, Look, text};
+use super::{Column, Look, Style, text};
 
 /// Columns of the names of facts.
 const LABEL: usize = 12;
@@ -60,27 +59,25 @@ impl Page {
         }
         let look = self.look;
         let columns = text::width(title);
-        let room = self.width.saturating_sub(columns + 4);
-        let note = text::cut(look, note, room).into_owned();
-        let used = columns + 1 + if note.is_empty() { 0 } else { text::width(&note) + 1 };
-        let rule = look.sign("─", "-").repeat(self.width.saturating_sub(used));
-        let mut spans =
-            vec![Span::styled(title.to_owned(), look.title()), Span::styled(format!(" {rule}"), look.dim())];
-        if !note.is_empty() {
-            spans.push(Span::styled(format!(" {note}"), style));
-        }
-        self.line(spans);
+        let note = match text::cut(look, note, self.width.saturating_sub(columns + 4)) {
+            note if note.is_empty() => String::new(),
+            note => format!(" {note}"),
+        };
+        let used = columns + 1 + text::width(&note);
+        let rule = format!(" {}", look.sign("─", "-").repeat(self.width.saturating_sub(used)));
+        let rule = Span::styled(rule, look.dim());
+        self.line(vec![Span::styled(title.to_owned(), look.title()), rule, Span::styled(note, style)]);
     }
 
     /// Adds a row of a table; texts that are too long are cut.
     pub fn row<T: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = (Column, T, Style)>) {
         let mut spans = Vec::new();
         for (column, text, style) in cells {
-            let text = text::cut(self.look, text.as_ref(), column.width);
+            let text = text::fitted(self.look, text.as_ref(), column.width);
             let blank = " ".repeat(column.width - text::width(&text));
             let (before, behind) = if column.is_number { (&*blank, "") } else { ("", &*blank) };
             let before = format!("{}{before}", " ".repeat(column.gap));
-            spans.extend([Span::raw(before), Span::styled(text.into_owned(), style), Span::raw(behind.to_owned())]);
+            spans.extend([Span::raw(before), Span::styled(text, style), Span::raw(behind.to_owned())]);
         }
         self.line(spans);
     }
@@ -99,7 +96,7 @@ impl Page {
         for row in 0..rows {
             let mut spans = Vec::new();
             for fact in facts.iter().skip(row).step_by(rows.max(1)) {
-                let value = text::cut(self.look, &fact.value, self.fact_room()).into_owned();
+                let value = text::fitted(self.look, &fact.value, self.fact_room());
                 let gap = room.saturating_sub(LABEL + text::width(&value));
                 spans.push(Span::styled(format!("{:LABEL$}", fact.label), self.look.dim()));
                 spans.push(Span::styled(value, fact.style));
@@ -112,41 +109,33 @@ impl Page {
 
     /// Names and figures side by side, on as many lines as they need.
     pub fn items(&mut self, items: &[(&str, String)]) {
-        let mut spans: Vec<Span<'static>> = Vec::new();
-        let mut used = 0;
-        for (label, value) in items {
-            let columns = text::width(label) + 1 + text::width(value);
-            let gap = if used == 0 { 0 } else { 3 };
-            if used > 0 && used + gap + columns > self.width {
-                self.line(std::mem::take(&mut spans));
-                used = 0;
-            } else if gap > 0 {
-                spans.push(Span::raw("   "));
-                used += gap;
-            }
-            spans.push(Span::styled(format!("{label} "), self.look.dim()));
-            spans.push(Span::raw(value.clone()));
-            used += columns;
-        }
-        if !spans.is_empty() {
-            self.line(spans);
-        }
+        let (look, width) = (self.look, self.width);
+        // A hostile file's numbers may have hundreds of digits.
+        let value = |value: &str| Span::raw(text::fitted(look, value, width.max(8)));
+        let pair = |(label, of): &(&str, String)| vec![Span::styled(format!("{label} "), look.dim()), value(of)];
+        self.flow(items.iter().map(pair), 3);
     }
 
-    /// A sentence, broken into lines between words.
+    /// A sentence, broken into lines between words. It may be from outside, as all texts of facts and rows may.
     pub fn sentence(&mut self, words: &str, style: Style) {
-        let mut line = String::new();
-        for word in words.split_whitespace() {
-            if !line.is_empty() && text::width(&line) + 1 + text::width(word) > self.width {
-                self.line(vec![Span::styled(std::mem::take(&mut line), style)]);
+        let clean = text::clean(self.look, words);
+        self.flow(clean.split_whitespace().map(|word| vec![Span::styled(word.to_owned(), style)]), 1);
+    }
+
+    /// Texts side by side, so many columns apart, on as many lines as they need.
+    fn flow(&mut self, texts: impl Iterator<Item = Vec<Span<'static>>>, gap: usize) {
+        let mut line = Line::default();
+        for text in texts.map(Line::from) {
+            if line.width() > 0 && line.width() + gap + text.width() > self.width {
+                self.lines.push(std::mem::take(&mut line));
             }
-            if !line.is_empty() {
-                line.push(' ');
+            if line.width() > 0 {
+                line.push_span(" ".repeat(gap));
             }
-            line.push_str(word);
+            line.extend(text);
         }
-        if !line.is_empty() {
-            self.line(vec![Span::styled(line, style)]);
+        if line.width() > 0 {
+            self.lines.push(line);
         }
     }
 }

@@ -1,13 +1,6 @@
 //! Tables and lists: columns are data, and all rows are drawn in one way.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::Style;
-
-use super::scroll::Cursor;
-use super::text;
-use super::theme::Look;
-use super::widgets::Pen;
+use super::{Canvas, Cursor, Pen, Style, text};
 
 /// Columns of the terminal between two columns of a table.
 pub const GAP: usize = 2;
@@ -73,42 +66,38 @@ impl Room {
 }
 
 /// Writes titles of columns.
-pub fn head(pen: &mut Pen<'_>, look: Look, columns: &[Column]) {
+pub fn head(pen: &mut Pen<'_>, columns: &[Column]) {
+    let style = pen.look.title();
     for &Column { title, width, gap, is_number } in columns {
-        pen.skip(gap);
         match is_number {
-            true => pen.number(title, width, look.title()),
-            false => pen.cell(title, width, look.title()),
+            true => pen.skip(gap).number(title, width, style),
+            false => pen.skip(gap).cell(text::start(title, width), width, style),
         };
     }
 }
 
 /// Writes texts into their columns; those that are too long are cut.
-pub fn row<T: AsRef<str>>(pen: &mut Pen<'_>, look: Look, cells: impl IntoIterator<Item = (Column, T, Style)>) {
+pub fn row<T: AsRef<str>>(pen: &mut Pen<'_>, cells: impl IntoIterator<Item = (Column, T, Style)>) {
     for (column, text, style) in cells {
-        pen.skip(column.gap);
+        let rest = pen.skip(column.gap).left();
         match column.is_number {
             true => pen.number(text.as_ref(), column.width, style),
-            false => {
-                let room = if column.width == usize::MAX { pen.left() } else { column.width };
-                pen.cell(&text::cut(look, text.as_ref(), room), room, style)
-            }
+            false => pen.cell(text.as_ref(), if column.width == usize::MAX { rest } else { column.width }, style),
         };
     }
 }
 
-/// Draws the rows of a list that are seen, from row `first` of the area on: `draw` is given a row's place, and a pen behind the mark of
-/// the selection.
+/// Draws the rows of a list that are seen, so many from row `first` of the part on: `draw` is given a row's place, and a pen behind the mark
+/// of the selection.
 pub fn list(
-    (buffer, area): (&mut Buffer, Rect),
+    canvas: &mut Canvas<'_>,
     (first, height): (usize, usize),
-    look: Look,
     (cursor, len): (Cursor, usize),
     mut draw: impl FnMut(Pen<'_>, usize),
 ) {
     for (i, at) in (cursor.offset..len).take(height).enumerate() {
-        let mut pen = Pen::new(buffer, area, first + i);
-        pen.mark(look, at == cursor.selected);
+        let mut pen = canvas.pen(first + i);
+        pen.mark(at == cursor.selected);
         draw(pen, at);
     }
 }

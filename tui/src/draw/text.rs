@@ -197,6 +197,11 @@ pub fn cut(look: Look, text: &str, room: usize) -> Cow<'_, str> {
     elide(look, text, room, 0)
 }
 
+/// [`cut`] of a text from outside.
+pub fn fitted(look: Look, text: &str, room: usize) -> String {
+    cut(look, &clean(look, text), room).into_owned()
+}
+
 /// A text that is cut at its beginning where there is no room.
 pub fn cut_left(look: Look, text: &str, room: usize) -> Cow<'_, str> {
     elide(look, text, room, room.saturating_sub(1))

@@ -1,29 +1,27 @@
 //! Bars, and a pen that writes lines into a part of the screen and never out of it.
 
+use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+use ratatui::symbols::border;
+use ratatui::text::Line;
 use ratatui::widgets::{Block, BorderType, Clear, Widget};
 
 use super::text;
 use super::theme::Look;
 
-/// A place of so many columns and rows in the middle of an area, which has as many at least.
-pub fn middle(area: Rect, columns: u16, rows: u16) -> Rect {
-    let (x, y) = (area.x + (area.width - columns) / 2, area.y + (area.height - rows) / 2);
-    Rect { x, y, width: columns, height: rows }
-}
-
-/// Draws an empty box over what is there, and returns the place inside of it.
-pub fn boxed(buffer: &mut Buffer, look: Look, place: Rect, title: &str, bottom: &str) -> Rect {
-    let mut block =
-        Block::bordered().border_style(look.dim()).title(title).title_style(look.title()).title_bottom(bottom);
-    block = if look.ascii { block.border_set(super::ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
-    let inner = block.inner(place);
-    Clear.render(place, buffer);
-    block.render(place, buffer);
-    inner
-}
+/// Borders of boxes where only ASCII is drawn.
+const ASCII_BORDER: border::Set<'_> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
 
 /// A bar of `part` of so many columns, in eighths of a column where the terminal can show them.
 ///
@@ -78,6 +76,80 @@ pub fn diverging(look: Look, part: f64, columns: usize) -> String {
     format!("{}{middle}{}", " ".repeat(half), bar(look, part, half))
 }
 
+/// A part of the screen, and the colours and signs that are drawn there.
+pub struct Canvas<'a> {
+    buffer: &'a mut Buffer,
+    area: Rect,
+    /// Colours and signs.
+    pub look: Look,
+}
+
+impl<'a> Canvas<'a> {
+    /// The whole screen.
+    pub fn whole(frame: &'a mut Frame<'_>, look: Look) -> Self {
+        let area = frame.area();
+        Self::new(frame.buffer_mut(), area, look)
+    }
+
+    /// An area of a buffer, as far as that has it.
+    pub fn new(buffer: &'a mut Buffer, area: Rect, look: Look) -> Self {
+        Self { area: area.intersection(buffer.area), buffer, look }
+    }
+
+    /// Columns.
+    pub fn width(&self) -> usize {
+        usize::from(self.area.width)
+    }
+
+    /// Rows.
+    pub fn height(&self) -> usize {
+        usize::from(self.area.height)
+    }
+
+    /// The part from a column and a row on, of so many columns and rows, as far as there are as many.
+    pub fn part(&mut self, (column, row): (usize, usize), (columns, rows): (usize, usize)) -> Canvas<'_> {
+        let clip = |n: usize, most: u16| u16::try_from(n).unwrap_or(u16::MAX).min(most);
+        let Rect { x, y, width, height } = self.area;
+        let (right, down) = (clip(column, width), clip(row, height));
+        let (width, height) = (clip(columns, width - right), clip(rows, height - down));
+        Canvas { buffer: self.buffer, area: Rect { x: x + right, y: y + down, width, height }, look: self.look }
+    }
+
+    /// Some of its rows, as far as there are as many.
+    pub fn rows(&mut self, from: usize, count: usize) -> Canvas<'_> {
+        self.part((0, from), (usize::MAX, count))
+    }
+
+    /// Draws an empty box over its middle, as large as there is room for, and returns the part inside of it.
+    pub fn boxed(&mut self, columns: usize, rows: usize, title: &str, bottom: &str) -> Canvas<'_> {
+        let (look, columns, rows) = (self.look, columns.min(self.width()), rows.min(self.height()));
+        let corner = ((self.width() - columns) / 2, (self.height() - rows) / 2);
+        let Canvas { buffer, area, .. } = self.part(corner, (columns, rows));
+        let block =
+            Block::bordered().border_style(look.dim()).title(title).title_style(look.title()).title_bottom(bottom);
+        let block = if look.ascii { block.border_set(ASCII_BORDER) } else { block.border_type(BorderType::Rounded) };
+        Clear.render(area, buffer);
+        let inner = block.inner(area);
+        block.render(area, buffer);
+        Canvas { buffer, area: inner, look }
+    }
+
+    /// Draws lines from the top on, as many as there is room for.
+    pub fn lines(&mut self, lines: &[Line<'_>]) {
+        for (y, line) in (self.area.y..self.area.bottom()).zip(lines) {
+            self.buffer.set_line(self.area.x, y, line, self.area.width);
+        }
+    }
+
+    /// A pen at the beginning of a row. One that is not there takes nothing.
+    pub fn pen(&mut self, row: usize) -> Pen<'_> {
+        let Self { area, look, .. } = *self;
+        let there = row < self.height();
+        let (y, end) = if there { (area.y + row as u16, area.right()) } else { (area.y, area.x) };
+        Pen { buffer: self.buffer, x: area.x, y, begin: area.x, end, over: None, look }
+    }
+}
+
 /// Writes a line from left to right.
 pub struct Pen<'a> {
     buffer: &'a mut Buffer,
@@ -87,18 +159,11 @@ pub struct Pen<'a> {
     end: u16,
     /// The one style of a selected row, which is to be seen without colours.
     over: Option<Style>,
+    /// Colours and signs.
+    pub look: Look,
 }
 
-impl<'a> Pen<'a> {
-    /// A pen at the beginning of a row of `area`. One that is not there takes nothing.
-    pub fn new(buffer: &'a mut Buffer, area: Rect, row: usize) -> Self {
-        let area = area.intersection(buffer.area);
-        let there = row < usize::from(area.height);
-        let y = area.y + if there { row as u16 } else { 0 };
-        let end = if there { area.right() } else { area.x };
-        Self { buffer, x: area.x, y, begin: area.x, end, over: None }
-    }
-
+impl Pen<'_> {
     /// Columns that are left.
     pub fn left(&self) -> usize {
         usize::from(self.end.saturating_sub(self.x))
@@ -127,7 +192,8 @@ impl<'a> Pen<'a> {
     }
 
     /// Begins a row of a list, with a mark where it is selected.
-    pub fn mark(&mut self, look: Look, selected: bool) -> &mut Self {
+    pub fn mark(&mut self, selected: bool) -> &mut Self {
+        let look = self.look;
         if selected {
             self.fill(look.selected());
             self.over = Some(look.selected());
@@ -136,19 +202,18 @@ impl<'a> Pen<'a> {
     }
 
     /// Writes a text from outside, as far as there is room.
-    pub fn cut(&mut self, look: Look, text: &str, style: Style) -> &mut Self {
-        let clean = text::clean(look, text);
-        self.put(&text::cut(look, &clean, self.left()), style)
+    pub fn cut(&mut self, text: &str, style: Style) -> &mut Self {
+        self.put(&text::fitted(self.look, text, self.left()), style)
     }
 
     /// Writes a tensor's name, shortened as far as there is need.
-    pub fn short(&mut self, look: Look, name: &str, style: Style) -> &mut Self {
-        self.put(&text::short(look, name, self.left()), style)
+    pub fn short(&mut self, name: &str, style: Style) -> &mut Self {
+        self.put(&text::short(self.look, name, self.left()), style)
     }
 
     /// Writes a dot between two facts.
-    pub fn dot(&mut self, look: Look) -> &mut Self {
-        self.put(look.between(), look.dim())
+    pub fn dot(&mut self) -> &mut Self {
+        self.put(self.look.between(), self.look.dim())
     }
 
     /// Leaves columns out.
@@ -163,11 +228,10 @@ impl<'a> Pen<'a> {
         self.skip(column)
     }
 
-    /// Writes a text at the left of a cell.
+    /// Writes a text, which may be from outside, at the left of a cell; one that is too long is cut.
     pub fn cell(&mut self, text: &str, columns: usize, style: Style) -> &mut Self {
-        let text = text::start(text, columns);
-        let used = text::width(text);
-        self.put(text, style).skip(columns - used.min(columns))
+        let text = text::fitted(self.look, text, columns);
+        self.put(&text, style).skip(columns - text::width(&text))
     }
 
     /// Writes a number at the right of a cell. One that is too long may begin up to two columns before the cell, in the
@@ -220,7 +284,8 @@ mod tests {
         let area = Rect::new(2, 1, 6, 1);
         let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 3));
         for (a, row) in [(area, 0), (area, 1), (area, 100), (Rect::new(50, 50, 9, 9), 0), (Rect::new(9, 2, 0, 0), 0)] {
-            let mut pen = Pen::new(&mut buffer, a, row);
+            let mut canvas = Canvas::new(&mut buffer, a, Look::default());
+            let mut pen = canvas.pen(row);
             pen.number("123456789", 3, Style::new())
                 .put("abcdefghijkl", Style::new())
                 .skip(70_000)

@@ -2,12 +2,8 @@
 
 mod statements;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
-
 use super::{Facts, View};
-use crate::draw::{Column, Moves, Page, Pen, Room, digits, long_bar, short_count, table, text};
+use crate::draw::{Canvas, Column, Modifier, Moves, Page, Pen, Room, digits, long_bar, short_count, table, text};
 use crate::model::{Group, Rates};
 use crate::plain;
 use crate::run::once::Once;
@@ -34,22 +30,19 @@ impl View for Bits {
         &FACTS
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        let margin = margin(area.width);
-        let area = Rect { x: area.x + margin, width: area.width - 2 * margin, ..area };
-        let (width, height) = (usize::from(area.width), usize::from(area.height));
-        let rates = state.file.rates();
-        let (text, tables) = (statements(state, width), Tables::new(state, width, rates));
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
+        let (margin, height) = (margin(canvas.width()), canvas.height());
+        let width = canvas.width() - 2 * margin;
+        let mut canvas = canvas.part((margin, 0), (width, height));
+        let (page, rows) = (statements(state, width), rows(state.file.rates()));
+        let tables = Tables::new(state, width);
         let mut scroll = state.views.bits;
-        scroll.fit(text.lines.len() + rows(rates), height);
-        for row in 0..height {
-            match text.lines.get(scroll.0 + row) {
-                Some(line) => {
-                    buffer.set_line(area.x, area.y + row as u16, line, area.width);
-                }
-                // Only lines that are seen are written: there may be thousands of layers.
-                None => tables.draw(Pen::new(buffer, area, row), scroll.0 + row - text.lines.len()),
-            }
+        scroll.fit(page.lines.len() + rows.len(), height);
+        canvas.lines(page.lines.get(scroll.0..).unwrap_or_default());
+        // Only lines that are seen are written: there may be thousands of layers.
+        let seen = rows.iter().skip(scroll.0.saturating_sub(page.lines.len()));
+        for (at, row) in (page.lines.len().saturating_sub(scroll.0)..height).zip(seen) {
+            tables.draw(canvas.pen(at), row);
         }
     }
 
@@ -57,7 +50,7 @@ impl View for Bits {
         let look = state.look;
         let part = state.views.bits.part(look, lines(state), state.body_height());
         pen.at_end(&part.unwrap_or_default(), look.dim());
-        pen.cut(look, "bits/w: with scales, tables, offsets; error: as stated", look.dim());
+        pen.cut("bits/w: with scales, tables, offsets; error: as stated", look.dim());
     }
 
     fn print(&self, once: &Once<'_>) -> Result<String, String> {
@@ -71,31 +64,44 @@ impl View for Bits {
 }
 
 /// Columns before each line, where there is room.
-fn margin(width: u16) -> u16 {
-    u16::from(width > 40)
+fn margin(width: usize) -> usize {
+    usize::from(width > 40)
 }
 
 fn statements(state: &State, width: usize) -> Page {
     let mut page = Page::new(state.look, width);
-    statements::draw(&mut page, state, state.file.rates());
+    statements::draw(&mut page, state);
     page
 }
 
 /// All lines, whether or not there is room for them.
 fn lines(state: &State) -> usize {
-    let width = state.size.0 - 2 * margin(state.size.0);
-    statements(state, usize::from(width)).lines.len() + rows(state.file.rates())
+    let width = usize::from(state.size.0);
+    statements(state, width - 2 * margin(width)).lines.len() + rows(state.file.rates()).len()
 }
 
-/// Lines of the tables: an empty one, a title and their rows each, and the sums.
-fn rows(rates: &Rates) -> usize {
-    2 + rates.roles.len() + 2 + rates.layers.len() + 1
+/// A row of the tables.
+enum Row<'a> {
+    Empty,
+    Head(&'static str),
+    Group(&'a Group),
+    All(&'a Group),
+}
+
+fn rows(rates: &Rates) -> Vec<Row<'_>> {
+    let mut rows = Vec::new();
+    for (title, groups) in [("by role", &rates.roles), ("by layer", &rates.layers)] {
+        rows.extend([Row::Empty, Row::Head(title)]);
+        rows.extend(groups.iter().map(Row::Group));
+    }
+    rows.push(Row::All(&rates.all));
+    rows
 }
 
 /// Columns of the bar, and at most so many.
 const BAR: (usize, usize) = (8, 30);
 
-/// A column of the tables: its text for some tensors, and a style where it is another than that of the row.
+/// A column of the tables, and its text for some tensors.
 struct Figure {
     column: Column,
     /// The first one is the last to go.
@@ -109,11 +115,7 @@ const SHARE: &str = "of file";
 const FIGURES: [Figure; 7] = [
     Figure { column: Column::number("count", 6), rank: 4, text: |_, g| text::count(g.totals.tensors as u64) },
     Figure { column: Column::number("weights", 7), rank: 6, text: |_, g| short_count(g.totals.elements) },
-    Figure {
-        column: Column::text("scheme", 14),
-        rank: 5,
-        text: |t, g| text::clean(t.state.look, &g.schemes).into_owned(),
-    },
+    Figure { column: Column::text("scheme", 14), rank: 5, text: |_, g| g.schemes.clone() },
     Figure { column: Column::number("stored", 10), rank: 1, text: |_, g| text::size(g.totals.stored_bytes) },
     Figure {
         column: Column::number(SHARE, 7),
@@ -135,7 +137,6 @@ const FIGURES: [Figure; 7] = [
 /// Both tables.
 struct Tables<'a> {
     state: &'a State,
-    rates: &'a Rates,
     name: Column,
     figures: Vec<(Column, &'static Figure)>,
     bar: usize,
@@ -146,7 +147,8 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    fn new(state: &'a State, width: usize, rates: &'a Rates) -> Self {
+    fn new(state: &'a State, width: usize) -> Self {
+        let rates = state.file.rates();
         let longest = rates.widest;
         let least = longest.min((width / 3).clamp(8, 48));
         let (mut left, mut bar) = (Room(width.saturating_sub(least)), 0);
@@ -180,44 +182,31 @@ impl<'a> Tables<'a> {
         };
         let name = Column::text("", least + more).after(0);
         let figures = shown.into_iter().map(|(_, figure)| figure).collect();
-        Self { state, rates, name, figures, bar, by_share, most }
+        Self { state, name, figures, bar, by_share, most }
     }
 
-    fn draw(&self, pen: Pen<'_>, row: usize) {
-        let (roles, plain) = (self.rates.roles.len(), self.state.look.text());
-        match row {
-            0 => {}
-            1 => self.head(pen, "by role"),
-            _ if row < 2 + roles => self.group(pen, &self.rates.roles[row - 2], plain),
-            _ if row == 2 + roles => {}
-            _ if row == 3 + roles => self.head(pen, "by layer"),
-            _ => match self.rates.layers.get(row - 4 - roles) {
-                Some(layer) => self.group(pen, layer, plain),
-                None if row + 1 == rows(self.rates) => {
-                    self.group(pen, &self.rates.all, plain.add_modifier(Modifier::BOLD));
-                }
-                None => {}
-            },
-        }
-    }
-
-    fn head(&self, mut pen: Pen<'_>, title: &'static str) {
+    fn draw(&self, mut pen: Pen<'_>, row: &Row<'_>) {
         let look = self.state.look;
-        let columns: Vec<Column> = self.figures.iter().map(|(column, _)| *column).collect();
-        table::head(&mut pen, look, &[&[Column { title, ..self.name }][..], &columns].concat());
-        if self.bar > 0 && self.by_share {
-            pen.skip(1).put(SHARE, look.dim());
-        }
-    }
-
-    fn group(&self, mut pen: Pen<'_>, group: &Group, style: Style) {
-        let (look, totals) = (self.state.look, &group.totals);
+        let (group, style) = match *row {
+            Row::Empty => return,
+            Row::Head(title) => {
+                let columns: Vec<Column> = self.figures.iter().map(|(column, _)| *column).collect();
+                table::head(&mut pen, &[&[Column { title, ..self.name }][..], &columns].concat());
+                if self.bar > 0 && self.by_share {
+                    pen.skip(1).put(SHARE, look.dim());
+                }
+                return;
+            }
+            Row::Group(group) => (group, look.text()),
+            Row::All(group) => (group, look.text().add_modifier(Modifier::BOLD)),
+        };
+        let totals = &group.totals;
         pen.cell(&text::short(look, &group.name, self.name.width), self.name.width, style);
         let cells = self.figures.iter().map(|(column, figure)| {
             let is_missing = column.title == ERROR && group.error.is_none();
             (*column, (figure.text)(self, group), if is_missing { look.dim() } else { style })
         });
-        table::row(&mut pen, look, cells);
+        table::row(&mut pen, cells);
         if self.bar > 0 && self.most > 0.0 && totals.elements > 0 {
             let figure = if self.by_share { totals.stored_bytes as f64 } else { totals.bits_per_weight() };
             pen.skip(1).cell(&long_bar(look, figure / self.most, self.bar), self.bar, look.bar());

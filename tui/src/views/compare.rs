@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::{Facts, View};
-use crate::draw::{Column, Cursor, Look, Moves, Pen, Room, diverging, table, table::GAP, text};
+use crate::draw::{
+    Canvas, Column, Cursor, Look, Modifier, Moves, Pen, Room, Style, diverging, table, table::GAP, text,
+};
 use crate::keymap::{Command, b};
 use crate::model::{Compared, Comparison, FileModel, Relation, Side};
 use crate::plain;
@@ -100,7 +99,7 @@ impl View for Compare {
         &FACTS
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let (look, compare) = (state.look, &state.views.compare);
         let (Some(found), Some(other)) = (&compare.found, state.other.as_deref()) else {
             let lines = [
@@ -111,20 +110,20 @@ impl View for Compare {
             ];
             for (i, line) in lines.iter().enumerate() {
                 let style = if i == 0 { look.warn() } else { look.text() };
-                Pen::new(buffer, area, i + usize::from(area.height > 6)).skip(3).put(line, style);
+                let first = usize::from(canvas.height() > 6);
+                canvas.pen(first + i).skip(3).put(line, style);
             }
             return;
         };
         let longest = state.file.widths.name.max(other.widths.name).max(16);
-        let columns = columns(usize::from(area.width), longest);
-        let rows = usize::from(area.height);
+        let (columns, rows) = (columns(canvas.width(), longest), canvas.height());
         // The rows are there first, then the head, the files' names, and the sums.
         let (files, head, sums) = (rows >= 4, rows >= 2, rows >= 3);
         if files {
-            names(Pen::new(buffer, area, 0), state, other);
+            names(canvas.pen(0), state, other);
         }
         if head {
-            let mut pen = Pen::new(buffer, area, usize::from(files));
+            let mut pen = canvas.pen(usize::from(files));
             pen.fill(look.title()).skip(3);
             let title = |&(part, column): &(Part, Column)| match part {
                 Part::Bar => {
@@ -133,23 +132,22 @@ impl View for Compare {
                 }
                 _ => (column, column.title.to_owned(), look.title()),
             };
-            table::row(&mut pen, look, columns.iter().map(title));
+            table::row(&mut pen, columns.iter().map(title));
         }
         let first = usize::from(files) + usize::from(head);
         let height = rows.saturating_sub(first + usize::from(sums));
         if compare.is_empty() {
             let text =
                 if found.rows.is_empty() { "neither file has tensors" } else { "no other values: o shows all tensors" };
-            Pen::new(buffer, area, first + 1).skip(3).put(text, look.good());
+            canvas.pen(first + 1).skip(3).put(text, look.good());
         }
-        let place = ((first, height), (compare.cursor, compare.len()));
-        table::list((buffer, area), place.0, look, place.1, |pen, at| {
+        table::list(canvas, (first, height), (compare.cursor, compare.len()), |pen, at| {
             if let Some(compared) = compare.row(at) {
                 row(pen, state, other, &columns, compared, found.most);
             }
         });
         if sums {
-            totals(Pen::new(buffer, area, rows - 1), look, &columns, found);
+            totals(canvas.pen(rows - 1), &columns, found);
         }
     }
 
@@ -159,11 +157,11 @@ impl View for Compare {
         let Some(found) = &compare.found else { return };
         pen.at_end(&compare.cursor.place(compare.len()), look.dim());
         if compare.only_differences {
-            pen.put("only differences", look.warn()).dot(look);
+            pen.put("only differences", look.warn()).dot();
         }
         let order = if compare.by_name { "by name" } else { "by size of the difference" };
         if pen.left() >= 60 + order.len() {
-            pen.put(order, look.dim()).dot(look);
+            pen.put(order, look.dim()).dot();
         }
         for relation in Relation::ALL {
             let count = found.counts[relation as usize];
@@ -367,18 +365,15 @@ fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Col
                 (part.map_or_else(String::new, |p| diverging(look, p, column.width)), colour)
             }
             Part::Ratio(i) => (infos[i].map_or_else(String::new, |t| text::figure(t.ratio())), plain),
-            Part::Changes => {
-                let changes = changes(look, &row, infos);
-                (text::clean(look, &changes).into_owned(), if same { look.dim() } else { sign_style })
-            }
+            Part::Changes => (changes(look, &row, infos), if same { look.dim() } else { sign_style }),
         };
         (column, text, style)
     };
-    table::row(&mut pen, look, columns.iter().map(cell));
+    table::row(&mut pen, columns.iter().map(cell));
 }
 
-fn totals(mut pen: Pen<'_>, look: Look, columns: &[(Part, Column)], found: &Comparison) {
-    let style = look.text().add_modifier(Modifier::BOLD);
+fn totals(mut pen: Pen<'_>, columns: &[(Part, Column)], found: &Comparison) {
+    let style = pen.look.text().add_modifier(Modifier::BOLD);
     let recoded = found.counts[Relation::Recoded as usize];
     let label = match (found.differing, found.rows.len()) {
         (0, all) if recoded > 0 => format!("{}, same values", text::plural(all, "tensor")),
@@ -398,5 +393,5 @@ fn totals(mut pen: Pen<'_>, look: Look, columns: &[(Part, Column)], found: &Comp
         };
         (column, text, style)
     };
-    table::row(pen.skip(3), look, columns.iter().map(cell));
+    table::row(pen.skip(3), columns.iter().map(cell));
 }

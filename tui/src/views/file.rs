@@ -2,12 +2,8 @@
 
 mod facts;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
-
 use super::{Facts, View};
-use crate::draw::{Column, Cursor, Look, Moves, Pen, table, text};
+use crate::draw::{Canvas, Column, Cursor, Look, Modifier, Moves, Pen, Style, table, text};
 use crate::keymap::Command;
 use crate::model::{FileMap, Kind, Region};
 use crate::state::State;
@@ -41,39 +37,33 @@ impl View for File {
         &FACTS
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let map = state.file.map();
-        let (columns, rows) = (usize::from(area.width), usize::from(area.height));
+        let (columns, rows) = (canvas.width(), canvas.height());
         let place = Place::new(columns, rows, map);
         let selected = selected(state).copied();
-        // A column at either side stays empty.
-        let inner = Rect { x: area.x.saturating_add(1), width: area.width.saturating_sub(2), ..area };
         let window = selected.map(|r| window(map, &r));
+        // A column at either side stays empty.
+        let mut inner = canvas.part((1, 0), (columns.saturating_sub(2), rows));
         if let Some(row) = place.whole {
             let all = (0, map.length);
-            bar(buffer, inner, (row, place.thick), state.look, map, all);
-            below(Pen::new(buffer, inner, row + place.thick), state.look, all, window, "the whole file");
+            bar(inner.rows(row, place.thick), map, all);
+            below(inner.pen(row + place.thick), all, window, "the whole file");
         }
         if let (Some(row), Some(window)) = (place.zoom, window) {
-            bar(buffer, inner, (row, place.thick), state.look, map, window);
+            bar(inner.rows(row, place.thick), map, window);
             let mark = selected.map(|r| (r.offset, r.end()));
             let what = format!("{} enlarged", text::size(window.1 - window.0));
-            below(Pen::new(buffer, inner, row + place.thick), state.look, window, mark, &what);
+            below(inner.pen(row + place.thick), window, mark, &what);
         }
         if let Some(row) = place.legend {
-            legend(buffer, inner, row, state.look, map);
+            legend(inner.rows(row, rows), map);
         }
         let facts = if columns >= BESIDE { (columns * 2 / 5).clamp(35, 48) } else { 0 };
-        let list = Rect { width: area.width.saturating_sub(facts as u16), ..area };
-        regions(buffer, list, &place, rows, state);
+        let list = columns.saturating_sub(facts);
+        regions(&mut canvas.part((0, 0), (list, rows)), &place, state);
         if facts > 0 {
-            let part = Rect {
-                x: list.right() + 1,
-                y: area.y + (place.list.min(rows)) as u16,
-                width: (facts - 2) as u16,
-                height: area.height.saturating_sub(place.list.min(rows) as u16),
-            };
-            facts::draw(buffer, part, state);
+            facts::draw(&mut canvas.part((list + 1, place.list), (facts - 2, rows)), state);
         }
     }
 
@@ -139,26 +129,19 @@ struct Place {
 impl Place {
     fn new(columns: usize, rows: usize, map: &FileMap) -> Self {
         let entries = map.bytes.iter().filter(|&&b| b > 0).count();
-        let legend = entries.div_ceil(per_line(columns));
-        let thick = if rows >= 30 { 2 } else { 1 };
-        let gap = usize::from(rows >= 30);
-        let mut place = Self { thick, whole: None, zoom: None, legend: None, list: 0, head: rows > 2 };
-        let mut at = 0;
+        let lines = entries.div_ceil(per_line(columns));
+        let (thick, gap) = if rows >= 30 { (2, 1) } else { (1, 0) };
+        let mut list = 0;
         // Below the bars, the list needs some rows.
-        if rows >= 6 {
-            place.whole = Some(at);
-            at += thick + 1 + gap;
-        }
-        if rows >= 14 {
-            place.zoom = Some(at);
-            at += thick + 1 + gap;
-        }
-        if rows >= at + legend + 6 {
-            place.legend = Some(at);
-            at += legend + gap;
-        }
-        place.list = at;
-        place
+        let mut take = |least, wanted| {
+            let row = (rows >= list + least).then_some(list);
+            list += row.map_or(0, |_| wanted);
+            row
+        };
+        let whole = take(6, thick + 1 + gap);
+        let zoom = take(12, thick + 1 + gap);
+        let legend = take(lines + 6, lines + gap);
+        Self { thick, whole, zoom, legend, list, head: rows > 2 }
     }
 }
 
@@ -189,35 +172,24 @@ fn sign(look: Look, kind: Kind, odd: bool) -> (&'static str, Style) {
 }
 
 /// A range of the file to scale: each cell shows what most of its bytes are.
-fn bar(
-    buffer: &mut Buffer,
-    area: Rect,
-    (row, thick): (usize, usize),
-    look: Look,
-    map: &FileMap,
-    (begin, end): (u64, u64),
-) {
-    let columns = u128::from(area.width);
+fn bar(mut canvas: Canvas<'_>, map: &FileMap, (begin, end): (u64, u64)) {
+    let columns = canvas.width() as u128;
     let at = |cell: u128| begin + (u128::from(end - begin) * cell / columns.max(1)) as u64;
-    let cells: Vec<_> = (0..columns)
-        .map_while(|cell| {
-            let first = at(cell);
-            // Each cell has a byte, even if there are fewer bytes than cells.
-            let (kind, region) = map.most(first, at(cell + 1).max(first + 1))?;
-            let tensor = region.and_then(|r| map.regions.get(r)?.tensor);
-            Some(sign(look, kind, tensor.is_some_and(|t| t % 2 == 1)))
-        })
-        .collect();
-    for line in 0..thick {
-        let mut pen = Pen::new(buffer, area, row + line);
-        for (sign, style) in &cells {
-            pen.put(sign, *style);
+    for cell in 0..columns {
+        let first = at(cell);
+        // Each cell has a byte, even if there are fewer bytes than cells.
+        let Some((kind, region)) = map.most(first, at(cell + 1).max(first + 1)) else { return };
+        let tensor = region.and_then(|r| map.regions.get(r)?.tensor);
+        let (sign, style) = sign(canvas.look, kind, tensor.is_some_and(|t| t % 2 == 1));
+        for row in 0..canvas.height() {
+            canvas.pen(row).to(cell as usize).put(sign, style);
         }
     }
 }
 
 /// The line below a bar: where it begins and ends, and a mark below a part of it.
-fn below(mut pen: Pen<'_>, look: Look, (begin, end): (u64, u64), part: Option<(u64, u64)>, what: &str) {
+fn below(mut pen: Pen<'_>, (begin, end): (u64, u64), part: Option<(u64, u64)>, what: &str) {
+    let look = pen.look;
     let columns = pen.left();
     let (left, right) = (text::size(begin), text::size(end));
     let cell = |at: u64| {
@@ -244,15 +216,14 @@ fn below(mut pen: Pen<'_>, look: Look, (begin, end): (u64, u64), part: Option<(u
     }
 }
 
-fn legend(buffer: &mut Buffer, area: Rect, row: usize, look: Look, map: &FileMap) {
-    let columns = usize::from(area.width) + 1;
+fn legend(mut canvas: Canvas<'_>, map: &FileMap) {
+    let (look, per_line) = (canvas.look, per_line(canvas.width() + 1));
     let kinds = Kind::ALL.into_iter().filter(|&k| map.bytes[k as usize] > 0);
     for (i, kind) in kinds.enumerate() {
-        let per_line = per_line(columns);
-        let mut pen = Pen::new(buffer, area, row + i / per_line);
         let bytes = map.bytes[kind as usize];
         let (even, style) = sign(look, kind, false);
         let (odd, _) = sign(look, kind, true);
+        let mut pen = canvas.pen(i / per_line);
         pen.skip(i % per_line * ENTRY).put(even, style).put(if odd == even { " " } else { odd }, style);
         pen.skip(1).cell(kind.name(), 8, look.text());
         pen.number(&text::size(bytes), 10, look.text()).skip(1);
@@ -268,9 +239,8 @@ fn height(state: &State) -> usize {
 }
 
 /// The list of regions.
-fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &State) {
-    let (look, map) = (state.look, state.file.map());
-    let width = usize::from(area.width);
+fn regions(canvas: &mut Canvas<'_>, place: &Place, state: &State) {
+    let (look, map, width) = (state.look, state.file.map(), canvas.width());
     let offset = Column::number("offset", text::count(map.length).len().max(6)).after(0);
     let mut columns = vec![offset, Column::number("length", 10)];
     let has_parts = width >= 64;
@@ -283,11 +253,11 @@ fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &
     let name = Column::text("of", width.saturating_sub(used + 2)).after(1);
     columns.push(name);
     if place.head {
-        table::head(Pen::new(buffer, area, place.list).skip(1), look, &columns);
+        table::head(canvas.pen(place.list).skip(1), &columns);
     }
     let first = place.list + usize::from(place.head);
-    let seen = (first, rows.saturating_sub(first).max(1));
-    table::list((buffer, area), seen, look, (state.views.file, map.regions.len()), |mut pen, at| {
+    let seen = (first, canvas.height().saturating_sub(first).max(1));
+    table::list(canvas, seen, (state.views.file, map.regions.len()), |mut pen, at| {
         let r = &map.regions[at];
         let (sign, sign_style) = sign(look, r.kind, r.tensor.is_some_and(|t| t % 2 == 1));
         let mut cells = vec![(text::count(r.offset), look.dim()), (text::size(r.length), look.text())];
@@ -302,6 +272,6 @@ fn regions(buffer: &mut Buffer, area: Rect, place: &Place, rows: usize, state: &
             let style = if again { look.dim() } else { look.text() };
             cells.push((text::short(look, &t.name, name.width), style));
         }
-        table::row(&mut pen, look, columns.iter().zip(cells).map(|(&column, (text, style))| (column, text, style)));
+        table::row(&mut pen, columns.iter().zip(cells).map(|(&column, (text, style))| (column, text, style)));
     });
 }

@@ -4,12 +4,9 @@ mod columns;
 mod rows;
 mod table;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-
 pub use self::rows::{Bars, ListState, Row};
 use super::{Facts, Tab, View};
-use crate::draw::{HEAD_ROWS, Moves, Pen, footer, text};
+use crate::draw::{Canvas, HEAD_ROWS, Moves, Pen, footer, text};
 use crate::effect::Effect;
 use crate::keymap::{Command, VERIFY, b};
 use crate::menu::Menu;
@@ -51,8 +48,8 @@ impl View for List {
         &FACTS
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        table::draw(buffer, area, state);
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
+        table::draw(canvas, state);
     }
 
     /// The order, and the part of the file that the filter leaves.
@@ -74,9 +71,8 @@ impl View for List {
                 text::count(all as u64),
                 text::percent(part)
             );
-            let name = text::clean(look, filter.text());
-            let name = text::cut(look, &name, pen.left() / 3);
-            pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim()).dot(look);
+            let name = text::fitted(look, filter.text(), pen.left() / 3);
+            pen.put("filter ", look.dim()).put(&name, look.warn()).put(&found, look.dim()).dot();
         }
         if let Some(i) = state.current() {
             footer::would(&mut pen, state, i);

@@ -6,14 +6,11 @@ mod legend;
 mod panel;
 mod picture;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-
 pub use self::figures::Measure;
 pub use self::picture::picture;
 use super::speed::Scope;
 use super::{Facts, Tab, View, speed, tensor};
-use crate::draw::{Cursor, HEAD_ROWS, Pen};
+use crate::draw::{Canvas, Cursor, HEAD_ROWS, Pen};
 use crate::keymap::{Command, VERIFY, b};
 use crate::model::{FileModel, HeatCell};
 use crate::state::State;
@@ -78,8 +75,8 @@ impl View for Overview {
         state.views.overview.measure == Measure::Speed
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        grid::draw(buffer, area, state);
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
+        grid::draw(canvas, state);
     }
 
     fn footer(&self, pen: Pen<'_>, state: &State) {
@@ -117,19 +114,13 @@ impl View for Overview {
     }
 
     fn fit(&self, state: &mut State) {
-        let overview = &mut state.views.overview;
-        let heat = state.file.heat();
-        let (rows, columns) = (heat.rows.len(), heat.columns.len());
-        overview.row = overview.row.min(rows.saturating_sub(1));
-        overview.column = overview.column.min(columns.saturating_sub(1));
-        let (top, left) = grid::fit(state);
-        (state.views.overview.top, state.views.overview.left) = (top, left);
+        grid::fit(state);
     }
 
     /// The panel shows the tensor of the selected cell: its statistics are computed when it is another one than before.
     fn watch(&self, state: &mut State) {
         if let [tensor] = selected(state)[..]
-            && panel::has_panel(state.size.0)
+            && panel::is_shown(state)
             && (state.views.tensor.asked != Some(tensor) || state.known.is_empty())
         {
             tensor::want(state, tensor);

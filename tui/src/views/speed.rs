@@ -4,12 +4,9 @@ mod draw;
 mod print;
 mod state;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-
 pub use self::state::{Device, LaneState, Order, Scope, SpeedState, Subject};
 use super::{Facts, Tab, View};
-use crate::draw::{Moves, Pen, footer};
+use crate::draw::{Canvas, Moves, Pen, footer};
 use crate::effect::Effect;
 use crate::keymap::{Command, b};
 use crate::run::once::Once;
@@ -55,8 +52,8 @@ impl View for Speed {
         true
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
-        draw::draw(buffer, area, state);
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
+        draw::draw(canvas, state);
     }
 
     fn footer(&self, pen: Pen<'_>, state: &State) {

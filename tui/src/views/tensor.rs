@@ -5,12 +5,10 @@ pub mod plots;
 mod segments;
 pub mod symbols;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 use wcodec::TensorInfo;
 
 use super::{Facts, Tab, View};
-use crate::draw::{Moves, Page, Pen, Scroll, footer, text, widgets};
+use crate::draw::{Canvas, Moves, Page, Pen, Scroll, footer, text, widgets};
 use crate::effect::Effect;
 use crate::keymap::{Command, VERIFY, b};
 use crate::state::State;
@@ -66,9 +64,9 @@ const BINS: [usize; 14] = [5, 8, 10, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 2
 /// Rows at the top that are not scrolled.
 const HEAD: usize = 2;
 /// From so many columns on, facts are beside the histograms.
-const TWO_COLUMNS: u16 = 110;
+const TWO_COLUMNS: usize = 110;
 /// Empty columns between them.
-const GAP: u16 = 3;
+const GAP: usize = 3;
 /// Rows of a histogram where all is below each other, and the fewest and most beside the facts.
 const ROWS: usize = 6;
 const FEWEST_ROWS: usize = 4;
@@ -81,24 +79,20 @@ impl View for Tensor {
         &FACTS
     }
 
-    fn draw(&self, buffer: &mut Buffer, area: Rect, state: &State) {
+    fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let Some(of) = shown(state) else {
-            Pen::new(buffer, area, 0).skip(1).put("no tensor: the filter leaves none", state.look.dim());
+            canvas.pen(0).skip(1).put("no tensor: the filter leaves none", state.look.dim());
             return;
         };
-        let head = HEAD.min(usize::from(area.height));
-        let below = Rect { y: area.y + head as u16, height: area.height - head as u16, ..area };
-        let height = usize::from(below.height);
-        let (pages, rows) = pages(of, (below.width, height));
+        let height = canvas.height().saturating_sub(HEAD);
+        let (pages, rows) = pages(of, (canvas.width(), height));
         let mut scroll = state.views.tensor.scroll;
         scroll.fit(rows, height);
-        title(Pen::new(buffer, area, 0), of);
-        summary(Pen::new(buffer, area, 1), of, (scroll, rows, height));
+        title(canvas.pen(0), of);
+        summary(canvas.pen(1), of, (scroll, rows, height));
         for (x, page) in pages {
-            let left = usize::from(below.width.saturating_sub(x)).min(page.width) as u16;
-            for (y, line) in page.lines.iter().skip(scroll.0).take(if left > 0 { height } else { 0 }).enumerate() {
-                buffer.set_line(below.x + x, below.y + y as u16, line, left);
-            }
+            let lines = page.lines.get(scroll.0..).unwrap_or_default();
+            canvas.part((x, HEAD), (page.width, height)).lines(lines);
         }
     }
 
@@ -133,7 +127,7 @@ impl View for Tensor {
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let height = page_height(state);
-        let rows = shown(state).map_or(0, |of| pages(of, (state.size.0, height)).1);
+        let rows = shown(state).map_or(0, |of| pages(of, (state.size.0.into(), height)).1);
         Moves::Text(&mut state.views.tensor.scroll, rows, height)
     }
 
@@ -173,7 +167,7 @@ impl<'a> Shown<'a> {
     fn wait(&self) -> String {
         match &self.state.knows(self.tensor).stats {
             Fetch::Running(part) => format!("computing: {:.0} %", 100.0 * part.clamp(0.0, 1.0)),
-            Fetch::Failed(why) => format!("not known: {}", text::clean(self.state.look, why)),
+            Fetch::Failed(why) => format!("not known: {why}"),
             _ => "not computed yet".to_owned(),
         }
     }
@@ -213,10 +207,10 @@ fn page_height(state: &State) -> usize {
 }
 
 /// The pages, each with its first column, and the number of rows that they take.
-fn pages(of: Shown<'_>, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usize) {
+fn pages(of: Shown<'_>, (columns, rows): (usize, usize)) -> (Vec<(usize, Page)>, usize) {
     let state = of.state;
     let columns = columns.max(1);
-    let margin = u16::from(columns > 40);
+    let margin = usize::from(columns > 40);
     let inner = columns - 2 * margin;
     let is_encoded = state.file.original().is_none();
     let index = |page: &mut Page| {
@@ -242,7 +236,7 @@ fn pages(of: Shown<'_>, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usi
         }
     };
     if columns < TWO_COLUMNS {
-        let mut page = Page::new(state.look, usize::from(inner));
+        let mut page = Page::new(state.look, inner);
         index(&mut page);
         values(&mut page, ROWS);
         hashes(&mut page);
@@ -250,12 +244,10 @@ fn pages(of: Shown<'_>, (columns, rows): (u16, usize)) -> (Vec<(u16, Page)>, usi
         return (vec![(margin, page)], rows);
     }
     let first = if inner >= 150 { 66 } else { 54 };
-    let mut left = Page::new(state.look, usize::from(first));
+    let (mut left, mut right) = (Page::new(state.look, first), Page::new(state.look, inner - first - GAP));
     index(&mut left);
     hashes(&mut left);
-    let mut right = Page::new(state.look, usize::from(inner - first - GAP));
-    let height = (rows.saturating_sub(plots::FIXED) / 2).clamp(FEWEST_ROWS, MOST_ROWS);
-    values(&mut right, height);
+    values(&mut right, (rows.saturating_sub(plots::FIXED) / 2).clamp(FEWEST_ROWS, MOST_ROWS));
     let rows = left.lines.len().max(right.lines.len());
     (vec![(margin, left), (margin + first + GAP, right)], rows)
 }
@@ -269,7 +261,7 @@ fn title(mut pen: Pen<'_>, Shown { state, t, tensor, .. }: Shown<'_>) {
     if let Some(place) = place.filter(|_| pen.left() > 40) {
         pen.at_end(&format!("tensor {} of {} ", text::count(place as u64 + 1), text::count(all as u64)), look.dim());
     }
-    pen.short(look, &t.name, look.title());
+    pen.short(&t.name, look.title());
 }
 
 /// The most important facts on one line; the progress of the work, or the part that is shown.
@@ -291,5 +283,5 @@ fn summary(mut pen: Pen<'_>, of: Shown<'_>, (scroll, rows, height): (Scroll, usi
         None => facts.extend([text::scheme(t), text::coder(t), format!("ratio {:.3}", t.ratio())]),
     }
     facts.push(format!("{:.3} bits/weight", t.bits_per_weight()));
-    pen.cut(look, &facts.join(look.between()), look.text());
+    pen.cut(&facts.join(look.between()), look.text());
 }

@@ -13,8 +13,8 @@ const MOST: usize = 20;
 const LONGEST: usize = 300;
 
 /// Writes them.
-pub fn draw(page: &mut Page, state: &State, rates: &Rates) {
-    let look = page.look;
+pub fn draw(page: &mut Page, state: &State) {
+    let (look, rates) = (page.look, state.file.rates());
     if let Some(original) = state.file.original() {
         page.heading("Not encoded", original.kind(), look.dim());
         page.sentence(&would(state), look.text());
@@ -61,21 +61,19 @@ fn would(state: &State) -> String {
             format!("it would take {int8} with int8 and {four} with 4 bits, estimated from samples; E encodes")
         }
         Fetch::Running(_) => state.encode.sampling(),
-        Fetch::Failed(why) => text::clean(state.look, why).into_owned(),
+        Fetch::Failed(why) => why.clone(),
         _ => "its bytes by role and by layer".to_owned(),
     }
 }
 
-/// A statement of a file, with escapes for characters that would upset the terminal.
-fn clean(page: &Page, words: &str) -> String {
-    let part: String = words.chars().take(LONGEST).collect();
-    text::clean(page.look, &part).into_owned()
+/// A statement of a file, as far as anybody would read it.
+fn short(words: &str) -> String {
+    words.chars().take(LONGEST).collect()
 }
 
 fn plan_of(page: &mut Page, plan: &Statement) {
-    let line = clean(page, &plan_line(plan));
-    page.sentence(&line, page.look.text());
-    let scheme = plan.words("scheme").map(|scheme| ("scheme", clean(page, scheme)));
+    page.sentence(&short(&plan_line(plan)), page.look.text());
+    let scheme = plan.words("scheme").map(|scheme| ("scheme", short(scheme)));
     let bits = plan.number("bits").map(|bits| ("asked", format!("{} bits/weight", text::figure(bits))));
     let trellis = plan.flag("trellis").map(|trellis| ("trellis", if trellis { "yes" } else { "no" }.to_owned()));
     page.items(&[scheme, bits, trellis].into_iter().flatten().collect::<Vec<_>>());
@@ -96,11 +94,9 @@ fn quality_of(page: &mut Page, quality: &Statement) {
         ("perplexity", format!("{} {arrow} {}{more}", perplexity(before), perplexity(after))),
         ("same top token", format!("{:.2} %", 100.0 * quality.figure("top1_agreement"))),
         ("of", format!("{} tokens{windows}", quality.tokens())),
-        ("text", clean(page, &quality.text())),
+        ("text", short(&quality.text())),
     ];
-    items.extend(quality.words("dtype").map(|dtype| ("computed in", clean(page, dtype))));
-    // A hostile file's numbers may have hundreds of digits.
-    items.iter_mut().for_each(|(_, value)| *value = text::cut(look, value, page.width.max(8)).into_owned());
+    items.extend(quality.words("dtype").map(|dtype| ("computed in", short(dtype))));
     page.items(&items);
 }
 
@@ -139,7 +135,7 @@ fn candidates(page: &mut Page, plan: &Statement) {
         return;
     }
     page.heading("Tried", &text::plural(all.len(), "candidate"), look.dim());
-    let name = |c: &Statement| clean(page, c.words("recipe").unwrap_or_default());
+    let name = |c: &Statement| short(c.words("recipe").unwrap_or_default());
     let shown: Vec<(&Statement, String)> = all.iter().take(MOST).map(|c| (c, name(c))).collect();
     let widest = shown.iter().map(|(_, name)| text::width(name)).max().unwrap_or(0).clamp(6, 24);
     let first = [Column::text("", 2).after(0), Column::text("recipe", widest).after(0)];

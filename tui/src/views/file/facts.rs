@@ -1,11 +1,8 @@
 //! The file's statements on itself, and sums by scheme, coder and dtype.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::Style;
 use wcodec::{PLAN_KEY, QUALITY_KEY};
 
-use crate::draw::{Column, Pen, table, text};
+use crate::draw::{Canvas, Column, Style, table, text};
 use crate::model::statements::{plan_line, quality_line};
 use crate::model::{Content, Group};
 use crate::state::State;
@@ -18,36 +15,32 @@ const FIGURES: [Column; 3] =
 type Line = Vec<(Column, String, Style)>;
 
 /// Draws as many lines as there is room for; the last one says how many are left out.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, rows) = (state.look, usize::from(area.height));
-    let lines = lines(state, usize::from(area.width), rows);
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    let (look, rows) = (state.look, canvas.height());
+    let lines = lines(state, canvas.width(), rows);
     let shown = if lines.len() > rows { rows.saturating_sub(1) } else { lines.len() };
     let left_out = lines.len() - shown;
     for (i, line) in lines.into_iter().take(shown).enumerate() {
-        table::row(&mut Pen::new(buffer, area, i), look, line);
+        table::row(&mut canvas.pen(i), line);
     }
     if left_out > 0 {
-        let more = format!("{} {left_out} more lines", look.sign("…", "~"));
-        Pen::new(buffer, area, shown).put(&more, look.dim());
+        canvas.pen(shown).put(&format!("{} {left_out} more lines", look.sign("…", "~")), look.dim());
     }
 }
 
 fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
     let (look, file, map) = (state.look, &state.file, state.file.map());
-    let clean = |text: &str| text::clean(look, text).into_owned();
     let fact = |key: &str, value: String| {
-        let key = clean(key);
-        let columns = Column::text("", if key.len() > 9 { 12 } else { 9 }).after(0);
-        vec![(columns, key, look.dim()), (Column::rest("").after(1), clean(&value), look.text())]
+        let columns = Column::text("", if text::clean(look, key).len() > 9 { 12 } else { 9 }).after(0);
+        vec![(columns, key.to_owned(), look.dim()), (Column::rest("").after(1), value, look.text())]
     };
     let columns = |name: &'static str| {
         let name = Column::text(name, width.saturating_sub(FIGURES.iter().map(Column::needs).sum())).after(0);
         [name].into_iter().chain(FIGURES)
     };
     let sums = |Group { name, totals, .. }: &Group| {
-        let figures =
-            [text::count(totals.tensors as u64), text::size(totals.stored_bytes), text::figure(totals.ratio())];
-        let cells = [clean(name)].into_iter().chain(figures);
+        let [count, size] = [text::count(totals.tensors as u64), text::size(totals.stored_bytes)];
+        let cells = [name.clone(), count, size, text::figure(totals.ratio())];
         columns("").zip(cells).map(|(column, text)| (column, text, look.text())).collect()
     };
     let format = match (&file.content, file.container()) {
@@ -78,21 +71,19 @@ fn lines(state: &State, width: usize, rows: usize) -> Vec<Line> {
         lines.push(columns(what).map(|column| (column, column.title.to_owned(), look.title())).collect());
         lines.extend(table.iter().map(sums));
     }
-    let metadata = &file.metadata;
-    if !metadata.is_empty() {
+    if !file.metadata.is_empty() {
         lines.extend(airy.then(Line::new));
         lines.push(vec![(Column::rest("").after(0), "metadata".to_owned(), look.title())]);
     }
-    // A hostile file may have very many.
     let rates = file.rates();
-    let said = |key: &str| match key {
-        PLAN_KEY => rates.plan.as_ref().map(plan_line),
-        QUALITY_KEY => rates.quality.as_ref().map(quality_line),
-        _ => None,
-    };
-    let short = |text: &str| text.chars().take(300).collect();
-    lines.extend(
-        metadata.iter().take(rows + 1).map(|(key, value)| fact(key, short(said(key).as_ref().unwrap_or(value)))),
-    );
+    // A hostile file may have very many, and very long ones.
+    for (key, value) in file.metadata.iter().take(rows + 1) {
+        let said = match key.as_str() {
+            PLAN_KEY => rates.plan.as_ref().map(plan_line),
+            QUALITY_KEY => rates.quality.as_ref().map(quality_line),
+            _ => None,
+        };
+        lines.push(fact(key, said.as_ref().unwrap_or(value).chars().take(300).collect()));
+    }
     lines
 }

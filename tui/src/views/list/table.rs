@@ -1,41 +1,36 @@
 //! The table of all tensors: its head, the rows that are visible, and the sums over all rows.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
 use wcodec::TensorInfo;
 
 use super::columns::{Columns, MARKS, Part, Scale};
-use super::{Bars, ListState, Row};
-use crate::draw::{Pen, digits, long_bar, table, text};
+use super::{Bars, Row};
+use crate::draw::{Canvas, Modifier, Pen, Style, digits, long_bar, table, text};
 use crate::model::{Totals, order::Column};
 use crate::state::{Overlay, State};
 use crate::stats::{Fetch, Verdict};
 
 /// Draws it.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (columns, scale) = (Columns::new(state, usize::from(area.width)), Scale::new(state));
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    let (columns, scale) = (Columns::new(state, canvas.width()), Scale::new(state));
+    let (list, rows) = (&state.views.list, canvas.height());
     // The selected row is shown first where there is hardly room; then comes the head, then the sums.
-    let rows = usize::from(area.height);
     let first = usize::from(rows > 1);
     if first > 0 {
-        head(Pen::new(buffer, area, 0), state, &columns, &scale);
+        head(canvas.pen(0), state, &columns, &scale);
     }
-    let list = &state.views.list;
     if list.rows.is_empty() {
-        let text = nothing(state);
-        for (i, line) in text.iter().enumerate() {
+        let mut part = canvas.rows(first, rows.saturating_sub(first + 1));
+        for (i, line) in nothing(state).iter().enumerate() {
             let style = if i == 0 { state.look.warn() } else { state.look.dim() };
-            let mut pen = Pen::new(buffer, Rect { height: area.height.saturating_sub(1), ..area }, i + 2);
-            pen.skip(MARKS).put(&text::clean(state.look, line), style);
+            part.pen(i + 1).skip(MARKS).cell(line, usize::MAX, style);
         }
     }
     let seen = (first, rows.saturating_sub(2).max(1));
-    table::list((buffer, area), seen, state.look, (list.cursor, list.rows.len()), |pen, at| {
+    table::list(canvas, seen, (list.cursor, list.rows.len()), |pen, at| {
         row(pen, state, &columns, at, &scale);
     });
     if rows > 2 {
-        sums(Pen::new(buffer, area, rows - 1), state, &columns, &scale);
+        sums(canvas.pen(rows - 1), state, &columns, &scale);
     }
 }
 
@@ -78,7 +73,7 @@ fn head(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
             (place, if text::width(&range) <= place.width { range } else { String::new() }, look.dim())
         }
     };
-    table::row(&mut pen, look, columns.shown.iter().map(title));
+    table::row(&mut pen, columns.shown.iter().map(title));
     pen.skip(1).put(look.beyond(columns.before, columns.after), look.warn());
 }
 
@@ -124,35 +119,29 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, scale: &Sc
         }
         (place, text, style)
     };
-    table::row(&mut pen, look, columns.shown.iter().map(cell));
+    table::row(&mut pen, columns.shown.iter().map(cell));
 }
 
 /// Writes the name of a row into so many columns: its label in the tree, or all of it, of which the parts that the row above has are dim.
 fn name(pen: &mut Pen<'_>, state: &State, columns: usize, (at, above): (usize, Option<Row>), is_bad: bool) {
     let (look, file, list) = (state.look, &state.file, &state.views.list);
-    let ListState { rows, places, folded, filter, .. } = list;
     let style = if is_bad { look.bad() } else { look.text() };
-    let place = places.get(at).copied().unwrap_or_default();
+    let place = list.places.get(at).copied().unwrap_or_default();
     // Deep modules do not push a label out.
     let indent = (2 * place.depth).min(columns / 2);
     let room = columns.saturating_sub(indent + 2);
-    match rows[at] {
+    let label = list.label(file, at);
+    let label = text::clean(look, &label);
+    match list.rows[at] {
         Row::Group(node) => {
-            let is_folded = folded.contains(&node) && filter.is_none();
+            let is_folded = list.folded.contains(&node) && list.filter.is_none();
             let fold = if is_folded { look.sign("▸ ", "> ") } else { look.sign("▾ ", "v ") };
-            let label = list.label(file, at);
-            let label = text::clean(look, &label);
-            pen.skip(indent).put(fold, look.dim());
-            pen.cell(&text::cut_middle(look, &label, room), room, look.text().add_modifier(Modifier::BOLD));
+            let label = text::cut_middle(look, &label, room);
+            pen.skip(indent).put(fold, look.dim()).cell(&label, room, look.text().add_modifier(Modifier::BOLD));
         }
         Row::Tensor(i) if list.is_tree() => {
-            let label = list.label(file, at);
-            let label = text::clean(look, &label);
-            let label = match place.top == file.tree.node_of[i] {
-                true => text::short_label(look, &label, room),
-                false => text::short_name(look, &label, room),
-            };
-            pen.skip(indent + 2).cell(&label, room, style);
+            let short = if place.top == file.tree.node_of[i] { text::short_label } else { text::short_name };
+            pen.skip(indent + 2).cell(&short(look, &label, room), room, style);
         }
         Row::Tensor(i) => {
             let short = |i: usize| text::short(look, &file.tensors[i].name, columns);
@@ -175,7 +164,7 @@ fn shared(above: &str, name: &str) -> usize {
 }
 
 fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
-    let (look, shown) = (state.look, &state.views.list.shown);
+    let shown = &state.views.list.shown;
     let all = state.file.tensors.len();
     let label = match shown.tensors == all {
         true => text::plural(all, "tensor"),
@@ -186,9 +175,9 @@ fn sums(mut pen: Pen<'_>, state: &State, columns: &Columns, scale: &Scale) {
     let fits = !columns.has(Column::Shape) && text::width(&with_weights) <= columns.name;
     let label = if fits { with_weights } else { label };
     let cells = Cells { state, tensor: None, is_sum: true, totals: *shown };
-    pen.skip(MARKS).cell(&text::cut(look, &label, columns.name), columns.name, cells.style());
+    pen.skip(MARKS).cell(&label, columns.name, cells.style());
     let cell = |&(part, place): &(Part, table::Column)| (place, cells.text(part, scale, place.width).0, cells.style());
-    table::row(&mut pen, look, columns.shown.iter().map(cell));
+    table::row(&mut pen, columns.shown.iter().map(cell));
 }
 
 /// A row's figures: those of a tensor, of a module, or of all that are listed.
@@ -250,7 +239,7 @@ impl<'a> Cells<'a> {
             }
             (Column::Entropy | Column::Over, Some((i, t))) => return self.entropy(column, i, t),
         };
-        (text::clean(look, &text).into_owned(), self.style())
+        (text, self.style())
     }
 
     fn entropy(&self, column: Column, tensor: usize, t: &TensorInfo) -> (String, Style) {

@@ -1,12 +1,8 @@
 //! The grid: its layout, its cells, and the line of sums.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::Modifier;
-
 use super::figures::{Figures, Range};
 use super::{Measure, OverviewState, legend, panel};
-use crate::draw::{Cursor, Look, Pen, text};
+use crate::draw::{Canvas, Cursor, Look, Modifier, Pen, Style, text};
 use crate::model::{Heat, HeatCell};
 use crate::state::State;
 
@@ -14,8 +10,6 @@ use crate::state::State;
 const CELL: (usize, usize) = (7, 11);
 /// Columns of a layer's label at most.
 const LABEL: usize = 18;
-/// Lines between layers and tensors in no layer: the sums, and a title.
-const BETWEEN: usize = 2;
 
 /// The layout of the view.
 struct Place {
@@ -38,41 +32,50 @@ impl Place {
         let cell = (room / (columns + 1)).clamp(CELL.0, CELL.1).min(room.max(1));
         let all = columns > 1 && room >= (columns + 1).min(3) * cell;
         let seen = (room / cell).saturating_sub(usize::from(all)).clamp(1, columns);
-        Self { label, cell, seen, all, lines: height.saturating_sub(heads(height)).max(1) }
+        // The head and the legend are there where there is room for them.
+        let heads = usize::from(height > 1) + usize::from(height > 3);
+        Self { label, cell, seen, all, lines: height.saturating_sub(heads).max(1) }
+    }
+
+    /// That on the screen.
+    fn of(state: &State) -> Self {
+        Self::new(state.file.heat(), panel::grid_columns(state.size.0.into()), state.body_height())
     }
 }
 
-/// Lines of the head and the legend, where there is room for them.
-fn heads(height: usize) -> usize {
-    usize::from(height > 1) + usize::from(height > 3)
+/// A line: a layer or a tensor in none, the sums of all layers, or the title of what is in none.
+#[derive(Clone, Copy, PartialEq)]
+enum Line {
+    Row(usize),
+    Sums,
+    Title,
 }
 
-/// The line of a row: sums and a title are between layers and the other tensors.
-fn line_of(heat: &Heat, row: usize) -> usize {
-    if row < heat.layers { row } else { row + if heat.layers > 0 { BETWEEN } else { 0 } }
-}
-
-/// Lines in all.
-fn lines(heat: &Heat) -> usize {
-    match heat.rows.len() {
-        n if n == heat.layers => n + usize::from(heat.layers > 0),
-        n => line_of(heat, n),
+fn lines(heat: &Heat) -> Vec<Line> {
+    let mut lines: Vec<Line> = (0..heat.rows.len()).map(Line::Row).collect();
+    if heat.layers > 0 {
+        let between = if heat.rows.len() > heat.layers { &[Line::Sums, Line::Title][..] } else { &[Line::Sums] };
+        lines.splice(heat.layers..heat.layers, between.iter().copied());
     }
+    lines
 }
 
-/// The first line and the first column that are shown, so that the selection is, too; and how many lines are seen at once.
-pub fn fit(state: &State) -> (usize, usize) {
-    let view = &state.views.overview;
-    let heat = state.file.heat();
-    let place = Place::new(heat, panel::grid_columns(state.size.0), state.body_height());
+/// Keeps the selection within the grid, and on the screen.
+pub fn fit(state: &mut State) {
+    let place = Place::of(state);
+    let (heat, view) = (state.file.heat(), &mut state.views.overview);
+    view.row = view.row.min(heat.rows.len().saturating_sub(1));
+    view.column = view.column.min(heat.columns.len().saturating_sub(1));
     let fitted = |selected, offset, len, seen| {
         let mut cursor = Cursor { selected, offset };
         cursor.fit(len, seen);
         cursor.offset
     };
+    let lines = lines(heat);
+    let line = lines.iter().position(|&line| line == Line::Row(view.row)).unwrap_or(0);
+    view.top = fitted(line, view.top, lines.len(), place.lines);
     let column = if view.row < heat.layers { view.column } else { view.left };
-    let top = fitted(line_of(heat, view.row), view.top, lines(heat), place.lines);
-    (top, fitted(column, view.left, heat.columns.len(), place.seen))
+    view.left = fitted(column, view.left, heat.columns.len(), place.seen);
 }
 
 /// Whether the figures of a measure have one colour, or there are none.
@@ -83,65 +86,53 @@ pub fn is_flat(state: &State, measure: Measure) -> bool {
 
 /// Lines that are seen at once.
 pub fn page(state: &State) -> usize {
-    state.body_height().saturating_sub(heads(state.body_height())).max(1)
+    Place::of(state).lines
 }
 
 /// The row at a line of the view, below its head; and the column at a column of the screen.
 pub fn at(state: &State, line: usize, x: usize) -> Option<(usize, usize)> {
-    let (view, height, width) = (&state.views.overview, state.body_height(), panel::grid_columns(state.size.0));
-    let heat = state.file.heat();
-    let place = Place::new(heat, width, height);
-    let line = line.checked_sub(usize::from(height > 1)).filter(|&l| l < place.lines)? + view.top;
-    let row = (0..heat.rows.len()).find(|&r| line_of(heat, r) == line)?;
-    let column = view.left + x.checked_sub(place.label + 2).filter(|_| x < width)? / place.cell;
-    Some((row, column.min(heat.columns.len().saturating_sub(1))))
+    let (view, heat, place) = (&state.views.overview, state.file.heat(), Place::of(state));
+    let line = line.checked_sub(usize::from(state.body_height() > 1)).filter(|&l| l < place.lines)?;
+    let Line::Row(row) = *lines(heat).get(line + view.top)? else { return None };
+    let x = x.checked_sub(place.label + 2).filter(|_| x < panel::grid_columns(state.size.0.into()))?;
+    Some((row, (view.left + x / place.cell).min(heat.columns.len().saturating_sub(1))))
 }
 
 /// Draws it.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, view) = (state.look, &state.views.overview);
-    let heat = state.file.heat();
-    let height = usize::from(area.height);
-    if height == 0 {
-        return;
-    }
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    let (look, view, heat) = (state.look, &state.views.overview, state.file.heat());
+    let (width, height) = (canvas.width(), canvas.height());
     if heat.rows.is_empty() {
         let cut = state.file.cut();
         let text = cut.as_deref().unwrap_or("there are no tensors in this file");
-        Pen::new(buffer, area, usize::from(height > 2)).skip(3).put(text, look.warn());
+        canvas.pen(usize::from(height > 2)).skip(3).put(text, look.warn());
         return;
     }
-    let columns = panel::grid_columns(area.width);
-    panel::draw(buffer, area, state, heat);
-    let (whole, area) = (area, Rect { width: columns as u16, ..area });
-    let place = Place::new(heat, columns, height);
+    let columns = panel::grid_columns(width);
+    if columns < width {
+        // Above the legend.
+        panel::draw(&mut canvas.part((columns, 0), (width, height.saturating_sub(1))), state);
+    }
     let figures = Figures::new(state, view.measure);
     let range = figures.range(heat);
-    let grid = Grid { state, view, heat, place: &place, figures: &figures, range };
+    let grid = Grid { state, view, heat, place: Place::new(heat, columns, height), figures: &figures, range };
     let first = usize::from(height > 1);
+    let mut part = canvas.part((0, 0), (columns, height));
     if first > 0 {
-        grid.head(Pen::new(buffer, area, 0));
+        grid.head(part.pen(0));
     }
-    for at in 0..place.lines {
-        let line = view.top + at;
-        let pen = Pen::new(buffer, area, first + at);
-        match line {
-            _ if line < heat.layers => grid.layer(pen, line),
-            _ if line == heat.layers && heat.layers > 0 => grid.sums(pen),
-            _ if line == heat.layers + 1 && heat.layers > 0 && heat.rows.len() > heat.layers => {
-                Pen::new(buffer, area, first + at).skip(1).put("in no layer", look.title());
-            }
-            _ => {
-                let before = if heat.layers > 0 { BETWEEN } else { 0 };
-                if let Some(row) = line.checked_sub(before).filter(|&r| r < heat.rows.len()) {
-                    grid.loose(pen, row);
-                }
-            }
+    let (lines, seen) = (lines(heat), grid.place.lines);
+    for (i, line) in lines.iter().skip(view.top).take(seen).enumerate() {
+        let mut pen = part.pen(first + i);
+        match *line {
+            Line::Row(row) => grid.row(pen, row),
+            Line::Sums => grid.sums(pen),
+            Line::Title => drop(pen.skip(1).put("in no layer", look.title())),
         }
     }
     if height > 3 {
-        let from = (lines(heat) > place.lines).then(|| (view.top, place.lines, lines(heat)));
-        legend::draw(Pen::new(buffer, whole, height - 1), state, heat, &figures, range, from);
+        let from = (lines.len() > seen).then_some((view.top, seen, lines.len()));
+        legend::draw(canvas.pen(height - 1), state, &figures, range, from);
     }
 }
 
@@ -150,7 +141,7 @@ struct Grid<'a> {
     state: &'a State,
     view: &'a OverviewState,
     heat: &'a Heat,
-    place: &'a Place,
+    place: Place,
     figures: &'a Figures<'a>,
     range: Option<Range>,
 }
@@ -158,114 +149,105 @@ struct Grid<'a> {
 impl Grid<'_> {
     /// Words above the columns; the selected one's is underlined.
     fn head(&self, mut pen: Pen<'_>) {
-        let (look, heat) = (self.state.look, self.heat);
-        let left = self.view.left;
-        pen.skip(1).cell("layer", self.place.label, look.title()).skip(1);
-        for (c, column) in heat.columns.iter().enumerate().skip(left).take(self.place.seen) {
-            let style = match c == self.view.column && self.view.row < heat.layers {
+        let (look, left, width) = (self.state.look, self.view.left, self.place.cell - 1);
+        let title = |pen: &mut Pen<'_>, label: &str, style: Style| {
+            let label = text::fitted(look, label, width);
+            let gap = width.saturating_sub(text::width(&label));
+            pen.skip(gap / 2).put(&label, style).skip(gap - gap / 2);
+        };
+        pen.skip(1).cell(text::start("layer", self.place.label), self.place.label, look.title()).skip(1);
+        for (c, column) in self.heat.columns.iter().enumerate().skip(left).take(self.place.seen) {
+            let style = match c == self.view.column && self.view.row < self.heat.layers {
                 true => look.title().add_modifier(Modifier::UNDERLINED),
                 false => look.title(),
             };
-            let label = text::clean(look, &column.label);
-            let label = text::cut(look, &label, self.place.cell - 1);
-            let gap = (self.place.cell - 1).saturating_sub(text::width(&label));
-            pen.skip(gap / 2).put(&label, style).skip(gap - gap / 2 + 1);
+            title(&mut pen, &column.label, style);
+            pen.skip(1);
         }
         if self.place.all {
-            let gap = (self.place.cell - 1).saturating_sub(3);
-            pen.skip(gap / 2).put("all", look.title()).skip(gap - gap / 2);
+            title(&mut pen, "all", look.title());
         }
-        pen.put(look.beyond(left > 0, left + self.place.seen < heat.columns.len()), look.warn());
+        pen.put(look.beyond(left > 0, left + self.place.seen < self.heat.columns.len()), look.warn());
     }
 
-    /// A layer: its label, its cells, and all of it.
-    fn layer(&self, mut pen: Pen<'_>, row: usize) {
-        let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.view.row;
-        let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.dim() };
-        let label = text::clean(look, &of.label);
-        let label = text::cut_left(look, &label, self.place.label);
+    /// A layer: its label, its cells, and all of it. A tensor in none: its cell, then its name.
+    fn row(&self, mut pen: Pen<'_>, row: usize) {
+        let (look, of, place) = (self.state.look, &self.heat.rows[row], &self.place);
+        let (selected, is_layer) = (row == self.view.row, row < self.heat.layers);
+        let style = match (selected, is_layer) {
+            (true, _) => look.text().add_modifier(Modifier::BOLD),
+            (false, true) => look.dim(),
+            (false, false) => look.text(),
+        };
         pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text());
-        pen.number(&label, self.place.label, style).skip(1);
-        let left = self.view.left;
-        for column in left..left + self.place.seen {
+        if !is_layer {
+            self.cell(pen.skip(place.label + 1), of.cell(0), selected);
+            pen.short(&of.name, style);
+            return;
+        }
+        let label = text::clean(look, &of.label);
+        pen.number(&text::cut_left(look, &label, place.label), place.label, style).skip(1);
+        for column in self.view.left..self.view.left + place.seen {
             self.cell(&mut pen, of.cell(column), selected && column == self.view.column);
         }
-        if self.place.all {
+        if place.all {
             self.sum(&mut pen, &of.all);
         }
     }
 
     /// All layers, by role.
     fn sums(&self, mut pen: Pen<'_>) {
-        let look = self.state.look;
-        pen.skip(1).number(text::start("all", self.place.label), self.place.label, look.title()).skip(1);
+        let label = text::start("all", self.place.label);
+        pen.skip(1).number(label, self.place.label, self.state.look.title()).skip(1);
         for column in self.heat.columns.iter().skip(self.view.left).take(self.place.seen) {
             self.sum(&mut pen, &column.all);
         }
     }
 
-    /// A tensor in no layer: its cell, then its name.
-    fn loose(&self, mut pen: Pen<'_>, row: usize) {
-        let (look, of) = (self.state.look, &self.heat.rows[row]);
-        let selected = row == self.view.row;
-        pen.put(if selected { look.sign("▌", ">") } else { " " }, look.text()).skip(self.place.label + 1);
-        self.cell(&mut pen, of.cell(0), selected);
-        let style = if selected { look.text().add_modifier(Modifier::BOLD) } else { look.text() };
-        pen.short(look, &of.name, style);
+    /// The figure of a cell, or the sign that nobody knows it.
+    fn figure(&self, cell: &HeatCell) -> String {
+        self.figures.of(cell).map_or_else(|| self.state.look.unknown().to_owned(), |v| self.figures.text(v))
     }
 
     /// A sum, without colour: it is no cell.
     fn sum(&self, pen: &mut Pen<'_>, cell: &HeatCell) {
-        let (look, width) = (self.state.look, self.place.cell - 1);
-        let text = self.figures.of(cell).map_or_else(|| look.unknown().to_owned(), |v| self.figures.text(v));
-        let text = text::start(&text, width);
-        let gap = width - text::width(text);
-        pen.skip(gap.div_ceil(2)).put(text, look.dim()).skip(gap / 2 + 1);
+        pen.put(&centred(&self.figure(cell), self.place.cell - 1), self.state.look.dim()).skip(1);
     }
 
     fn cell(&self, pen: &mut Pen<'_>, cell: Option<&HeatCell>, selected: bool) {
         let (look, width) = (self.state.look, self.place.cell - 1);
-        let value = cell.and_then(|c| self.figures.of(c));
-        let figure = match (cell, value) {
-            (None, _) => String::new(),
-            (Some(_), None) => look.unknown().to_owned(),
-            (Some(_), Some(v)) => self.figures.text(v),
-        };
+        let figure = cell.map_or_else(String::new, |cell| self.figure(cell));
         let damaged = cell.is_some_and(|c| c.tensors.iter().any(|&i| self.state.is_damaged(i)));
         let sign = if damaged { look.sign("✗", "!") } else { "" };
-        let part = value.zip(self.range).map(|(v, range)| range.part(v));
-        let room = width.saturating_sub(text::width(sign));
-        let text = text::start(&figure, room);
         if selected {
             // Brackets, too: reversed is hard to see among colours.
-            let inner = width.saturating_sub(2);
-            let text = format!("{sign}{text}");
-            let text = text::start(&text, inner);
-            let gap = inner - text::width(text);
-            let line = match text::width(&figure) + text::width(sign) > inner {
-                true => format!("[{sign}{figure}"),
-                false => format!("[{}{text}{}]", " ".repeat(gap / 2), " ".repeat(gap - gap / 2)),
-            };
+            let (text, inner) = (format!("{sign}{figure}"), width.saturating_sub(2));
+            let line = if text::width(&text) > inner { format!("[{text}") } else { format!("[{text:^inner$}]") };
             let line = format!("{line:width$}");
             pen.put(text::start(&line, width), look.selected().add_modifier(Modifier::BOLD)).skip(1);
             return;
         }
-        let gap = room - text::width(text);
+        let room = width.saturating_sub(text::width(sign));
+        let part = cell.and_then(|c| self.figures.of(c)).zip(self.range).map(|(v, range)| range.part(v));
+        pen.put(sign, look.bad());
         match part.and_then(|p| look.heat(p)) {
-            Some(style) => {
-                pen.put(sign, look.bad());
-                let line = format!("{}{text}{}", " ".repeat(gap.div_ceil(2)), " ".repeat(gap / 2));
-                pen.put(&line, style);
-            }
+            Some(style) => pen.put(&centred(&figure, room), style).skip(1),
             None => {
+                let text = text::start(&figure, room);
+                let gap = room - text::width(text);
                 let shades = part.map_or_else(String::new, |p| shade(look, p).repeat(gap.min(2)));
-                pen.put(sign, look.bad()).put(&shades, look.bar());
-                pen.skip(gap - text::width(&shades)).put(text, if part.is_some() { look.text() } else { look.dim() });
+                pen.put(&shades, look.bar()).skip(gap - text::width(&shades));
+                pen.put(text, if part.is_some() { look.text() } else { look.dim() }).skip(1)
             }
-        }
-        pen.skip(1);
+        };
     }
+}
+
+/// The beginning of a text in the middle of so many columns.
+fn centred(text: &str, columns: usize) -> String {
+    let text = text::start(text, columns);
+    let gap = columns - text::width(text);
+    format!("{}{text}{}", " ".repeat(gap.div_ceil(2)), " ".repeat(gap / 2))
 }
 
 /// A sign as dark as a part of 1 says.

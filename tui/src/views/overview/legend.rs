@@ -1,12 +1,9 @@
 //! The lines below the grid: its colours, and the selected cell in words.
 
-use ratatui::style::Modifier;
-
 use super::Measure;
 use super::figures::{Figures, Range};
 use super::grid::shade;
-use crate::draw::{Pen, text};
-use crate::model::Heat;
+use crate::draw::{Modifier, Pen, text};
 use crate::state::State;
 use crate::stats::Fetch;
 
@@ -17,7 +14,6 @@ const STEPS: usize = 10;
 pub fn draw(
     mut pen: Pen<'_>,
     state: &State,
-    heat: &Heat,
     figures: &Figures<'_>,
     range: Option<Range>,
     seen: Option<(usize, usize, usize)>,
@@ -30,15 +26,14 @@ pub fn draw(
     pen.at_end(&state.encode.sampling(), look.warn());
     pen.put(measure.name(), look.title()).skip(1);
     let Some(range) = range else {
-        let why = why_not(state, measure);
-        pen.cut(look, &why, look.warn());
+        pen.cut(&why_not(state, measure), look.warn());
         return;
     };
     let (low, high) = (figures.text(range.low), figures.text(range.high));
     if range.is_flat() {
         let all = if low == high { format!("all {low}") } else { format!("{low} to {high}") };
         let flat = format!("{all}: less than 5 % apart, so one colour");
-        pen.cut(look, &flat, look.text());
+        pen.cut(&flat, look.text());
     } else {
         pen.put(&low, look.text()).skip(1);
         for step in 0..STEPS {
@@ -50,7 +45,7 @@ pub fn draw(
         }
         pen.skip(1).put(&high, look.text());
         for (word, place, value) in [("most", range.most, high), ("least", range.least, low)] {
-            let text = format!("{word}: {} {value}", text::clean(look, &heat.short(place)));
+            let text = format!("{word}: {} {value}", text::clean(look, &state.file.heat().short(place)));
             if text::width(&text) + 3 <= pen.left() {
                 pen.skip(3).put(&text, look.text());
             }
@@ -84,7 +79,7 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let (look, heat) = (state.look, state.file.heat());
     let Some(row) = heat.rows.get(state.views.overview.row) else { return };
     let Some(cell) = heat.cell(state.views.overview.row, state.views.overview.column) else {
-        pen.cut(look, &format!("{} has no such tensor", row.name), look.dim());
+        pen.cut(&format!("{} has no such tensor", row.name), look.dim());
         return;
     };
     let name = match (&cell.tensors[..], heat.columns.get(state.views.overview.column)) {
@@ -96,8 +91,8 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let mut facts: Vec<String> = figures.filter_map(|f| f.of(cell).map(|value| f.words(value))).collect();
     let name = text::clean(look, &name);
     let room = pen.left();
-    let between = look.between();
-    let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + text::width(between)).sum::<usize>();
+    let between = text::width(look.between());
+    let needed = |facts: &[String]| facts.iter().map(|f| text::width(f) + between).sum::<usize>();
     // The name keeps half of the line; the last facts go.
     while facts.len() > 1 && needed(&facts) + text::width(&name).min(room / 2) > room {
         facts.pop();
@@ -105,6 +100,6 @@ pub fn footer(mut pen: Pen<'_>, state: &State) {
     let name = text::short_name(look, &name, room.saturating_sub(needed(&facts)).max(1));
     pen.put(&name, look.text().add_modifier(Modifier::BOLD));
     for fact in facts {
-        pen.put(between, look.dim()).put(&fact, look.text());
+        pen.dot().put(&fact, look.text());
     }
 }

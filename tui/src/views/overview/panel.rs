@@ -1,49 +1,39 @@
 //! The panel beside the grid: where the bits go, and what the selected tensor is like.
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 use ratatui::text::Span;
 
 use super::figures::Figures;
-use crate::draw::{Column, Page, bar, text};
+use crate::draw::{Canvas, Column, Page, bar, text};
 use crate::estimate;
 use crate::model::{Heat, HeatCell, Totals, heat::loose};
 use crate::state::State;
 use crate::views::tensor::{Shown, plots, symbols};
 
 /// From so many columns on, there is a panel.
-const WIDE: u16 = 110;
+const WIDE: usize = 110;
 /// Its columns at least and at most; two more are the line before it.
-const COLUMNS: (u16, u16) = (42, 64);
+const COLUMNS: (usize, usize) = (42, 64);
 /// Rows of the roles at least and at most.
 const ROLES: (usize, usize) = (4, 10);
 /// Rows of a histogram's bars at least and at most, and what it takes besides.
 const BARS: (usize, usize) = (2, 7);
 const AROUND: usize = 5;
 
-/// Whether a terminal of so many columns has a panel.
-pub fn has_panel(columns: u16) -> bool {
-    columns >= WIDE
+/// Columns of the terminal that are the grid's: all of them where there is no room for a panel.
+pub fn grid_columns(all: usize) -> usize {
+    if all < WIDE { all } else { all - (all / 5 * 2).clamp(COLUMNS.0, COLUMNS.1) - 2 }
 }
 
-fn columns(all: u16) -> u16 {
-    (all / 5 * 2).clamp(COLUMNS.0, COLUMNS.1)
+/// Whether there is room for a panel.
+pub fn is_shown(state: &State) -> bool {
+    usize::from(state.size.0) >= WIDE
 }
 
-/// Columns of the terminal that are the grid's.
-pub fn grid_columns(all: u16) -> usize {
-    usize::from(if has_panel(all) { all - columns(all) - 2 } else { all })
-}
-
-/// Draws it where there is room, above the legend.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, heat: &Heat) {
-    if !has_panel(area.width) {
-        return;
-    }
-    let rows = usize::from(area.height.saturating_sub(1));
-    let (x, look) = (area.x + grid_columns(area.width) as u16, state.look);
-    let mut page = Page::new(look, usize::from(columns(area.width)) - 1);
-    roles(&mut page, state, heat, (rows / 3).clamp(ROLES.0, ROLES.1));
+/// Draws it.
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    let (look, rows) = (state.look, canvas.height());
+    let mut page = Page::new(look, canvas.width().saturating_sub(3));
+    roles(&mut page, state, state.file.heat(), (rows / 3).clamp(ROLES.0, ROLES.1));
     if let Some(cell) = state.views.overview.selected(&state.file) {
         selected(&mut page, state, cell, rows);
     }
@@ -51,12 +41,9 @@ pub fn draw(buffer: &mut Buffer, area: Rect, state: &State, heat: &Heat) {
         whole(&mut page, state);
     }
     for row in 0..rows {
-        let y = area.y + row as u16;
-        buffer.set_string(x, y, look.sign("│", "|"), look.dim());
-        if let Some(line) = page.lines.get(row) {
-            buffer.set_line(x + 2, y, line, columns(area.width) - 1);
-        }
+        canvas.pen(row).put(look.sign("│", "|"), look.dim());
     }
+    canvas.part((2, 0), (page.width, rows)).lines(&page.lines);
 }
 
 /// A line for each role, the most bytes first; what is left is one line.
@@ -87,7 +74,7 @@ fn roles(page: &mut Page, state: &State, heat: &Heat, most: usize) {
         let stored = totals.stored_bytes as f64;
         let bits = if totals.elements == 0 { String::new() } else { text::figure(totals.bits_per_weight()) };
         page.row([
-            (Column::text("", label).after(0), text::clean(look, name).into_owned(), look.text()),
+            (Column::text("", label).after(0), name.to_owned(), look.text()),
             (Column::text("", room).after(1), bar(look, stored / largest, room), look.bar()),
             (Column::number("", 8).after(1), text::percent(stored / file), look.text()),
             (Column::number("", 8).after(0), bits, look.text()),

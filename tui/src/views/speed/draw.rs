@@ -2,12 +2,8 @@
 
 use std::ops::Range;
 
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
-use ratatui::style::{Modifier, Style};
-
 use super::{LaneState, Scope};
-use crate::draw::{Column, Look, Pen, bar, chart::LEVELS, table, text};
+use crate::draw::{Canvas, Column, Look, Modifier, Pen, Style, bar, chart::LEVELS, table, text};
 use crate::state::State;
 use crate::timing::{LayerTime, percentile};
 
@@ -49,47 +45,36 @@ const TENSOR: [Figure<(LayerTime, Option<f64>)>; 4] = [
 ];
 
 /// Draws it.
-pub fn draw(buffer: &mut Buffer, area: Rect, state: &State) {
-    if area.is_empty() {
+pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
+    if canvas.height() == 0 {
         return;
     }
-    let heights = state.views.speed.heights(usize::from(area.height));
-    headline(Pen::new(buffer, area, 0), state);
-    devices(buffer, rows(area, 1, heights.devices + 1), state);
+    let heights = state.views.speed.heights(canvas.height());
+    headline(canvas.pen(0), state);
+    devices(canvas.rows(1, heights.devices + 1), state);
     let at = 2 + heights.devices + heights.gap;
     if heights.gap > 0 {
-        note(Pen::new(buffer, area, at - 1), state);
+        note(canvas.pen(at - 1), state);
     }
-    tensors(buffer, rows(area, at, heights.layers + 1), state);
+    tensors(canvas.rows(at, heights.layers + 1), state);
     if heights.chart > 0 {
-        chart(buffer, rows(area, at + 2 + heights.layers, heights.chart + 1), state);
+        chart(canvas.rows(at + 2 + heights.layers, heights.chart + 1), state);
     }
-}
-
-/// Some rows of an area, as far as it has them.
-fn rows(area: Rect, from: usize, count: usize) -> Rect {
-    let clip = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).min(area.height);
-    let from = clip(from);
-    Rect { y: area.y + from, height: clip(count).min(area.height - from), ..area }
 }
 
 /// The columns that there is room for in a view of so many.
-fn shown<R>(figures: &[Figure<R>], width: u16) -> impl Iterator<Item = &Figure<R>> {
-    figures.iter().filter(move |(widths, ..)| widths.contains(&usize::from(width)))
+fn shown<R>(figures: &[Figure<R>], width: usize) -> impl Iterator<Item = &Figure<R>> {
+    figures.iter().filter(move |(widths, ..)| widths.contains(&width))
 }
 
-/// The cells of these columns for a row.
-fn cells<R>(
-    figures: &[Figure<R>],
-    width: u16,
-    look: Look,
-    row: &R,
-    style: Style,
-) -> impl Iterator<Item = (Column, String, Style)> {
-    shown(figures, width).map(move |(_, column, cell)| {
+/// Writes the cells of these columns for a row, in a view of so many columns.
+fn cells<R>(pen: &mut Pen<'_>, figures: &[Figure<R>], width: usize, row: &R, style: Style) {
+    let look = pen.look;
+    let cell = |(_, column, cell): &Figure<R>| {
         let (text, own) = cell(look, row);
         (*column, text, own.unwrap_or(style))
-    })
+    };
+    table::row(pen, shown(figures, width).map(cell));
 }
 
 /// The subject of timing, the device, and whether it runs.
@@ -131,7 +116,7 @@ fn note(mut pen: Pen<'_>, state: &State) {
     let look = state.look;
     pen.skip(1);
     if let Some((count, why)) = state.views.speed.current().and_then(|l| l.last.left_out.as_ref()) {
-        refused(&mut pen, look, &format!("{} left out: {why}", text::plural(*count, "tensor")));
+        refused(&mut pen, &format!("{} left out: {why}", text::plural(*count, "tensor")));
     } else if let Some(words) = bound(state) {
         const UNLESS: &str = ", unless decoded layers are kept";
         let more = if text::width(&words) + UNLESS.len() <= pen.left() { UNLESS } else { "" };
@@ -151,19 +136,19 @@ fn bound(state: &State) -> Option<String> {
 }
 
 /// The table of devices: its head and the rows around that of the chosen device.
-fn devices(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, timing) = (state.look, &state.views.speed);
-    let width = (usize::from(area.width) / 5).clamp(14, 36);
+fn devices(mut canvas: Canvas<'_>, state: &State) {
+    let (look, timing, all) = (state.look, &state.views.speed, canvas.width());
+    let width = (all / 5).clamp(14, 36);
     let mut columns = vec![Column::text("device", width).after(0)];
-    columns.extend(shown(&DEVICE, area.width).map(|f| f.1).chain([Column::rest("last runs")]));
-    table::head(Pen::new(buffer, area, 0).skip(3), look, &columns);
-    let (rows, height) = (timing.device_rows(), usize::from(area.height.saturating_sub(1)));
+    columns.extend(shown(&DEVICE, all).map(|f| f.1).chain([Column::rest("last runs")]));
+    table::head(canvas.pen(0).skip(3), &columns);
+    let (rows, height) = (timing.device_rows(), canvas.height().saturating_sub(1));
     let chosen = Some(timing.lane());
     let at = rows.iter().position(|row| row.lane == chosen).unwrap_or(0);
     // The last row says what there is of GPUs: it is shown as long as there is room.
     let first = (at + 1).saturating_sub(height).max(rows.len().saturating_sub(height).min(at));
     for (i, row) in rows.iter().skip(first).take(height).enumerate() {
-        let mut pen = Pen::new(buffer, area, i + 1);
+        let mut pen = canvas.pen(i + 1);
         let (style, mark) = match row.lane == chosen {
             true => (look.text().add_modifier(Modifier::BOLD), look.sign("▸", ">")),
             false => (look.text(), ""),
@@ -172,14 +157,12 @@ fn devices(buffer: &mut Buffer, area: Rect, state: &State) {
             None => "GPU".to_owned(),
             Some(lane) => format!("{lane}  {}", timing.maker(lane).unwrap_or_default()).trim_end().to_owned(),
         };
-        let name = text::clean(look, &name);
         let is_looking = row.lane.is_none() && row.refused.is_none();
-        pen.skip(1).cell(mark, 2, style);
-        pen.cell(&text::cut(look, &name, width), width, if is_looking { look.dim() } else { style });
+        pen.skip(1).cell(mark, 2, style).cell(&name, width, if is_looking { look.dim() } else { style });
         match (row.refused, row.results) {
-            (Some(why), _) => refused(pen.skip(3), look, why),
+            (Some(why), _) => refused(pen.skip(3), why),
             (None, Some(lane)) => {
-                table::row(&mut pen, look, cells(&DEVICE, area.width, look, lane, style));
+                cells(&mut pen, &DEVICE, all, lane, style);
                 let room = pen.skip(table::GAP).left().min(60);
                 pen.put(&sparkline(look, lane.series.recent(), room), look.bar());
             }
@@ -191,17 +174,18 @@ fn devices(buffer: &mut Buffer, area: Rect, state: &State) {
     }
 }
 
-fn refused(pen: &mut Pen<'_>, look: Look, why: &str) {
-    pen.put(look.sign("✗ ", "! "), look.bad()).cut(look, why, look.warn());
+fn refused(pen: &mut Pen<'_>, why: &str) {
+    let look = pen.look;
+    pen.put(look.sign("✗ ", "! "), look.bad()).cut(why, look.warn());
 }
 
 /// The tensors by time: the head and the rows that fit.
-fn tensors(buffer: &mut Buffer, area: Rect, state: &State) {
-    let (look, timing, width) = (state.look, &state.views.speed, usize::from(area.width));
+fn tensors(mut canvas: Canvas<'_>, state: &State) {
+    let (look, timing, width) = (state.look, &state.views.speed, canvas.width());
     let name = (width * 2 / 5).clamp(16, 70).min(width.saturating_sub(20).max(8));
     let mut columns = vec![Column::text(timing.order.name(), name).after(1)];
-    columns.extend(shown(&TENSOR, area.width).map(|f| f.1).chain([Column::rest("median time")]));
-    table::head(&mut Pen::new(buffer, area, 0), look, &columns);
+    columns.extend(shown(&TENSOR, width).map(|f| f.1).chain([Column::rest("median time")]));
+    table::head(&mut canvas.pen(0), &columns);
     let layers = timing.layers();
     if layers.is_empty() {
         let text = match (timing.subject.as_ref(), timing.running) {
@@ -210,15 +194,15 @@ fn tensors(buffer: &mut Buffer, area: Rect, state: &State) {
             (Some(_), Some(_)) => "the first round is under way",
             (Some(_), None) => "nothing was timed yet",
         };
-        Pen::new(buffer, area, 1).skip(1).put(text, look.dim());
+        canvas.pen(1).skip(1).put(text, look.dim());
         return;
     }
     // The longest bar; much longer times have one that is cut.
     let longest = clip(layers.iter().filter_map(|l| l.ms));
     let round = timing.current().and_then(|l| l.series.summary()).map(|s| s.p50);
-    let height = usize::from(area.height.saturating_sub(1));
+    let height = canvas.height().saturating_sub(1);
     for (i, layer) in layers.iter().enumerate().skip(timing.cursor.offset).take(height) {
-        let mut pen = Pen::new(buffer, area, i - timing.cursor.offset + 1);
+        let mut pen = canvas.pen(i - timing.cursor.offset + 1);
         let mut over = look.text();
         if i == timing.cursor.selected {
             over = look.selected();
@@ -227,11 +211,10 @@ fn tensors(buffer: &mut Buffer, area: Rect, state: &State) {
         let label = state.file.tensors.get(layer.tensor).map_or("", |t| t.name.as_str());
         pen.skip(1).cell(&text::short(look, label, name), name, over);
         if let Some(why) = &layer.error {
-            pen.skip(3).put(look.sign("✗ ", "! "), over.patch(look.bad()));
-            pen.cut(look, why, over.patch(look.warn()));
+            pen.skip(3).put(look.sign("✗ ", "! "), over.patch(look.bad())).cut(why, over.patch(look.warn()));
             continue;
         }
-        table::row(&mut pen, look, cells(&TENSOR, area.width, look, &(layer.clone(), round), over));
+        cells(&mut pen, &TENSOR, width, &(layer.clone(), round), over);
         let part = layer.ms.filter(|_| longest > 0.0).map_or(0.0, |ms| ms / longest);
         let columns = pen.skip(table::GAP).left().saturating_sub(1);
         let is_cut = part > 1.0001 && columns > 1;
@@ -241,12 +224,12 @@ fn tensors(buffer: &mut Buffer, area: Rect, state: &State) {
 }
 
 /// The last rounds, a point in a column for each: from 0 on, or from near the shortest where all take about as long.
-fn chart(buffer: &mut Buffer, area: Rect, state: &State) {
+fn chart(mut canvas: Canvas<'_>, state: &State) {
     let look = state.look;
     let Some(lane) = state.views.speed.current() else { return };
     let Some(summary) = lane.series.summary() else { return };
-    let height = usize::from(area.height.saturating_sub(1));
-    let columns = usize::from(area.width).saturating_sub(AXIS + 1);
+    let height = canvas.height().saturating_sub(1);
+    let columns = canvas.width().saturating_sub(AXIS + 1);
     let recent = lane.series.recent();
     let skipped = recent.len().saturating_sub(columns);
     let shown: Vec<f64> = recent.skip(skipped).collect();
@@ -256,7 +239,7 @@ fn chart(buffer: &mut Buffer, area: Rect, state: &State) {
     }
     let bottom = beginning(shown.iter().copied().fold(top, f64::min), top);
     let (beyond, line) = (look.sign("▲", "^"), look.sign("│", "|"));
-    let mut pen = Pen::new(buffer, area, 0);
+    let mut pen = canvas.pen(0);
     pen.skip(1).put(&format!("the last {}, milliseconds", text::plural(shown.len(), "round")), look.title());
     match shown.iter().filter(|&&t| t > top).count() as u64 {
         0 => {}
@@ -268,7 +251,7 @@ fn chart(buffer: &mut Buffer, area: Rect, state: &State) {
     // The row of the chart, from the bottom, that a time falls into; and the upper or lower half of it.
     let half_of = |time: f64| halves(time, bottom, top, height);
     for row in 0..height {
-        let mut pen = Pen::new(buffer, area, height - row);
+        let mut pen = canvas.pen(height - row);
         let label = match row {
             r if r == height - 1 => ms(top),
             r if r == half_of(summary.p50) / 2 => format!("p50 {}", ms(summary.p50)),

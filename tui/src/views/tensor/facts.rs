@@ -13,16 +13,14 @@ const BAR: usize = 12;
 pub fn draw(page: &mut Page, of: Shown<'_>) {
     let Shown { state, tensor, t, .. } = of;
     let look = page.look;
-    // Names that this version does not know may be any text.
-    let named = |label, name: String| Fact::new(label, text::clean(look, &name).into_owned());
     page.heading(if state.file.original().is_some() { "Tensor" } else { "Encoding" }, "", look.dim());
     let mut facts = vec![
         Fact::new("shape", text::shape(&t.shape)),
         Fact::new("elements", text::count(t.elements)),
         Fact::new("dtype", t.dtype.name()),
-        named("scheme", scheme(t)),
-        named("coder", coder(t)),
-        named("filter", filter(t)),
+        Fact::new("scheme", scheme(t)),
+        Fact::new("coder", coder(t)),
+        Fact::new("filter", filter(t)),
         Fact::new("chunks", chunks(t)),
     ];
     if t.count > 1 || t.row_axis == 1 {
@@ -86,7 +84,7 @@ pub fn would(page: &mut Page, of: Shown<'_>) {
             Fact::new("4 bits", format!("{:.2} bits/w, error {}", w.rate_bits, text::percent(w.rate_error))),
         ]),
         (None, Fetch::Running(_)) => page.sentence(&state.encode.sampling(), look.warn()),
-        (None, Fetch::Failed(why)) => page.sentence(&text::clean(look, why), look.bad()),
+        (None, Fetch::Failed(why)) => page.sentence(why, look.bad()),
         (None, _) => page.sentence("it would be stored as it is", look.dim()),
     }
     page.sentence(
@@ -139,7 +137,7 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
         }
         Some((None, why)) => {
             page.facts(stated.as_slice());
-            page.sentence(&text::clean(look, why.as_deref().unwrap_or("not compared")), look.warn());
+            page.sentence(why.as_deref().unwrap_or("not compared"), look.warn());
         }
         None => {
             page.facts(stated.as_slice());

@@ -39,7 +39,7 @@ fn scales(page: &mut Page, of: Shown<'_>, height: usize) {
     let look = page.look;
     if !t.makes_symbols {
         page.heading("Scales", "none", look.dim());
-        page.sentence(&format!("scheme {} has no scales", text::clean(look, &t.scheme)), look.dim());
+        page.sentence(&format!("scheme {} has no scales", t.scheme), look.dim());
         return;
     }
     let bars = state.views.tensor.bins.clamp(1, room(page));
@@ -95,7 +95,6 @@ pub fn weights(page: &mut Page, of: Shown<'_>, height: usize) {
     if !t.dtype.is_quantizable() || (state.file.original().is_some() && t.scheme != "raw") {
         page.heading("Weights", "", look.dim());
         let kind = if t.scheme == "raw" { t.dtype.name() } else { &t.scheme };
-        let kind = text::clean(look, kind);
         return page.sentence(&format!("{kind} is not decoded here: there is no histogram"), look.dim());
     }
     let Some(found) = stats.and_then(|s| s.weights.as_ref()) else {

@@ -58,9 +58,9 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
         Fetch::Ready(Verdict::Damaged(what)) => {
             // The name is at the top already.
             let what = what.strip_prefix(&format!("{}: ", t.name)).unwrap_or(what);
-            page.sentence(&text::clean(look, what), look.bad());
+            page.sentence(what, look.bad());
         }
-        Fetch::Failed(why) => page.sentence(&text::clean(look, why), look.warn()),
+        Fetch::Failed(why) => page.sentence(why, look.warn()),
         _ => {}
     }
 }
