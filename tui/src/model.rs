@@ -246,18 +246,6 @@ fn cut_header(path: &Path) -> Option<(Header, u64)> {
     (length < whole).then_some((header, length))
 }
 
-/// Tensors of these names and shapes, as a container has them.
-#[cfg(test)]
-fn infos<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a [usize])>) -> Vec<TensorInfo> {
-    let mut source = wcodec::MemorySource::new();
-    for (name, shape) in tensors {
-        let bytes = vec![0; shape.iter().product()];
-        source.push(name.to_owned(), wcodec::Dtype::U8, shape.to_vec(), bytes.into()).unwrap();
-    }
-    let (bytes, _) = wcodec::encode_to_vec(&source, &wcodec::EncodeOptions::default(), &mut |_| Ok(())).unwrap();
-    Container::from_bytes(bytes).unwrap().infos().unwrap()
-}
-
 /// Marks that tell one file from another at the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {

@@ -223,39 +223,3 @@ impl Series {
         })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn summary_of_known_samples() {
-        let mut series = Series { bytes: 2_000_000, ..Series::default() };
-        assert_eq!(series.summary(), None);
-        // 1 to 100, in an order that is none.
-        (0..100).for_each(|i| series.push(f64::from(i * 37 % 100 + 1)));
-        let s = series.summary().unwrap();
-        assert_eq!((s.runs, s.samples, s.p50, s.p95, s.min, s.max), (100, 100, 50.0, 95.0, 1.0, 100.0));
-        // 2 MB in 50 ms are 40 MB/s.
-        assert!((s.gb_per_s.unwrap() - 0.04).abs() < 1e-12);
-    }
-
-    #[test]
-    fn only_the_last_samples_are_kept() {
-        let mut series = Series::default();
-        (0..1000).for_each(|i| series.push(f64::from(i)));
-        series.skip(5);
-        let s = series.summary().unwrap();
-        assert_eq!((s.runs, s.samples, s.min, s.max), (1005, KEPT, 744.0, 999.0));
-        assert_eq!(series.recent().next_back(), Some(999.0));
-    }
-
-    #[test]
-    fn one_sample_is_every_percentile() {
-        for q in [0.0, 0.5, 0.95, 1.0] {
-            assert_eq!(percentile(&[7.0], q), Some(7.0));
-        }
-        assert_eq!(percentile(&[1.0, 2.0, 3.0], 0.5), Some(2.0));
-        assert_eq!(gb_per_s(10, 0.0), None);
-    }
-}

@@ -82,25 +82,3 @@ pub fn command(name: &str) -> Option<Command> {
 pub fn name_of(command: Command) -> String {
     commands().find(|(_, c)| *c == command).map_or_else(String::new, |(name, _)| name)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::keymap::{Context, Keymap};
-
-    #[test]
-    fn every_command_of_the_table_has_one_name() {
-        for bound in &Keymap::default().bindings {
-            let name = name_of(bound.command);
-            assert!(!name.is_empty(), "{:?}", bound.command);
-            assert_eq!(command(&name), Some(bound.command));
-        }
-        for tab in Tab::ALL {
-            assert_eq!(command(&format!("view-{}", tab.earlier())), Some(Command::View(tab)));
-            assert_eq!(Context::named(tab.earlier()), Context::named(tab.name()));
-        }
-        assert_eq!((Context::named("heat"), Context::named("no")), (Some(Context::View(Tab::Overview)), None));
-        let names: Vec<String> = commands().map(|(n, _)| n).collect();
-        assert!((1..names.len()).all(|i| !names[..i].contains(&names[i])));
-    }
-}

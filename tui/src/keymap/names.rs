@@ -82,20 +82,3 @@ pub fn key_name((code, modifiers): Key) -> String {
     }
     name
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::keymap::Keymap;
-
-    #[test]
-    fn every_key_of_the_table_is_found_by_its_name() {
-        for k in Keymap::default().bindings.iter().flat_map(|b| b.keys.clone()) {
-            let found = key(&key_name(k));
-            assert_eq!(found, Some(k), "{}", key_name(k));
-        }
-        for name in ["", "Ctrl-", "jj", "F0", "F25", "Meta-x", "\u{1b}"] {
-            assert!(key(name).is_none(), "{name:?}");
-        }
-    }
-}

@@ -108,17 +108,3 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
         _ => by(a, b),
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_letter_is_one_columns_alone() {
-        for (i, column) in Column::ALL.iter().enumerate() {
-            // The list itself takes j, k and q.
-            assert!(!"jkq".contains(column.letter()));
-            assert!(Column::ALL[..i].iter().all(|c| c.letter() != column.letter()));
-        }
-    }
-}

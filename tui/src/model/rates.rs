@@ -171,33 +171,3 @@ pub fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> V
     });
     finished.collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tensors(names: &[&str]) -> Vec<TensorInfo> {
-        crate::model::infos(names.iter().map(|name| (*name, &[4][..])))
-    }
-
-    #[test]
-    fn layers_stand_in_natural_order_and_what_is_in_none_comes_last() {
-        let names = ["a.10.w", "head", "a.2.w", "a.2.b", "b.0.experts.7.w", "a.x.w", "7", "..3"];
-        let found = layers(&tensors(&names));
-        let named: Vec<_> = found.iter().map(|g| (g.name.as_str(), g.totals.tensors)).collect();
-        assert_eq!(named, [("..3", 1), ("7", 1), ("a.2", 2), ("a.10", 1), ("b.0", 1), (NO_LAYER, 2)]);
-    }
-
-    #[test]
-    fn every_tensor_has_one_role() {
-        let names = ["a.0.q.weight", "a.1.q.weight", "a.1.k.weight", "a.1x.k", "", ".", "0", "a..0"];
-        for name in names {
-            assert_eq!(role_of(name).matches('.').count(), name.matches('.').count());
-        }
-        let found = roles(&tensors(&["a.0.q.weight", "a.1.q.weight", "a.1.k.weight", "a.1x.k"]));
-        let named: Vec<_> = found.iter().map(|g| (g.name.as_str(), g.totals.tensors, g.schemes.as_str())).collect();
-        assert_eq!(named, [("a.*.q.weight", 2, "raw"), ("a.*.k.weight", 1, "raw"), ("a.1x.k", 1, "raw")]);
-        assert_eq!(whole(&tensors(&["a", "b"])).totals.tensors, 2);
-        assert_eq!(whole(&[]), Group::default());
-    }
-}

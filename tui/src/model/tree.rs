@@ -100,23 +100,3 @@ impl Tree {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_thousands_of_parts_are_no_deep_tree() {
-        let names: Vec<String> = (1..2000).map(|parts| ["a"; 2000][..parts].join(".")).collect();
-        let tensors = crate::model::infos(names.iter().map(|name| (name.as_str(), &[1][..])));
-        let natural = crate::model::order::natural_order(&tensors);
-        // A file is opened on a thread; this one has little.
-        let tree = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().stack_size(256 << 10);
-            thread.spawn_scoped(scope, || Tree::new(&tensors, &natural)).unwrap().join().unwrap()
-        });
-        assert_eq!(tree.nodes.iter().filter(|n| n.tensor.is_some()).count(), 1999);
-        assert!(tree.nodes.iter().all(|n| n.depth < DEEPEST));
-        assert!(tree.nodes.iter().all(|n| n.tensor.is_none_or(|i| tensors[i].name.ends_with(&n.label))));
-    }
-}

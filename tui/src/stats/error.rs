@@ -98,24 +98,3 @@ pub fn compare(
     stats.error = Some(ErrorStats { fits: stated.map(|stated| wcodec::error_fits(found.relative, stated)), ..found });
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_by_hand() {
-        let mut sums = Differences::default();
-        for (decoded, original) in [(1.0, 1.0), (2.5, 2.0), (-4.0, -3.0), (f64::INFINITY, f64::INFINITY)] {
-            sums.add(decoded, original);
-        }
-        let found = sums.stats();
-        assert_eq!((found.max, found.rms, found.snr_db), (1.0, (1.25f64 / 4.0).sqrt(), f64::INFINITY));
-        let mut sums = Differences::default();
-        sums.add(11.0, 10.0);
-        assert!((sums.stats().snr_db - 20.0).abs() < 1e-12 && sums.stats().relative == 0.1);
-        assert_eq!((Differences::default().stats().rms, Differences::default().stats().relative), (0.0, 0.0));
-        sums.add(f64::NAN, 1.0);
-        assert!(sums.stats().max.is_nan() && sums.stats().rms.is_nan());
-    }
-}

@@ -271,6 +271,3 @@ pub fn report(state: &mut State, report: TimingReport) {
         TimingReport::Progress { .. } | TimingReport::Failed { .. } => {}
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,14 +1,21 @@
+//! The view of timings: what keys and reports change.
+
 use std::sync::Arc;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
-
-use super::*;
-use crate::action::{Action, Report};
-use crate::draw::Look;
-use crate::model::FileModel;
-use crate::timing::{Gpu, LayerTime, Progress};
-use crate::update::update;
+use wcodec_tui::action::{Action, Report};
+use wcodec_tui::draw::Look;
+use wcodec_tui::effect::Effect;
+use wcodec_tui::model::FileModel;
+use wcodec_tui::state::State;
+use wcodec_tui::stats::Fetch;
+use wcodec_tui::timing::{
+    Gpu, KEPT, Lane, LayerTime, Progress, Series, TimingEffect, TimingReport, gb_per_s, percentile,
+};
+use wcodec_tui::update::update;
+use wcodec_tui::views::Tab;
+use wcodec_tui::views::speed::{Scope, SpeedState};
 
 fn file() -> Arc<FileModel> {
     let mut source = MemorySource::new();
@@ -205,4 +212,68 @@ fn enter_looks_at_the_layer() {
     let enter = Action::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
     assert!(stopped(&update(&mut state, enter)));
     assert_eq!((state.tab, state.current()), (Tab::Tensor, Some(3)));
+}
+
+#[test]
+fn heights_fit_every_view() {
+    let mut state = SpeedState { cores: 8, ..SpeedState::default() };
+    for lanes in 0..20 {
+        for body in 0..100 {
+            let h = state.heights(body);
+            let heads = 3 + h.gap + if h.chart > 0 { 2 } else { 0 };
+            assert!(h.devices + h.layers + h.chart + heads <= body.max(3), "{h:?} of {body}");
+        }
+        state.lane_mut(Lane::Cpu(lanes + 1));
+    }
+}
+
+#[test]
+fn lanes_are_in_order_and_gpus_are_rows_before_they_decode() {
+    let mut state = SpeedState::default();
+    for lane in [Lane::Gpu(1), Lane::Cpu(8), Lane::Cpu(2), Lane::Cpu(8)] {
+        state.lane_mut(lane);
+    }
+    let lanes: Vec<Lane> = state.lanes.iter().map(|l| l.lane).collect();
+    assert_eq!(lanes, [Lane::Cpu(2), Lane::Cpu(8), Lane::Gpu(1)]);
+    let gpu = |ordinal| Gpu { ordinal, name: "H200".into(), refused: None };
+    state.gpus = Fetch::Ready(vec![gpu(0), gpu(1)]);
+    let rows = state.device_rows();
+    assert!(rows[2].lane == Some(Lane::Gpu(0)) && rows[2].results.is_none());
+    assert!(rows[3].results.is_some_and(|l| l.lane == Lane::Gpu(1)));
+    assert_eq!(rows.len(), 4);
+    // A GPU that is not there, but was asked for.
+    state.gpus = Fetch::Failed("no driver".into());
+    assert_eq!(state.device_rows().len(), 4);
+}
+
+#[test]
+fn summary_of_known_samples() {
+    let mut series = Series::default();
+    series.bytes = 2_000_000;
+    assert_eq!(series.summary(), None);
+    // 1 to 100, in an order that is none.
+    (0..100).for_each(|i| series.push(f64::from(i * 37 % 100 + 1)));
+    let s = series.summary().unwrap();
+    assert_eq!((s.runs, s.samples, s.p50, s.p95, s.min, s.max), (100, 100, 50.0, 95.0, 1.0, 100.0));
+    // 2 MB in 50 ms are 40 MB/s.
+    assert!((s.gb_per_s.unwrap() - 0.04).abs() < 1e-12);
+}
+
+#[test]
+fn only_the_last_samples_are_kept() {
+    let mut series = Series::default();
+    (0..1000).for_each(|i| series.push(f64::from(i)));
+    series.skip(5);
+    let s = series.summary().unwrap();
+    assert_eq!((s.runs, s.samples, s.min, s.max), (1005, KEPT, 744.0, 999.0));
+    assert_eq!(series.recent().next_back(), Some(999.0));
+}
+
+#[test]
+fn one_sample_is_every_percentile() {
+    for q in [0.0, 0.5, 0.95, 1.0] {
+        assert_eq!(percentile(&[7.0], q), Some(7.0));
+    }
+    assert_eq!(percentile(&[1.0, 2.0, 3.0], 0.5), Some(2.0));
+    assert_eq!(gb_per_s(10, 0.0), None);
 }
