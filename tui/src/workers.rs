@@ -9,9 +9,10 @@ pub mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use wcodec::Checkpoint;
+use wcodec::{Cancel, Checkpoint};
 
 use self::encode::Encoder;
 use self::files::Files;
@@ -38,6 +39,55 @@ fn every<T>(pause: Duration, mut tell: impl FnMut(T)) -> impl FnMut(T) {
             last = Some(Instant::now());
             tell(part);
         }
+    }
+}
+
+/// Starts a thread. Where none can be had, that is reported.
+fn start<T: Send + 'static>(
+    name: &str,
+    sender: &Sender<Action>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<JoinHandle<T>> {
+    let started = thread::Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|e| tell(sender, Report::Error(format!("{name}: {e}")))).ok()
+}
+
+/// Waits for the end of a thread, but no longer than that.
+pub fn join_within(thread: JoinHandle<()>, patience: Duration) {
+    let begin = Instant::now();
+    while !thread.is_finished() && begin.elapsed() < patience {
+        thread::sleep(Duration::from_millis(5));
+    }
+    if thread.is_finished() {
+        let _ = thread.join();
+    }
+}
+
+/// Work on a thread of its own that can be cancelled, which ends it within half a second. Dropping this does, and waits for the end.
+#[derive(Debug)]
+struct Task {
+    cancel: Cancel,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Task {
+    /// Starts it, as [`start`] does.
+    fn start(name: &str, sender: &Sender<Action>, work: impl FnOnce(&Cancel) + Send + 'static) -> Option<Self> {
+        let cancel = Cancel::new();
+        let flag = cancel.clone();
+        let thread = start(name, sender, move || work(&flag))?;
+        Some(Self { cancel, thread: Some(thread) })
+    }
+
+    fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -13,7 +13,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use tempfile::TempDir;
 use wcodec::text::steers;
-use wcodec::{Container, DecodeOptions, ErrorKind, Pool};
+use wcodec::{Cancel, Container, DecodeOptions, ErrorKind, Pool};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::Look;
 use wcodec_tui::effect::Effect;
@@ -110,11 +110,11 @@ fn on_paper(file: &FileModel) {
 
 fn compute_all(file: &FileModel, tensor: usize) -> wcodec::Result<LayerStats> {
     let mut tell = |part: f32| assert!((0.0..=1.0).contains(&part), "{part}");
-    compute(file, tensor, None, &mut Control::new(&AtomicBool::new(false), &mut tell))
+    compute(file, tensor, None, &mut Control::new(&Cancel::new(), &mut tell))
 }
 
 fn verdict(file: &FileModel, tensor: usize) -> wcodec::Result<Verdict> {
-    verify(file, tensor, &mut Control::new(&AtomicBool::new(false), &mut |_| ()))
+    verify(file, tensor, &mut Control::new(&Cancel::new(), &mut |_| ()))
 }
 
 /// Figures of a tensor are those of its symbols, and the verdict is the codec's.

@@ -7,7 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent,
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::style::Color;
-use wcodec::{Bits, Checkpoint, EncodeOptions, MemorySource, Optimize, Rate, Scheme, encode};
+use wcodec::{Bits, Cancel, Checkpoint, EncodeOptions, MemorySource, Optimize, Rate, Scheme, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
@@ -280,7 +280,7 @@ fn a_wide_screen_has_a_panel_and_asks_for_the_tensor_that_it_shows() {
     let k = state.file.find("model.layers.0.self_attn.k_proj.weight").unwrap();
     assert_eq!(compute(&effects), [k]);
     assert!(compute(&update(&mut state, Action::Tick)).is_empty());
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = Cancel::new();
     let mut tell = |_: f32| {};
     let mut control = wcodec_tui::stats::control::Control::new(&stop, &mut tell);
     let found = wcodec_tui::stats::compute::compute(&state.file, k, None, &mut control).unwrap();

@@ -1,15 +1,14 @@
 //! The view of one tensor: its figures are those of an independent computation, and it looks as it should.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use wcodec::{
-    Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Optimize,
-    Scheme, Source, encode, verify,
+    Cancel, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, Granularity, Layout, MemorySource,
+    Optimize, Scheme, Source, encode, verify,
 };
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::draw::{Canvas, Look, Theme};
@@ -44,7 +43,7 @@ fn llama() -> Arc<FileModel> {
 }
 
 fn stats(file: &FileModel, tensor: usize, reference: Option<&Checkpoint>) -> LayerStats {
-    let (stop, mut last) = (AtomicBool::new(false), 0.0);
+    let (stop, mut last) = (Cancel::new(), 0.0);
     let mut tell = |part: f32| {
         assert!((last..=1.0).contains(&part), "{last} {part}");
         last = part;
@@ -233,10 +232,11 @@ fn errors_against_the_source_are_those_that_verifying_finds() {
 #[test]
 fn stopping_stops() {
     let file = llama();
-    let (stop, mut tell) = (AtomicBool::new(true), |_: f32| {});
+    let (stop, mut tell) = (Cancel::new(), |_: f32| {});
+    stop.cancel();
     let stopped = compute(&file, 0, None, &mut Control::new(&stop, &mut tell)).unwrap_err();
     assert_eq!(stopped.kind(), wcodec::ErrorKind::Cancelled);
-    let (stop, mut tell) = (AtomicBool::new(false), |_: f32| {});
+    let (stop, mut tell) = (Cancel::new(), |_: f32| {});
     assert!(compute(&file, 1 << 40, None, &mut Control::new(&stop, &mut tell)).is_err());
 }
 

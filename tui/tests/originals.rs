@@ -287,7 +287,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     update(&mut state, Action::Report(Report::Estimate { generation, found }));
     assert_eq!(state.views.overview.measure, Measure::Share);
     let tensor = state.views.overview.selected(&state.file).unwrap().tensors[0];
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = Cancel::new();
     let mut tell = |_: f32| {};
     let mut control = wcodec_tui::stats::control::Control::new(&stop, &mut tell);
     let stats = wcodec_tui::stats::compute::compute(&state.file, tensor, None, &mut control).unwrap();

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use wcodec::{
-    Bits, Checkpoint, Coder, DecodeOptions, Dtype, EncodeOptions, MemorySource, Optimize, Rate, Scheme, Source,
+    Bits, Cancel, Checkpoint, Coder, DecodeOptions, Dtype, EncodeOptions, MemorySource, Optimize, Rate, Scheme, Source,
     VerifyStatus, encode, verify,
 };
 use wcodec_tui::action::{Action, Report};
@@ -75,7 +74,7 @@ fn plain() -> Arc<FileModel> {
 }
 
 fn stats(file: &FileModel, tensor: usize, reference: Option<&Checkpoint>) -> LayerStats {
-    let (stop, mut tell) = (AtomicBool::new(false), |_: f32| {});
+    let (stop, mut tell) = (Cancel::new(), |_: f32| {});
     compute(file, tensor, reference, &mut Control::new(&stop, &mut tell)).unwrap()
 }
 

@@ -14,13 +14,13 @@ use signal_hook::{flag, low_level};
 
 use crate::action::Action;
 use crate::terminal::usual;
+use crate::workers::join_within;
 
 /// The time that the thread waits for a key before it looks whether it is still wanted.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The number of waits for the end of the thread, and the time of each.
-const LEAVE_TRIES: usize = 30;
-const LEAVE_STEP: Duration = Duration::from_millis(10);
+/// The time that leaving waits for the end of the thread.
+const LEAVE: Duration = Duration::from_millis(300);
 
 /// A thread that turns what the terminal sends into actions. It ends when this is dropped.
 #[derive(Debug)]
@@ -77,15 +77,8 @@ impl Input {
 impl Drop for Input {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::SeqCst);
-        let Some(thread) = self.thread.take() else { return };
         // It must not read keys that are meant for the shell. Where the terminal is gone, the library may never come back.
-        for _ in 0..LEAVE_TRIES {
-            if thread.is_finished() {
-                let _ = thread.join();
-                return;
-            }
-            thread::sleep(LEAVE_STEP);
-        }
+        self.thread.take().into_iter().for_each(|thread| join_within(thread, LEAVE));
     }
 }
 

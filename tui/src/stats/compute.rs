@@ -2,7 +2,7 @@
 
 use wcodec::coder::histogram::count_bytes;
 use wcodec::container::TensorEntry;
-use wcodec::{Cancel, Checkpoint, Code, Result, TensorInfo};
+use wcodec::{Checkpoint, Code, Result, TensorInfo};
 
 use super::control::Control;
 use super::error::values;
@@ -36,7 +36,7 @@ pub fn compute(
     let has_weights = info.dtype.is_quantizable();
     let passes = u64::from(has_symbols) + u64::from(has_weights) + u64::from(reference.is_some());
     control.expect(info.elements.saturating_mul(passes));
-    control.check()?;
+    control.cancel.check()?;
     let mut stats = LayerStats { chunks: container.chunk_sizes(&info.name)?, ..Default::default() };
     stats.ratios = ratios(&stats, info);
     if has_symbols {
@@ -79,10 +79,10 @@ fn of_original(
         return Ok(None);
     }
     control.expect(info.original_bytes);
-    let (cancel, mut weights, mut at) = (Cancel::new(), Weights::default(), 0);
+    let (mut weights, mut at) = (Weights::default(), 0);
     while at < info.original_bytes {
         let length = PIECE.min(info.original_bytes - at);
-        let bytes = original.read_part(tensor, at, length as usize, &cancel)?;
+        let bytes = original.read_part(tensor, at, length as usize, control.cancel)?;
         weights.add(at / info.dtype.size() as u64, values(info.dtype, &bytes).into_iter().flatten());
         control.advance(length)?;
         at += length;

@@ -1,21 +1,20 @@
 //! Progress and cancellation of long work.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use wcodec::{Error, Result};
+use wcodec::{Cancel, Result};
 
 /// The control of a long job.
 pub struct Control<'a> {
-    stop: &'a AtomicBool,
+    /// Stops it.
+    pub cancel: &'a Cancel,
     tell: &'a mut dyn FnMut(f32),
     done: u64,
     total: u64,
 }
 
 impl<'a> Control<'a> {
-    /// A job that stops when `stop` is set, and gives `tell` the part of it that is done, from 0 to 1.
-    pub fn new(stop: &'a AtomicBool, tell: &'a mut dyn FnMut(f32)) -> Self {
-        Self { stop, tell, done: 0, total: 0 }
+    /// A job that stops when `cancel` is used, and gives `tell` the part of it that is done, from 0 to 1.
+    pub fn new(cancel: &'a Cancel, tell: &'a mut dyn FnMut(f32)) -> Self {
+        Self { cancel, tell, done: 0, total: 0 }
     }
 
     /// Says how much there is to do, in whatever unit.
@@ -28,18 +27,10 @@ impl<'a> Control<'a> {
     /// # Errors
     /// [`ErrorKind::Cancelled`](wcodec::ErrorKind::Cancelled) if it is to stop.
     pub fn advance(&mut self, by: u64) -> Result<()> {
-        self.check()?;
+        self.cancel.check()?;
         self.done = self.done.saturating_add(by);
         let part = if self.total == 0 { 1.0 } else { self.done as f64 / self.total as f64 };
         (self.tell)(part.min(1.0) as f32);
         Ok(())
-    }
-
-    /// Whether to go on.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Cancelled`](wcodec::ErrorKind::Cancelled) if it is to stop.
-    pub fn check(&self) -> Result<()> {
-        if self.stop.load(Ordering::Relaxed) { Err(Error::cancelled()) } else { Ok(()) }
     }
 }

@@ -33,7 +33,7 @@ pub fn pieces(
 ) -> Result<()> {
     let options = DecodeOptions { verify: false, ..DecodeOptions::default() };
     let int8 = info.makes_symbols;
-    control.check()?;
+    control.cancel.check()?;
     let Some((&rows, rest)) = info.shape.split_first() else {
         work(0, &container.read(&info.name, &options)?)?;
         return control.advance(info.elements);

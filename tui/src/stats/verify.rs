@@ -29,7 +29,7 @@ pub fn verify(file: &FileModel, tensor: usize, control: &mut Control<'_>) -> Res
     let segments = segments(file, tensor);
     let stored = segments.iter().fold(0u64, |sum, (_, s)| sum.saturating_add(s.length));
     control.expect(stored.saturating_add(info.elements));
-    control.check()?;
+    control.cancel.check()?;
     let mut damage = Vec::new();
     for (role, segment) in &segments {
         match container.reader().segment(segment, true).map(drop) {

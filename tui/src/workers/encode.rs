@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::thread::{self, JoinHandle};
 
-use wcodec::{Cancel, Code, EncodeOptions, ErrorKind, Scheme, encode};
+use wcodec::{Code, EncodeOptions, ErrorKind, Scheme, encode};
 
-use super::{PAUSE, every, tell};
+use super::{PAUSE, Task, every, tell};
 use crate::action::{Action, Report};
 use crate::encode::Progress;
 use crate::estimate::estimate;
@@ -18,8 +17,8 @@ use crate::stats::Fetch;
 #[derive(Debug)]
 pub struct Encoder {
     sender: Sender<Action>,
-    sampling: Option<(Cancel, JoinHandle<()>)>,
-    encoding: Option<(Cancel, JoinHandle<()>)>,
+    sampling: Option<Task>,
+    encoding: Option<Task>,
 }
 
 impl Encoder {
@@ -30,30 +29,28 @@ impl Encoder {
 
     /// Finds out what encoding would give, instead of what is being found out.
     pub fn estimate(&mut self, file: Arc<FileModel>, generation: u64) {
-        stop(self.sampling.take());
-        let (cancel, sender) = (Cancel::new(), self.sender.clone());
-        let flag = cancel.clone();
-        let work = move || {
+        self.sampling = None;
+        let sender = self.sender.clone();
+        self.sampling = Task::start("samples", &self.sender, move |cancel| {
             let report = |found| {
                 tell(&sender, Report::Estimate { generation, found });
             };
-            match estimate(&file, &flag, &mut every(PAUSE, |part| report(Fetch::Running(part)))) {
+            match estimate(&file, cancel, &mut every(PAUSE, |part| report(Fetch::Running(part)))) {
                 Ok(found) => report(Fetch::Ready(Arc::new(found))),
                 Err(e) if e.kind() == ErrorKind::Cancelled => {}
                 Err(e) => report(Fetch::Failed(e.to_string())),
             }
-        };
-        self.sampling = self.start("samples", work).map(|thread| (cancel, thread));
+        });
     }
 
     /// Encodes a checkpoint to a file that is not there yet, unless one is being encoded.
     pub fn encode(&mut self, file: Arc<FileModel>, out: PathBuf, scheme: Scheme) {
-        if self.encoding.as_ref().is_some_and(|(_, thread)| !thread.is_finished()) {
+        if self.encoding.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
-        let (cancel, sender) = (Cancel::new(), self.sender.clone());
-        let options = EncodeOptions { scheme, cancel: cancel.clone(), ..EncodeOptions::default() };
-        let work = move || {
+        let sender = self.sender.clone();
+        self.encoding = Task::start("encode", &self.sender, move |cancel| {
+            let options = EncodeOptions { scheme, cancel: cancel.clone(), ..EncodeOptions::default() };
             let mut progress = every(PAUSE, |progress| {
                 tell(&sender, Report::Encoding(progress));
             });
@@ -64,7 +61,7 @@ impl Encoder {
             let done = checkpoint.and_then(|checkpoint| {
                 encode(checkpoint, &out, &options, &mut |e| {
                     progress(Progress { tensor: e.tensor.to_owned(), done: e.done, total: e.total });
-                    options.cancel.check()
+                    cancel.check()
                 })
             });
             let done = match done {
@@ -72,39 +69,11 @@ impl Encoder {
                 Err(e) => Err((e.kind(), e.to_string())),
             };
             tell(&sender, Report::Encoded { out, done });
-        };
-        self.encoding = self.start("encode", work).map(|thread| (cancel, thread));
+        });
     }
 
     /// Gives the encoding up.
     pub fn cancel(&self) {
-        if let Some((cancel, _)) = &self.encoding {
-            cancel.cancel();
-        }
-    }
-
-    fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
-        match thread::Builder::new().name(name.to_owned()).spawn(work) {
-            Ok(thread) => Some(thread),
-            Err(e) => {
-                tell(&self.sender, Report::Error(format!("{name}: {e}")));
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Encoder {
-    fn drop(&mut self) {
-        stop(self.sampling.take());
-        stop(self.encoding.take());
-    }
-}
-
-/// Ends a thread, which is within half a second.
-fn stop(running: Option<(Cancel, JoinHandle<()>)>) {
-    if let Some((cancel, thread)) = running {
-        cancel.cancel();
-        let _ = thread.join();
+        self.encoding.iter().for_each(|task| task.cancel.cancel());
     }
 }

@@ -1,14 +1,12 @@
 //! Statistics and verdicts, found on two threads of their own.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 
-use wcodec::{Checkpoint, ErrorKind};
+use wcodec::{Cancel, Checkpoint, ErrorKind};
 
-use super::{PAUSE, every, tell};
+use super::{PAUSE, every, start, tell};
 use crate::action::{Action, Report};
 use crate::model::FileModel;
 use crate::stats::compute::compute;
@@ -35,50 +33,42 @@ struct Queue {
     file: Arc<FileModel>,
     generation: u64,
     sender: Sender<Action>,
-    /// The tensor that somebody looks at.
-    wanted: Option<usize>,
-    /// Tensors whose statistics can wait.
-    later: VecDeque<usize>,
-    computing: Option<Running>,
-    to_verify: VecDeque<usize>,
-    verifying: Option<Running>,
+    statistics: Lane,
+    verdicts: Lane,
     over: bool,
 }
 
-/// The work of a thread.
-#[derive(Clone, Debug)]
-struct Running {
-    tensor: usize,
-    /// Whether it may be put off for another.
-    patient: bool,
-    stop: Arc<AtomicBool>,
+/// The work of a thread: what it is at, and what comes then.
+#[derive(Debug, Default)]
+struct Lane {
+    running: Option<Job>,
+    waiting: VecDeque<Job>,
 }
 
-/// Work for a thread, and the file that it is about, which is the queue's unless it was stopped.
-type StatsTask = (Running, Arc<FileModel>);
+/// A tensor for a thread.
+#[derive(Clone, Debug)]
+struct Job {
+    tensor: usize,
+    /// Whether it can wait: nobody looks at it.
+    patient: bool,
+    /// The work is about the file of the queue, unless this is used.
+    cancel: Cancel,
+}
 
 impl StatsWorker {
     /// Starts the threads. The file is of generation 0.
     pub fn new(file: Arc<FileModel>, reference: Option<Arc<Checkpoint>>, sender: Sender<Action>) -> Self {
-        let queue = Queue {
-            file,
-            generation: 0,
-            sender,
-            wanted: None,
-            later: VecDeque::new(),
-            computing: None,
-            to_verify: VecDeque::new(),
-            verifying: None,
-            over: false,
-        };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), wake: Condvar::new(), reference });
-        for (name, work) in [("statistics", Shared::compute as fn(&Shared)), ("verify", Shared::verify)] {
-            let mine = shared.clone();
-            let started = thread::Builder::new().name(name.to_owned()).spawn(move || work(&mine));
-            if let Err(e) = started {
-                tell(&shared.lock().sender, Report::Error(format!("no thread for statistics: {e}")));
-            }
-        }
+        let (statistics, verdicts, to) = (Lane::default(), Lane::default(), sender.clone());
+        let queue = Mutex::new(Queue { file, generation: 0, sender, statistics, verdicts, over: false });
+        let shared = Arc::new(Shared { queue, wake: Condvar::new(), reference });
+        let (computes, verifies) = (shared.clone(), shared.clone());
+        start("statistics", &to, move || {
+            let work = |file: &FileModel, tensor, control: &mut Control<'_>| {
+                compute(file, tensor, computes.reference.as_deref(), control).map(Arc::new)
+            };
+            computes.work(|queue| &mut queue.statistics, work, Queue::report_stats);
+        });
+        start("verify", &to, move || verifies.work(|queue| &mut queue.verdicts, verify, Queue::report_verdict));
         Self { shared }
     }
 
@@ -89,10 +79,11 @@ impl StatsWorker {
         match effect {
             StatsEffect::Compute { generation, tensor } if generation == now => queue.want(tensor),
             StatsEffect::Entropies { generation, tensors } if generation == now => {
-                let known: HashSet<usize> = queue.later.iter().copied().collect();
-                queue.later.extend(tensors.into_iter().filter(|t| !known.contains(t)));
+                let waiting = &mut queue.statistics.waiting;
+                let known: HashSet<usize> = waiting.iter().filter(|job| job.patient).map(|job| job.tensor).collect();
+                waiting.extend(tensors.into_iter().filter(|t| !known.contains(t)).map(Job::that_waits));
             }
-            StatsEffect::Verify { generation, tensors } if generation == now => queue.want_verdicts(tensors),
+            StatsEffect::Verify { generation, tensors } if generation == now => queue.want_verdicts(&tensors),
             StatsEffect::Cancel => queue.cancel(),
             _ => {}
         }
@@ -119,61 +110,63 @@ impl Drop for StatsWorker {
     }
 }
 
-impl Running {
-    fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+impl Job {
+    fn that_waits(tensor: usize) -> Self {
+        Self { tensor, patient: true, cancel: Cancel::new() }
+    }
+}
+
+impl Lane {
+    /// The work that is under way, unless it was stopped.
+    fn running(&mut self) -> Option<&mut Job> {
+        self.running.as_mut().filter(|job| !job.cancel.is_cancelled())
     }
 
-    fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    fn is_at(&self, tensor: usize) -> bool {
-        self.tensor == tensor && !self.is_stopped()
+    /// Gives all work up; the tensors of it that somebody may have heard of.
+    fn cancel(&mut self) -> Vec<usize> {
+        let running = self.running.take().filter(|job| !job.cancel.is_cancelled());
+        running.iter().for_each(|job| job.cancel.cancel());
+        running.into_iter().chain(self.waiting.drain(..)).map(|job| job.tensor).collect()
     }
 }
 
 impl Queue {
     /// A tensor that somebody looks at comes first; one that was looked at before is given up.
     fn want(&mut self, tensor: usize) {
-        if let Some(before) = self.wanted.take().filter(|&t| t != tensor) {
-            self.report_stats(before, Fetch::Absent);
+        let (lane, mut given_up) = (&mut self.statistics, Vec::new());
+        if lane.waiting.front().is_some_and(|job| !job.patient) {
+            given_up.extend(lane.waiting.pop_front().map(|job| job.tensor).filter(|&t| t != tensor));
         }
-        if let Some(running) = self.computing.as_mut().filter(|r| r.is_at(tensor)) {
-            running.patient = false;
-            return;
-        }
-        if let Some(running) = self.computing.clone().filter(|r| !r.is_stopped()) {
-            running.stop();
-            self.report_stats(running.tensor, Fetch::Absent);
-            if running.patient {
-                self.later.push_front(running.tensor);
+        match lane.running() {
+            Some(job) if job.tensor == tensor => job.patient = false,
+            running => {
+                if let Some(&mut Job { tensor: before, patient, ref cancel }) = running {
+                    cancel.cancel();
+                    given_up.push(before);
+                    if patient {
+                        lane.waiting.push_front(Job::that_waits(before));
+                    }
+                }
+                lane.waiting.push_front(Job { patient: false, ..Job::that_waits(tensor) });
             }
         }
-        self.wanted = Some(tensor);
+        given_up.into_iter().for_each(|tensor| self.report_stats(tensor, Fetch::Absent));
     }
 
     /// The tensors that were asked for last are verified first.
-    fn want_verdicts(&mut self, tensors: Vec<usize>) {
+    fn want_verdicts(&mut self, tensors: &[usize]) {
         let new: HashSet<usize> = tensors.iter().copied().collect();
-        let is_running = |t: &usize| self.verifying.as_ref().is_some_and(|r| r.is_at(*t));
-        let before = self.to_verify.iter().copied().filter(|t| !new.contains(t));
-        self.to_verify = tensors.iter().copied().filter(|t| !is_running(t)).chain(before).collect();
+        let running = self.verdicts.running().map(|job| job.tensor);
+        let waiting = &mut self.verdicts.waiting;
+        waiting.retain(|job| !new.contains(&job.tensor));
+        let wanted = tensors.iter().rev().filter(|&&tensor| running != Some(tensor));
+        wanted.for_each(|&tensor| waiting.push_front(Job::that_waits(tensor)));
     }
 
     /// Stops everything, and says so of each tensor. Nothing more is said of them after.
     fn cancel(&mut self) {
-        let computing = self.computing.take().filter(|r| !r.is_stopped());
-        let verifying = self.verifying.take().filter(|r| !r.is_stopped());
-        computing.iter().chain(&verifying).for_each(Running::stop);
-        self.later.clear();
-        for tensor in computing.map(|r| r.tensor).into_iter().chain(self.wanted.take()) {
-            self.report_stats(tensor, Fetch::Absent);
-        }
-        let queued = std::mem::take(&mut self.to_verify);
-        for tensor in verifying.map(|r| r.tensor).into_iter().chain(queued) {
-            self.report_verdict(tensor, Fetch::Absent);
-        }
+        self.statistics.cancel().into_iter().for_each(|tensor| self.report_stats(tensor, Fetch::Absent));
+        self.verdicts.cancel().into_iter().for_each(|tensor| self.report_verdict(tensor, Fetch::Absent));
     }
 
     fn report_stats(&self, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
@@ -185,10 +178,6 @@ impl Queue {
         let generation = self.generation;
         tell(&self.sender, Report::Stats(StatsReport::Verdict { generation, tensor, verdict }));
     }
-
-    fn start(&self, tensor: usize, patient: bool) -> StatsTask {
-        (Running { tensor, patient, stop: Arc::default() }, self.file.clone())
-    }
 }
 
 impl Shared {
@@ -197,85 +186,46 @@ impl Shared {
     }
 
     /// Waits for something to do; none when all is over.
-    fn next(&self, mut find: impl FnMut(&mut Queue) -> Option<StatsTask>) -> Option<StatsTask> {
-        let mut queue = self.lock();
-        loop {
-            if queue.over {
-                return None;
-            }
-            if let Some(task) = find(&mut queue) {
-                return Some(task);
-            }
-            queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
+    fn next(&self, lane: fn(&mut Queue) -> &mut Lane) -> Option<(Job, Arc<FileModel>)> {
+        let is_idle = |queue: &mut Queue| !queue.over && lane(queue).waiting.is_empty();
+        let mut queue = self.wake.wait_while(self.lock(), is_idle).unwrap_or_else(PoisonError::into_inner);
+        let job = lane(&mut queue).waiting.pop_front()?;
+        lane(&mut queue).running = Some(job.clone());
+        Some((job, queue.file.clone()))
     }
 
-    /// Speaks of a task, unless it was stopped: what was said of it then is the last word.
-    fn speak(&self, running: &Running, say: impl FnOnce(&mut Queue)) {
+    /// Speaks of a job, unless it was stopped: what was said of it then is the last word.
+    fn speak(&self, job: &Job, say: impl FnOnce(&mut Queue)) {
         let mut queue = self.lock();
-        if !running.is_stopped() {
+        if !job.cancel.is_cancelled() {
             say(&mut queue);
         }
     }
 
-    /// The thread that computes.
-    fn compute(&self) {
-        let find = |queue: &mut Queue| {
-            let (tensor, patient) = match queue.wanted.take() {
-                Some(tensor) => (tensor, false),
-                None => (queue.later.pop_front()?, true),
-            };
-            let task = queue.start(tensor, patient);
-            queue.computing = Some(task.0.clone());
-            Some(task)
-        };
-        let work = |file: &FileModel, tensor, control: &mut Control<'_>| {
-            compute(file, tensor, self.reference.as_deref(), control).map(Arc::new)
-        };
-        self.work(find, work, Queue::report_stats, |queue, tensor| {
-            // Whoever waited for this tensor has it now.
-            if queue.computing.take().is_some_and(|r| !r.patient) {
-                queue.later.retain(|&t| t != tensor);
-            }
-        });
-    }
-
-    /// The thread that verifies.
-    fn verify(&self) {
-        let find = |queue: &mut Queue| {
-            let tensor = queue.to_verify.pop_front()?;
-            let task = queue.start(tensor, true);
-            queue.verifying = Some(task.0.clone());
-            Some(task)
-        };
-        self.work(find, verify, Queue::report_verdict, |queue, _| queue.verifying = None);
-    }
-
-    /// Does one task after the other, and says how far each is.
+    /// Does one job after the other, and says how far each is.
     fn work<T>(
         &self,
-        mut find: impl FnMut(&mut Queue) -> Option<StatsTask>,
+        lane: fn(&mut Queue) -> &mut Lane,
         work: impl Fn(&FileModel, usize, &mut Control<'_>) -> wcodec::Result<T>,
         report: fn(&Queue, usize, Fetch<T>),
-        done: impl Fn(&mut Queue, usize),
     ) {
-        while let Some((running, file)) = self.next(&mut find) {
-            let tensor = running.tensor;
+        while let Some((job, file)) = self.next(lane) {
+            let tensor = job.tensor;
             let mut progress = every(PAUSE, |part| {
-                self.speak(&running, |queue| report(queue, tensor, Fetch::Running(part)));
+                self.speak(&job, |queue| report(queue, tensor, Fetch::Running(part)));
             });
-            let found = match work(&file, tensor, &mut Control::new(&running.stop, &mut progress)) {
+            let found = match work(&file, tensor, &mut Control::new(&job.cancel, &mut progress)) {
                 Ok(found) => Fetch::Ready(found),
                 Err(e) if e.kind() == ErrorKind::Cancelled => Fetch::Absent,
                 Err(e) => Fetch::Failed(reason(&file, &e)),
             };
-            self.speak(&running, |queue| {
+            self.speak(&job, |queue| {
                 report(queue, tensor, found);
-                done(queue, tensor);
+                // Whoever waited for this tensor has it now.
+                if lane(queue).running.take().is_some_and(|job| !job.patient) {
+                    lane(queue).waiting.retain(|job| job.tensor != tensor);
+                }
             });
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

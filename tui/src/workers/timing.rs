@@ -6,15 +6,17 @@ mod decoders;
 mod tally;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use wcodec::Cancel;
 
 use self::decoders::{CpuDecoder, Decoder, GpuTimer, Refusal};
 use self::tally::Tally;
-use super::{PAUSE, tell};
+use super::{PAUSE, join_within, tell};
 use crate::action::{Action, Report};
 use crate::model::FileModel;
 use crate::timing::{Gpu, Lane, TimingEffect, TimingReport};
@@ -27,77 +29,82 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Decodes on a thread of its own. Nothing here waits for that, but dropping: a second at most.
 #[derive(Debug)]
 pub struct TimingWorker {
-    orders: Option<Sender<Order>>,
-    ended: Mutex<Receiver<()>>,
-    /// The last order's number: work for another one ends.
-    latest: Arc<AtomicU64>,
+    file: Arc<FileModel>,
+    /// Which of its tensors were compared with their hashes.
+    sound: Arc<[AtomicBool]>,
+    nvcomp_folders: Vec<PathBuf>,
     sender: Sender<Action>,
-}
-
-/// An order to the thread.
-enum Order {
-    File(Arc<FileModel>),
-    Start { number: u64, run: u64, lane: Lane, tensors: Arc<[usize]> },
+    /// The run that began last.
+    last: Option<(Cancel, JoinHandle<()>)>,
 }
 
 impl TimingWorker {
     /// A worker for a file, which does nothing yet. Reports go to `sender`. nvCOMP is looked for in `nvcomp_folders`, too.
     pub fn new(file: Arc<FileModel>, nvcomp_folders: Vec<PathBuf>, sender: Sender<Action>) -> Self {
-        let (orders, received) = mpsc::channel();
-        let (alive, ended) = mpsc::channel::<()>();
-        let latest = Arc::new(AtomicU64::new(0));
-        let (to, last) = (sender.clone(), latest.clone());
-        let engine = Engine { file, nvcomp_folders, sender: to, latest: last, sound: Vec::new() };
-        let spawned = thread::Builder::new().name("timing".into()).spawn(move || {
-            // Dropped when the thread ends, however it does.
-            let _alive = alive;
-            engine.serve(&received);
-        });
-        if let Err(e) = spawned {
-            tell(&sender, Report::Error(format!("cannot start the thread for timings: {e}")));
-        }
-        Self { orders: Some(orders), ended: Mutex::new(ended), latest, sender }
+        Self { sound: none_sound(&file), file, nvcomp_folders, sender, last: None }
     }
 
     /// Does what the state asks for, or begins to.
-    pub fn handle(&self, effect: TimingEffect) {
+    pub fn handle(&mut self, effect: TimingEffect) {
         match effect {
             TimingEffect::Probe => probe(&self.sender),
-            TimingEffect::Stop => drop(self.next()),
-            TimingEffect::Start { run, lane, tensors } => {
-                let number = self.next();
-                if !self.order(Order::Start { number, run, lane, tensors }) {
-                    let why = "the thread for timings ended".to_owned();
-                    tell(&self.sender, Report::Timing(TimingReport::Failed { run, lane, why }));
-                }
-            }
+            TimingEffect::Stop => self.stop(),
+            TimingEffect::Start { run, lane, tensors } => self.start(run, lane, &tensors),
         }
     }
 
     /// Stops, and decodes another file from now on.
-    pub fn set_file(&self, file: Arc<FileModel>) {
-        self.next();
-        self.order(Order::File(file));
+    pub fn set_file(&mut self, file: Arc<FileModel>) {
+        self.stop();
+        (self.sound, self.file) = (none_sound(&file), file);
     }
 
-    /// Ends what is going on; the number of what comes now.
-    fn next(&self) -> u64 {
-        self.latest.fetch_add(1, Ordering::Relaxed) + 1
+    fn stop(&self) {
+        self.last.iter().for_each(|(cancel, _)| cancel.cancel());
     }
 
-    fn order(&self, order: Order) -> bool {
-        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
+    /// Begins a run, as soon as the one before has ended.
+    fn start(&mut self, number: u64, lane: Lane, tensors: &[usize]) {
+        self.stop();
+        let (before, cancel) = (self.last.take(), Cancel::new());
+        let sizes = |i: &usize| self.file.tensors.get(*i).map(|t| (*i, t.original_bytes));
+        let mut run = Run {
+            file: self.file.clone(),
+            sound: self.sound.clone(),
+            nvcomp_folders: self.nvcomp_folders.clone(),
+            sender: self.sender.clone(),
+            cancel: cancel.clone(),
+            number,
+            lane,
+            tally: Tally::new(tensors.iter().filter_map(sizes)),
+            reported: None,
+        };
+        let sender = self.sender.clone();
+        let failed = move |why| {
+            tell(&sender, Report::Timing(TimingReport::Failed { run: number, lane, why }));
+        };
+        let report = failed.clone();
+        let started = thread::Builder::new().name("timing".to_owned()).spawn(move || {
+            before.map(|(_, thread)| thread.join());
+            run.go().unwrap_or_else(report);
+        });
+        match started {
+            Ok(thread) => self.last = Some((cancel, thread)),
+            Err(e) => failed(format!("cannot start the thread for timings: {e}")),
+        }
     }
 }
 
 impl Drop for TimingWorker {
     fn drop(&mut self) {
-        self.next();
-        self.orders.take();
+        self.stop();
         // Until then, so that no thread uses a GPU while the process ends.
-        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        ended.recv_timeout(PATIENCE).ok();
+        self.last.take().into_iter().for_each(|(_, thread)| join_within(thread, PATIENCE));
     }
+}
+
+fn none_sound(file: &FileModel) -> Arc<[AtomicBool]> {
+    file.tensors.iter().map(|_| AtomicBool::new(false)).collect()
 }
 
 /// Looks for devices on a thread of its own: a GPU's driver may take seconds to start.
@@ -119,68 +126,37 @@ fn probe(sender: &Sender<Action>) {
     }
 }
 
-/// All that the thread works with.
-struct Engine {
+/// A run that is under way.
+struct Run {
     file: Arc<FileModel>,
+    sound: Arc<[AtomicBool]>,
     nvcomp_folders: Vec<PathBuf>,
     sender: Sender<Action>,
-    latest: Arc<AtomicU64>,
-    /// Which of the file's tensors were compared with their hashes.
-    sound: Vec<bool>,
-}
-
-/// A run that is under way.
-struct Run<'a> {
-    engine: &'a mut Engine,
+    cancel: Cancel,
     number: u64,
-    run: u64,
     lane: Lane,
     tally: Tally,
     reported: Option<Instant>,
 }
 
-impl Engine {
-    fn serve(mut self, orders: &Receiver<Order>) {
-        while let Ok(order) = orders.recv() {
-            match order {
-                Order::File(file) => {
-                    self.file = file;
-                    self.sound.clear();
-                }
-                Order::Start { number, run, lane, tensors } => {
-                    let sizes = |i: &usize| self.file.tensors.get(*i).map(|t| (*i, t.original_bytes));
-                    let tally = Tally::new(tensors.iter().filter_map(sizes));
-                    self.sound.resize(self.file.tensors.len(), false);
-                    let mut run = Run { engine: &mut self, number, run, lane, tally, reported: None };
-                    if let Err(why) = run.go() {
-                        let (run, lane) = (run.run, run.lane);
-                        tell(&self.sender, Report::Timing(TimingReport::Failed { run, lane, why }));
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Run<'_> {
+impl Run {
     /// Decodes until somebody wants it to end, or nothing is left that can be decoded.
     fn go(&mut self) -> Result<(), String> {
-        let file = self.engine.file.clone();
+        let file = self.file.clone();
         match self.lane {
             Lane::Cpu(threads) => {
                 self.verify(threads);
-                let places = self.tally.places();
-                let made = CpuDecoder::new(&file, places, threads);
+                let made = CpuDecoder::new(&file, self.tally.places(), threads);
                 self.rounds(&mut made.ok_or_else(|| self.tally.reason())?)
             }
             Lane::Gpu(ordinal) => {
-                while !self.stopped() {
+                while !self.cancel.is_cancelled() {
                     let places = self.tally.places();
                     if places.is_empty() {
                         return Err(self.tally.reason());
                     }
                     self.report(true);
-                    match GpuTimer::new(&file, &places, ordinal, &self.engine.nvcomp_folders) {
+                    match GpuTimer::new(&file, &places, ordinal, &self.nvcomp_folders) {
                         Ok(mut timer) => {
                             (0..places.len()).for_each(|slot| self.tally.set_bytes(slot, timer.output_bytes(slot)));
                             return self.rounds(&mut timer);
@@ -195,25 +171,18 @@ impl Run<'_> {
         }
     }
 
-    fn stopped(&self) -> bool {
-        self.engine.latest.load(Ordering::Relaxed) != self.number
-    }
-
     /// Decodes every tensor once with its hashes compared, unless that was done. Those that are damaged are left out.
     fn verify(&mut self, threads: usize) {
         let mut damaged = Vec::new();
         for (slot, place) in self.tally.places().into_iter().enumerate() {
-            if self.stopped() {
+            if self.cancel.is_cancelled() {
                 return;
             }
-            let sound = self.engine.sound.get(place).copied().unwrap_or(false);
-            match if sound { Ok(()) } else { decoders::verify(&self.engine.file, place, threads) } {
-                Ok(()) => {
-                    if let Some(sound) = self.engine.sound.get_mut(place) {
-                        *sound = true;
-                    }
+            if !self.sound[place].load(Ordering::Relaxed) {
+                match decoders::verify(&self.file, place, threads) {
+                    Ok(()) => self.sound[place].store(true, Ordering::Relaxed),
+                    Err(why) => damaged.push((slot, why.into())),
                 }
-                Err(why) => damaged.push((slot, why.into())),
             }
             self.tally.verified(slot + 1);
             self.report(false);
@@ -231,7 +200,7 @@ impl Run<'_> {
         self.tally.begin();
         loop {
             for begin in (0..count).step_by(group) {
-                if self.stopped() {
+                if self.cancel.is_cancelled() {
                     return Ok(());
                 }
                 ms.clear();
@@ -252,22 +221,16 @@ impl Run<'_> {
 
     /// Says how far it is, unless that was just done.
     fn report(&mut self, now: bool) {
-        if !now && self.reported.is_some_and(|t| t.elapsed() < PAUSE) {
-            return;
-        }
         // A run that was stopped meanwhile has nothing to say.
-        if self.stopped() {
+        if self.cancel.is_cancelled() || !now && self.reported.is_some_and(|t| t.elapsed() < PAUSE) {
             return;
         }
         self.reported = Some(Instant::now());
         let progress = self.tally.progress();
-        let report = TimingReport::Progress { run: self.run, lane: self.lane, progress };
-        if !tell(&self.engine.sender, Report::Timing(report)) {
+        let report = TimingReport::Progress { run: self.number, lane: self.lane, progress };
+        if !tell(&self.sender, Report::Timing(report)) {
             // The receiver is gone.
-            self.engine.latest.fetch_add(1, Ordering::Relaxed);
+            self.cancel.cancel();
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,7 +2,10 @@
 
 mod cli;
 mod draw;
+mod files;
 mod keymap;
 mod model;
 mod speed;
 mod stats;
+mod stats_worker;
+mod timing_worker;

@@ -31,7 +31,7 @@ pub fn rounds(once: &Once<'_>) -> Result<String, String> {
         Device::Cpu => Lane::Cpu(options.threads.map_or(cores, usize::from)),
     };
     let (sender, receiver) = channel();
-    let worker = TimingWorker::new((*file).clone(), options.nvcomp_folders.clone(), sender);
+    let mut worker = TimingWorker::new((*file).clone(), options.nvcomp_folders.clone(), sender);
     worker.handle(TimingEffect::Start { run: 1, lane, tensors: shown[..].into() });
     let mut state = LaneState::new(lane);
     let begin = Instant::now();

@@ -1,10 +1,21 @@
+//! Reports of the worker that times decoding, and their end.
+
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
 
 use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
+use wcodec_tui::action::{Action, Report};
+use wcodec_tui::model::FileModel;
+use wcodec_tui::timing::{Lane, Progress, TimingEffect, TimingReport};
+use wcodec_tui::workers::timing::TimingWorker;
 
-use super::*;
-use crate::timing::Progress;
+/// Time between two reports at least.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The time that dropping a worker may take.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -36,7 +47,7 @@ impl Rig {
         Self { worker, reports, path, _dir: dir }
     }
 
-    fn start(&self, run: u64, lane: Lane, tensors: &[usize]) {
+    fn start(&mut self, run: u64, lane: Lane, tensors: &[usize]) {
         self.worker.handle(TimingEffect::Start { run, lane, tensors: tensors.into() });
     }
 
@@ -71,7 +82,7 @@ impl Rig {
 
 #[test]
 fn runs_arrive_and_stop_stops() {
-    let rig = Rig::new(3);
+    let mut rig = Rig::new(3);
     rig.start(1, Lane::Cpu(1), &[0, 2]);
     let began = Instant::now();
     let mut reports = 0;
@@ -106,7 +117,7 @@ fn runs_arrive_and_stop_stops() {
 
 #[test]
 fn damaged_tensors_are_left_out_with_a_reason() {
-    let rig = Rig::new(2);
+    let mut rig = Rig::new(2);
     let file = FileModel::open(&rig.path).unwrap();
     let segment = file.tensors[0].segments.iter().find(|s| s.role == "data").unwrap();
     let mut out = std::fs::OpenOptions::new().write(true).open(&rig.path).unwrap();
@@ -128,7 +139,7 @@ fn damaged_tensors_are_left_out_with_a_reason() {
 
 #[test]
 fn files_can_be_changed() {
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
     rig.start(1, Lane::Cpu(1), &[0]);
     rig.until(1, |p| p.runs > 0);
     write(&rig.path.with_extension("other"), 4);
@@ -142,7 +153,7 @@ fn files_can_be_changed() {
 
 #[test]
 fn a_file_that_changes_ends_the_run_with_a_reason() {
-    let rig = Rig::new(2);
+    let mut rig = Rig::new(2);
     rig.start(1, Lane::Cpu(1), &[0, 1]);
     rig.until(1, |p| p.runs > 0);
     std::fs::OpenOptions::new().write(true).open(&rig.path).unwrap().set_len(100).unwrap();
@@ -152,7 +163,7 @@ fn a_file_that_changes_ends_the_run_with_a_reason() {
 
 #[test]
 fn devices_are_named_or_the_reason_is() {
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
     rig.worker.handle(TimingEffect::Probe);
     assert!(matches!(rig.next(), TimingReport::Cores(n) if n > 0));
     let TimingReport::Gpus(found) = rig.next() else { panic!("not GPUs") };
@@ -164,7 +175,7 @@ fn devices_are_named_or_the_reason_is() {
 
 #[test]
 fn a_gpu_that_is_not_there_is_a_reason() {
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
     rig.start(1, Lane::Gpu(999), &[0]);
     let why = rig.failure(1);
     let (text, code) = why.rsplit_once(" [").expect("the text of an error ends with its code");
@@ -181,7 +192,7 @@ fn gpus_decode() {
         assert!(std::env::var("WCODEC_REQUIRE_GPU").as_deref() != Ok("1"), "a GPU is required: {e}");
         return;
     }
-    let rig = Rig::new(70);
+    let mut rig = Rig::new(70);
     let all: Vec<usize> = (0..70).collect();
     rig.start(1, Lane::Gpu(0), &all);
     let progress = rig.until(1, |p| p.runs > 5 && p.copy_gb_per_s.is_some());
@@ -191,7 +202,7 @@ fn gpus_decode() {
 
 #[test]
 fn dropping_ends_the_thread() {
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
     rig.start(1, Lane::Cpu(1), &[0]);
     rig.until(1, |p| p.runs > 0);
     let Rig { worker, reports, .. } = rig;

@@ -1,13 +1,17 @@
-//! Reports of the worker, and their end.
+//! Reports of the worker for statistics, and their end.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
-
-use super::*;
+use wcodec_tui::action::{Action, Report};
+use wcodec_tui::model::FileModel;
+use wcodec_tui::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use wcodec_tui::workers::stats::StatsWorker;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -139,7 +143,7 @@ fn damage_is_named_and_a_changed_file_is_no_damage() {
     worker.handle(StatsEffect::Verify { generation: 0, tensors: vec![2] });
     let said = until(&receiver, |r| matches!(r, StatsReport::Verdict { verdict: Fetch::Ready(_), .. }));
     let Some(StatsReport::Verdict { verdict: Fetch::Ready(verdict), .. }) = said.last() else { panic!() };
-    let segments = crate::stats::verify::segments(&file, 2);
+    let segments = wcodec_tui::stats::verify::segments(&file, 2);
     let named: Vec<_> = segments.iter().filter(|(role, s)| verdict.names(role, s)).map(|(role, _)| *role).collect();
     assert_eq!(named, ["data"], "{verdict:?}");
     assert!(matches!(verdict, Verdict::Damaged(what) if what.starts_with("t2: ")), "{verdict:?}");
