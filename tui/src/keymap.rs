@@ -88,7 +88,7 @@ impl Default for Keymap {
         let digits = Tab::ALL.into_iter().zip('1'..).map(|(tab, digit)| {
             let keys = if digit == '1' { vec!['1', '0'] } else { vec![digit] };
             let keys = keys.into_iter().map(|c| (KeyCode::Char(c), KeyModifiers::NONE)).collect();
-            let general = b("", Command::View(tab), tab.view().facts().help, "");
+            let general = b("", Command::View(tab), tab.about(), "");
             Bound { keys, shown: digit.into(), ..Bound::new(&general, None) }
         });
         let before = MOVES.iter().map(general).chain(Tab::ALL.into_iter().flat_map(of_view));

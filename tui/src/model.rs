@@ -12,7 +12,7 @@ pub mod totals;
 pub mod tree;
 pub mod widths;
 
-pub use self::compare::{Compared, Comparison, Relation, Side};
+pub use self::compare::{Compared, Comparison, Relation};
 pub use self::filter::Filter;
 pub use self::heat::{Heat, HeatCell};
 pub use self::map::{FileMap, Kind, Region};

@@ -140,7 +140,7 @@ fn on_command(state: &mut State, command: Command) {
         Command::Reload => state.effects.push(Effect::Reload),
         Command::Redraw => state.effects.push(Effect::Redraw),
         Command::Theme => {
-            state.look.theme = state.look.theme.next();
+            state.look.theme = state.look.theme.next(false);
             state.say(format!("theme: {}", state.look.theme.name()));
         }
         Command::Encode => encode::open(state),

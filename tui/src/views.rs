@@ -9,36 +9,28 @@ pub mod speed;
 pub mod tensor;
 
 use crate::draw::{Canvas, Cursor, Moves, Pen, Scroll};
-use crate::keymap::{Binding, Command, around};
+use crate::keymap::{Binding, Command};
 use crate::model::FileModel;
 use crate::run::once::Once;
 use crate::state::State;
 
-/// The views, in the order of their keys, which are digits from 1 on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tab {
-    /// Layers by role, in colours.
-    Overview,
-    /// All tensors.
-    #[default]
-    List,
-    /// One tensor.
-    Tensor,
-    /// Plan, quality, and bits by role and layer.
-    Bits,
-    /// Decode timings.
-    Speed,
-    /// Two files.
-    Compare,
-    /// The file's map.
-    File,
+worded! {
+    /// The views, in the order of their keys, which are digits from 1 on. The word is that on the tab, on the command line and in files of keys; the
+    /// sentence is the help's.
+    #[derive(Default)]
+    Tab {
+        Overview = "overview", "Overview: layers by role, and where the bits go";
+        #[default]
+        List = "list", "List: all tensors";
+        Tensor = "tensor", "Tensor: one of them, with histograms and hashes";
+        Bits = "bits", "Bits: plan, quality, bits by role and layer";
+        Speed = "speed", "Speed: how fast it decodes here";
+        Compare = "compare", "Compare: two files side by side";
+        File = "file", "File: its map";
+    }
 }
 
 impl Tab {
-    /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Overview, Self::List, Self::Tensor, Self::Bits, Self::Speed, Self::Compare, Self::File];
-
     /// The view that it shows.
     pub fn view(self) -> &'static dyn View {
         match self {
@@ -52,19 +44,9 @@ impl Tab {
         }
     }
 
-    /// The word on the tab, on the command line and in files of keys.
-    pub fn name(self) -> &'static str {
-        self.view().facts().name
-    }
-
     /// The word of earlier versions, which is still understood.
     pub fn earlier(self) -> &'static str {
         self.view().facts().earlier
-    }
-
-    /// The next one, around.
-    pub fn next(self, back: bool) -> Self {
-        around(&Self::ALL, self, back)
     }
 }
 
@@ -105,12 +87,8 @@ impl Views {
 /// Facts of a view that never change, and the keys that it has beside those of all views.
 #[derive(Debug)]
 pub struct Facts {
-    /// The word on its tab, on the command line and in files of keys.
-    pub name: &'static str,
     /// The word of earlier versions, which is still understood.
     pub earlier: &'static str,
-    /// A sentence for the help, which begins with its name.
-    pub help: &'static str,
     /// Words that the view makes use of, and their meanings.
     pub words: &'static [(&'static str, &'static str)],
     /// Keys that are its own, in the order of footer and help.

@@ -17,6 +17,11 @@ macro_rules! worded {
                 [$($word),*][self as usize]
             }
 
+            /// The next one, around, or the one before.
+            pub fn next(self, back: bool) -> Self {
+                crate::keymap::around(&Self::ALL, self, back)
+            }
+
             /// A sentence on it.
             pub fn about(self) -> &'static str {
                 [$($about),*][self as usize]

@@ -2,8 +2,6 @@
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::keymap::around;
-
 worded! {
     /// A set of colours.
     #[derive(Default)]
@@ -13,13 +11,6 @@ worded! {
         Light = "light", "for light ones";
         Safe = "safe", "for dark ones, of colours that are told apart by people who see no red or no green";
         Plain = "plain", "none at all: NO_COLOR, and terminals without";
-    }
-}
-
-impl Theme {
-    /// The next one, around.
-    pub fn next(self) -> Self {
-        around(&Self::ALL, self, false)
     }
 }
 

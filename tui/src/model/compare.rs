@@ -25,22 +25,15 @@ impl Relation {
     }
 }
 
-/// A tensor in one of the files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Side {
-    /// Its place in the file, or that of the tensor it is tied to.
-    pub tensor: usize,
-    /// For a tied tensor, which stores nothing itself, the place of its name among the file's aliases.
-    pub alias: Option<usize>,
-}
-
 /// A name and what the files have under it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// In the first file.
-    pub a: Option<Side>,
-    /// In the second one.
-    pub b: Option<Side>,
+    /// The name.
+    pub name: String,
+    /// Its place in each file that has it, or that of the tensor it is tied to.
+    pub places: [Option<usize>; 2],
+    /// Whether it is tied there to another tensor, and stores nothing itself.
+    pub tied: [bool; 2],
     /// Their relation.
     pub relation: Relation,
 }
@@ -69,13 +62,12 @@ impl Comparison {
     /// Compares two files by the hashes in their indexes.
     pub fn new(a: &FileModel, b: &FileModel) -> Self {
         // Each list is sorted but for the aliases: sorting them together is little work.
-        let mut names: Vec<(&str, bool, Side)> = Vec::new();
-        for (file, second) in [(a, false), (b, true)] {
-            let own = |&tensor: &usize| (file.tensors[tensor].name.as_str(), second, Side { tensor, alias: None });
-            names.extend(file.natural.iter().map(own));
-            names.extend(file.aliases.iter().enumerate().filter_map(|(i, (alias, target))| {
-                Some((alias.as_str(), second, Side { tensor: file.find(target)?, alias: Some(i) }))
-            }));
+        let mut names: Vec<(&str, usize, usize, bool)> = Vec::new();
+        for (which, file) in [a, b].into_iter().enumerate() {
+            names.extend(file.natural.iter().map(|&i| (file.tensors[i].name.as_str(), which, i, false)));
+            for (alias, of) in &file.aliases {
+                names.extend(file.find(of).map(|i| (alias.as_str(), which, i, true)));
+            }
         }
         names.sort_by(|x, y| natural(x.0, y.0).then(x.1.cmp(&y.1)));
         let mut found = Self { a: a.totals, b: b.totals, ..Self::default() };
@@ -83,14 +75,16 @@ impl Comparison {
         let (Ok(of_a), Ok(of_b)) = (a.container(), b.container()) else { return found };
         let (index_a, index_b) = (of_a.reader().index(), of_b.reader().index());
         for same in names.chunk_by(|x, y| x.0 == y.0) {
-            let side = |second: bool| same.iter().find(|(_, of, _)| *of == second).map(|(.., side)| *side);
-            let (x, y) = (side(false), side(true));
-            let relation = match (x, y) {
-                (Some(x), Some(y)) => relation(index_a, x.tensor, index_b, y.tensor),
-                (Some(_), None) => Relation::OnlyA,
+            let (mut places, mut tied) = ([None; 2], [false; 2]);
+            for &(_, which, place, is_tied) in same.iter().rev() {
+                (places[which], tied[which]) = (Some(place), is_tied);
+            }
+            let relation = match places {
+                [Some(x), Some(y)] => relation(index_a, x, index_b, y),
+                [Some(_), None] => Relation::OnlyA,
                 _ => Relation::OnlyB,
             };
-            let row = Compared { a: x, b: y, relation };
+            let row = Compared { name: same[0].0.to_owned(), places, tied, relation };
             if let Some(change) = row.stored_ratio(a, b) {
                 found.most = found.most.max((change - 1.0).abs().min(1.0));
             }
@@ -109,39 +103,24 @@ impl Comparison {
 impl Compared {
     /// The tensor in both files, the first one's first.
     pub fn infos<'a>(&self, a: &'a FileModel, b: &'a FileModel) -> [Option<&'a TensorInfo>; 2] {
-        [(self.a, a), (self.b, b)].map(|(side, file)| file.tensors.get(side?.tensor))
+        [a.tensors.get(self.places[0].unwrap_or(usize::MAX)), b.tensors.get(self.places[1].unwrap_or(usize::MAX))]
     }
 
     /// Stored bytes in the second file for each byte in the first one, where both store it.
     pub fn stored_ratio(&self, a: &FileModel, b: &FileModel) -> Option<f64> {
-        if self.a?.alias.or(self.b?.alias).is_some() {
-            return None;
-        }
         match self.infos(a, b) {
-            [Some(x), Some(y)] if x.stored_bytes > 0 => Some(y.stored_bytes as f64 / x.stored_bytes as f64),
+            [Some(x), Some(y)] if x.stored_bytes > 0 && self.tied == [false; 2] => {
+                Some(y.stored_bytes as f64 / x.stored_bytes as f64)
+            }
             _ => None,
         }
     }
 
     /// The difference of stored bytes. A tied name stores none.
     pub fn bytes(&self, a: &FileModel, b: &FileModel) -> u64 {
-        let stored = |side: Option<Side>, file: &FileModel| match side {
-            Some(Side { tensor, alias: None }) => file.tensors.get(tensor).map_or(0, |t| t.stored_bytes),
-            _ => 0,
-        };
-        stored(self.a, a).abs_diff(stored(self.b, b))
-    }
-
-    /// Its name.
-    pub fn name<'a>(&self, a: &'a FileModel, b: &'a FileModel) -> &'a str {
-        let named = |side: Option<Side>, file: &'a FileModel| {
-            let Side { tensor, alias } = side?;
-            match alias {
-                Some(i) => file.aliases.get(i).map(|(alias, _)| alias.as_str()),
-                None => file.tensors.get(tensor).map(|t| t.name.as_str()),
-            }
-        };
-        named(self.a, a).or_else(|| named(self.b, b)).unwrap_or("")
+        let infos = self.infos(a, b);
+        let [x, y] = [0, 1].map(|i| infos[i].filter(|_| !self.tied[i]).map_or(0, |t| t.stored_bytes));
+        x.abs_diff(y)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Tensors as a grid: layers are its rows, what tensors are for its columns.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 
 use wcodec::TensorInfo;
 use wcodec::names::natural;
 
 use super::FileModel;
-use super::rates::{layer_of, role_of};
+use super::rates::{gather, layer_of, role_of};
 use super::totals::Totals;
 
 /// The tensors of a cell of the grid: one, or those of all experts of a layer.
@@ -19,9 +19,8 @@ pub struct HeatCell {
 }
 
 impl HeatCell {
-    fn add(&mut self, place: usize, tensor: &TensorInfo) {
-        self.totals.add(tensor);
-        self.tensors.push(place);
+    fn of(all: &[TensorInfo], tensors: Vec<usize>) -> Self {
+        Self { totals: Totals::of(tensors.iter().map(|&i| &all[i])), tensors }
     }
 }
 
@@ -71,71 +70,35 @@ pub struct Heat {
 impl Heat {
     /// The grid of a file.
     pub fn new(file: &FileModel) -> Self {
-        Self::of(&file.tensors, &file.natural)
-    }
-
-    /// The grid of tensors, of which `order` is the natural order.
-    fn of(tensors: &[TensorInfo], order: &[usize]) -> Self {
-        let mut roles: HashMap<String, usize> = HashMap::new();
-        let mut found: Vec<(String, u8, HeatCell)> = Vec::new();
-        let mut places: HashMap<&str, usize> = HashMap::new();
-        let mut layers: Vec<(&str, Vec<(usize, usize)>)> = Vec::new();
-        let mut loose = Vec::new();
-        for &i in order {
-            let t = &tensors[i];
-            let Some(layer) = layer_of(&t.name) else {
-                loose.push(i);
-                continue;
-            };
-            let role = role_in_layer(&t.name, layer);
-            let column = *roles.entry(role).or_insert_with_key(|role| {
-                found.push((role.clone(), 0, HeatCell::default()));
-                found.len() - 1
-            });
-            // A role whose tensors are vectors everywhere comes after the matrices.
-            found[column].1 = found[column].1.max(t.shape.len().min(2) as u8);
-            found[column].2.add(i, t);
-            let row = *places.entry(layer).or_insert_with(|| {
-                layers.push((layer, Vec::new()));
-                layers.len() - 1
-            });
-            layers[row].1.push((column, i));
+        let (tensors, order) = (&file.tensors, &file.natural);
+        let in_layers = || order.iter().filter_map(|&i| Some((i, layer_of(&tensors[i].name)?)));
+        let mut roles = gather(in_layers().map(|(i, layer)| (role_in_layer(&tensors[i].name, layer), i)));
+        // A role whose tensors are vectors everywhere comes after the matrices.
+        let dimensions = |of: &[usize]| of.iter().map(|&i| tensors[i].shape.len().min(2)).max();
+        roles.sort_by_cached_key(|(role, of)| (Reverse(dimensions(of)), rank(role)));
+        let mut column_of = vec![0; tensors.len()];
+        for (column, (_, of)) in roles.iter().enumerate() {
+            of.iter().for_each(|&i| column_of[i] = column);
         }
-        layers.sort_by(|a, b| natural(a.0, b.0));
-        let mut sorted: Vec<usize> = (0..found.len()).collect();
-        sorted.sort_by_key(|&c| (std::cmp::Reverse(found[c].1), rank(&found[c].0), c));
-        let mut place_of = vec![0; found.len()];
-        sorted.iter().enumerate().for_each(|(at, &c)| place_of[c] = at);
-        let labels = labels(&sorted.iter().map(|&c| found[c].0.as_str()).collect::<Vec<_>>());
-        let columns = sorted
-            .iter()
-            .zip(labels)
-            .map(|(&c, label)| HeatColumn { role: found[c].0.clone(), label, all: std::mem::take(&mut found[c].2) })
-            .collect();
+        let labels = labels(&roles.iter().map(|(role, _)| role.as_str()).collect::<Vec<_>>());
+        let column = |((role, of), label)| HeatColumn { role, label, all: HeatCell::of(tensors, of) };
+        let columns = roles.into_iter().zip(labels).map(column).collect();
+        let mut layers = gather(in_layers().map(|(i, layer)| (layer.to_owned(), i)));
+        layers.sort_by(|a, b| natural(&a.0, &b.0));
         let stem = |layer: &str| layer.rfind('.').map_or(0, |dot| dot + 1);
-        let one_stack = layers.windows(2).all(|w| w[0].0[..stem(w[0].0)] == w[1].0[..stem(w[1].0)]);
-        let mut rows: Vec<HeatRow> = layers
-            .into_iter()
-            .map(|(layer, tensors_of)| {
-                let (mut cells, mut all) = (Vec::<(usize, HeatCell)>::new(), HeatCell::default());
-                let mut of: Vec<(usize, usize)> = tensors_of.into_iter().map(|(c, i)| (place_of[c], i)).collect();
-                of.sort_by_key(|&(c, _)| c);
-                for (c, i) in of {
-                    if cells.last().is_none_or(|(last, _)| *last != c) {
-                        cells.push((c, HeatCell::default()));
-                    }
-                    cells.last_mut().expect("one was added").1.add(i, &tensors[i]);
-                    all.add(i, &tensors[i]);
-                }
-                let label = if one_stack { &layer[stem(layer)..] } else { layer };
-                HeatRow { name: layer.to_owned(), label: label.to_owned(), cells, all }
-            })
-            .collect();
+        let one_stack = layers.windows(2).all(|w| w[0].0[..stem(&w[0].0)] == w[1].0[..stem(&w[1].0)]);
+        let row = |(name, mut of): (String, Vec<usize>)| {
+            of.sort_by_key(|&i| column_of[i]);
+            let roles = of.chunk_by(|&a, &b| column_of[a] == column_of[b]);
+            let cells = roles.map(|of| (column_of[of[0]], HeatCell::of(tensors, of.to_vec()))).collect();
+            let label = if one_stack { &name[stem(&name)..] } else { &name };
+            HeatRow { label: label.to_owned(), name, cells, all: HeatCell::of(tensors, of) }
+        };
+        let mut rows: Vec<HeatRow> = layers.into_iter().map(row).collect();
         let layers = rows.len();
-        rows.extend(loose.into_iter().map(|i| {
-            let mut cell = HeatCell::default();
-            cell.add(i, &tensors[i]);
-            let name = tensors[i].name.clone();
+        let loose = order.iter().filter(|&&i| layer_of(&tensors[i].name).is_none());
+        rows.extend(loose.map(|&i| {
+            let (name, cell) = (tensors[i].name.clone(), HeatCell::of(tensors, vec![i]));
             HeatRow { label: name.clone(), name, cells: vec![(0, cell.clone())], all: cell }
         }));
         Self { columns, rows, layers }

@@ -5,8 +5,6 @@ use std::cmp::Ordering;
 use wcodec::TensorInfo;
 use wcodec::names::natural;
 
-use crate::keymap::around;
-
 worded! {
     /// A column of the table of layers, by which it can be sorted, in the order of the table.
     #[derive(Default)]
@@ -43,11 +41,6 @@ impl Column {
     /// Whether the most interesting rows are those with the largest values.
     pub fn descends(self) -> bool {
         !matches!(self, Self::Name | Self::Dtype | Self::Scheme | Self::Coder | Self::Ratio)
-    }
-
-    /// The next one, around.
-    pub fn next(self, back: bool) -> Self {
-        around(&Self::ALL, self, back)
     }
 }
 

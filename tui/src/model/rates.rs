@@ -81,7 +81,7 @@ pub struct Rates {
     pub widest: usize,
     /// And the longest list of schemes.
     pub schemes: usize,
-    /// Tensors of a calibrated file, the most important first.
+    /// Tensors of a calibrated file, the most important first: those with the smallest stated errors.
     important: Vec<usize>,
 }
 
@@ -92,13 +92,17 @@ impl Rates {
     /// Those of a file.
     pub fn new(file: &FileModel) -> Self {
         let (roles, layers) = (roles(&file.tensors), layers(&file.tensors));
-        let all = Group { name: "all tensors".to_owned(), ..whole(&file.tensors) };
+        let all = groups(&file.tensors, |_| String::new()).pop().unwrap_or_default();
+        let all = Group { name: "all tensors".to_owned(), ..all };
         let groups = || roles.iter().chain(&layers).chain([&all]);
         let widest = groups().map(|g| width(&g.name)).max().unwrap_or(0);
         let schemes = groups().map(|g| width(&g.schemes)).max().unwrap_or(0);
         let [plan, quality, calibration] =
             [PLAN_KEY, QUALITY_KEY, CALIBRATION_KEY].map(|key| Statement::of(&file.metadata, key));
-        let important = if calibration.is_some() { by_importance(&file.tensors) } else { Vec::new() };
+        let stated = file.tensors.iter().enumerate().filter_map(|(i, t)| Some((i, t.error?)));
+        let mut stated: Vec<(usize, f64)> = stated.filter(|_| calibration.is_some()).collect();
+        stated.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let important = stated.into_iter().map(|(i, _)| i).collect();
         Self { plan, calibration, quality, roles, layers, all, widest, schemes, important }
     }
 
@@ -108,13 +112,6 @@ impl Rates {
         let at = self.important.iter().position(|&i| i == tensor)?;
         Some((at + 1, self.important.len()))
     }
-}
-
-/// Tensors whose errors are stated, the smallest error first.
-fn by_importance(tensors: &[TensorInfo]) -> Vec<usize> {
-    let mut stated: Vec<(usize, f64)> = tensors.iter().enumerate().filter_map(|(i, t)| Some((i, t.error?))).collect();
-    stated.sort_by(|a, b| a.1.total_cmp(&b.1));
-    stated.into_iter().map(|(i, _)| i).collect()
 }
 
 /// Sums by role, the most stored bytes first.
@@ -139,35 +136,36 @@ pub fn layers(tensors: &[TensorInfo]) -> Vec<Group> {
     found
 }
 
-/// All of a file in one.
-fn whole(tensors: &[TensorInfo]) -> Group {
-    groups(tensors, |_| String::new()).pop().unwrap_or_default()
-}
-
 /// Sums over tensors that share something, in the order of the file. There may be as many of these as tensors.
 pub fn groups(tensors: &[TensorInfo], what: impl Fn(&TensorInfo) -> String) -> Vec<Group> {
+    let group = |(name, of): (String, Vec<usize>)| {
+        let of = || of.iter().map(|&i| &tensors[i]);
+        let (mut schemes, mut squares, mut weights) = (Vec::new(), 0.0, 0u64);
+        for t in of() {
+            if !schemes.contains(&t.scheme.as_str()) {
+                schemes.push(&t.scheme);
+            }
+            if let Some(error) = t.error {
+                squares += error * error * t.elements as f64;
+                weights = weights.saturating_add(t.elements);
+            }
+        }
+        let error = (weights > 0).then(|| (squares / weights as f64).sqrt());
+        Group { name, totals: Totals::of(of()), schemes: schemes.join(", "), error }
+    };
+    gather(tensors.iter().enumerate().map(|(i, t)| (what(t), i))).into_iter().map(group).collect()
+}
+
+/// Tensors by what they share, in the order of the first one of each.
+pub fn gather(tensors: impl Iterator<Item = (String, usize)>) -> Vec<(String, Vec<usize>)> {
     let mut places: HashMap<String, usize> = HashMap::new();
-    let mut found: Vec<(Group, Vec<&str>, f64, u64)> = Vec::new();
-    for t in tensors {
-        let name = what(t);
+    let mut found: Vec<(String, Vec<usize>)> = Vec::new();
+    for (name, i) in tensors {
         let at = *places.entry(name).or_insert_with_key(|name| {
-            found.push((Group { name: name.clone(), ..Group::default() }, Vec::new(), 0.0, 0));
+            found.push((name.clone(), Vec::new()));
             found.len() - 1
         });
-        let (group, schemes, squares, weights) = &mut found[at];
-        group.totals.add(t);
-        if !schemes.contains(&t.scheme.as_str()) {
-            schemes.push(&t.scheme);
-        }
-        if let Some(error) = t.error {
-            *squares += error * error * t.elements as f64;
-            *weights = weights.saturating_add(t.elements);
-        }
+        found[at].1.push(i);
     }
-    let finished = found.into_iter().map(|(group, schemes, squares, weights)| Group {
-        schemes: schemes.join(", "),
-        error: (weights > 0).then(|| (squares / weights as f64).sqrt()),
-        ..group
-    });
-    finished.collect()
+    found
 }

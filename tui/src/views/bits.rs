@@ -13,9 +13,7 @@ use crate::state::State;
 pub struct Bits;
 
 const FACTS: Facts = Facts {
-    name: "bits",
     earlier: "rates",
-    help: "Bits: plan, quality, bits by role and layer",
     words: &[
         ("KL", "how far answers are from the original's, nats a token"),
         ("trellis", "levels chosen together: worth about 0.15 bits a weight"),

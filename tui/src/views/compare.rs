@@ -9,7 +9,7 @@ use crate::draw::{
     Canvas, Column, Cursor, Look, Modifier, Moves, Pen, Room, Style, diverging, table, table::GAP, text,
 };
 use crate::keymap::{Command, b};
-use crate::model::{Compared, Comparison, FileModel, Relation, Side};
+use crate::model::{Compared, Comparison, FileModel, Relation};
 use crate::plain;
 use crate::run::once::Once;
 use crate::state::State;
@@ -19,9 +19,7 @@ use crate::update::show;
 pub struct Compare;
 
 const FACTS: Facts = Facts {
-    name: "compare",
     earlier: "compare",
-    help: "Compare: two files side by side",
     words: &[
         ("recoded", "other bytes that decode to the same values"),
         ("tied", "another name for a tensor: it stores nothing itself"),
@@ -69,12 +67,12 @@ impl CompareState {
     }
 
     /// A row that is shown.
-    pub fn row(&self, at: usize) -> Option<Compared> {
-        self.found.as_ref()?.rows.get(*self.shown.get(at)?).copied()
+    pub fn row(&self, at: usize) -> Option<&Compared> {
+        self.found.as_ref()?.rows.get(*self.shown.get(at)?)
     }
 
     /// The selected row.
-    pub fn selected(&self) -> Option<Compared> {
+    pub fn selected(&self) -> Option<&Compared> {
         self.row(self.cursor.selected)
     }
 
@@ -191,8 +189,8 @@ impl View for Compare {
                 compare.by_name ^= true;
                 compare.rearrange();
             }
-            Command::Enter => match compare.selected().map(|row| row.a) {
-                Some(Some(side)) => show(state, side.tensor),
+            Command::Enter => match compare.selected().map(|row| row.places[0]) {
+                Some(Some(tensor)) => show(state, tensor),
                 Some(None) => state.say("only the second file has it"),
                 None => {}
             },
@@ -215,8 +213,7 @@ impl View for Compare {
     }
 
     fn selected_name(&self, state: &State) -> Option<String> {
-        let (row, other) = (state.views.compare.selected()?, state.other.as_deref()?);
-        Some(row.name(&state.file, other).to_owned())
+        Some(state.views.compare.selected()?.name.clone())
     }
 }
 
@@ -307,21 +304,16 @@ fn sign(look: Look, relation: Relation) -> (&'static str, Style) {
     }
 }
 
-fn is_tied(side: Option<Side>) -> bool {
-    side.is_some_and(|s| s.alias.is_some())
-}
-
 /// All that is not the same in the second file.
 fn changes(look: Look, row: &Compared, infos: [Option<&TensorInfo>; 2]) -> String {
     let arrow = look.sign("→", "->");
-    let (a, b) = match infos {
-        [Some(a), Some(b)] => (a, b),
-        [Some(_), None] => return if is_tied(row.a) { "only in A, tied" } else { "only in A" }.to_owned(),
-        _ => return if is_tied(row.b) { "only in B, tied" } else { "only in B" }.to_owned(),
+    let [Some(a), Some(b)] = infos else {
+        let tied = if row.tied == [false; 2] { "" } else { ", tied" };
+        return format!("{}{tied}", row.relation.name());
     };
     let mut changes: Vec<String> = Vec::new();
-    if is_tied(row.a) != is_tied(row.b) {
-        changes.push(format!("tied in {}", if is_tied(row.a) { "A" } else { "B" }));
+    if row.tied[0] != row.tied[1] {
+        changes.push(format!("tied in {}", if row.tied[0] { "A" } else { "B" }));
     }
     let texts: [fn(&TensorInfo) -> String; 4] =
         [|t| t.dtype.name().to_owned(), |t| text::shape(&t.shape), text::scheme, text::coder];
@@ -332,7 +324,7 @@ fn changes(look: Look, row: &Compared, infos: [Option<&TensorInfo>; 2]) -> Strin
         }
     }
     match row.relation {
-        Relation::Same if changes.is_empty() && is_tied(row.a) => "same bytes, tied".to_owned(),
+        Relation::Same if changes.is_empty() && row.tied[0] => "same bytes, tied".to_owned(),
         Relation::Same if changes.is_empty() => "same bytes".to_owned(),
         Relation::Recoded if changes.is_empty() => "other bytes, same values".to_owned(),
         Relation::Recoded => format!("{}, same values", changes.join(", ")),
@@ -341,13 +333,13 @@ fn changes(look: Look, row: &Compared, infos: [Option<&TensorInfo>; 2]) -> Strin
     }
 }
 
-fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Column)], row: Compared, most: f64) {
+fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Column)], row: &Compared, most: f64) {
     let (look, file) = (state.look, &*state.file);
     let same = row.relation == Relation::Same;
     let plain = if same { look.dim() } else { look.text() };
     let (sign, sign_style) = sign(look, row.relation);
     pen.put(sign, sign_style).skip(1);
-    let (infos, sides) = (row.infos(file, other), [row.a, row.b]);
+    let infos = row.infos(file, other);
     let change = row.stored_ratio(file, other);
     let colour = match change {
         Some(c) if c < 0.9995 => look.good(),
@@ -356,8 +348,8 @@ fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Col
     };
     let cell = |&(part, column): &(Part, Column)| {
         let (text, style) = match part {
-            Part::Name => (text::short(look, row.name(file, other), column.width), plain),
-            Part::Stored(i) if infos[i].is_some() && is_tied(sides[i]) => ("tied".to_owned(), plain),
+            Part::Name => (text::short(look, &row.name, column.width), plain),
+            Part::Stored(i) if row.tied[i] => ("tied".to_owned(), plain),
             Part::Stored(i) => (infos[i].map_or_else(String::new, |t| text::size(t.stored_bytes)), plain),
             Part::Change => (change.map_or_else(String::new, text::figure), colour),
             Part::Bar => {
@@ -365,7 +357,7 @@ fn row(mut pen: Pen<'_>, state: &State, other: &FileModel, columns: &[(Part, Col
                 (part.map_or_else(String::new, |p| diverging(look, p, column.width)), colour)
             }
             Part::Ratio(i) => (infos[i].map_or_else(String::new, |t| text::figure(t.ratio())), plain),
-            Part::Changes => (changes(look, &row, infos), if same { look.dim() } else { sign_style }),
+            Part::Changes => (changes(look, row, infos), if same { look.dim() } else { sign_style }),
         };
         (column, text, style)
     };

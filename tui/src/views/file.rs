@@ -13,9 +13,7 @@ use crate::update::show;
 pub struct File;
 
 const FACTS: Facts = Facts {
-    name: "file",
     earlier: "file",
-    help: "File: its map",
     words: &[
         ("data", "coded symbols"),
         ("side", "signs and low bits, stored as they are"),

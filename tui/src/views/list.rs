@@ -19,9 +19,7 @@ use crate::update::{verify, view};
 pub struct List;
 
 const FACTS: Facts = Facts {
-    name: "list",
     earlier: "layers",
-    help: "List: all tensors",
     words: &[
         ("scheme", "how weights become symbols: int8, rate, lossless, raw"),
         ("coder", "how symbols become bytes: rans, huffman, zstd, raw"),
@@ -126,7 +124,7 @@ impl View for List {
                 let at = Column::ALL.iter().position(|&c| c == list.sort.column).unwrap_or(0);
                 state.overlay = Overlay::Menu(Menu::Columns, at);
             }
-            Command::Bars => list.bars = list.bars.next(),
+            Command::Bars => list.bars = list.bars.next(false),
             Command::Reverse => {
                 list.sort.descending ^= true;
                 rearrange(state);

@@ -11,7 +11,7 @@ pub use self::picture::picture;
 use super::speed::Scope;
 use super::{Facts, Tab, View, speed, tensor};
 use crate::draw::{Canvas, Cursor, HEAD_ROWS, Pen};
-use crate::keymap::{Command, VERIFY, b};
+use crate::keymap::{Command, VERIFY, around, b};
 use crate::model::{FileModel, HeatCell};
 use crate::state::State;
 use crate::update::{reveal, show, verify, view};
@@ -20,9 +20,7 @@ use crate::update::{reveal, show, verify, view};
 pub struct Overview;
 
 const FACTS: Facts = Facts {
-    name: "overview",
     earlier: "heat",
-    help: "Overview: layers by role, and where the bits go",
     words: &[
         ("role", "the name without numbers: what tensors of all layers share"),
         ("bits/w", "stored bits for each weight, scales and tables among them"),
@@ -97,7 +95,7 @@ impl View for Overview {
             Command::Right => overview.column += 1,
             Command::Enter => open(state),
             Command::Measure | Command::MeasureBack => {
-                let next = overview.measure.next(&state.file, command == Command::MeasureBack);
+                let next = around(Measure::all(&state.file), overview.measure, command == Command::MeasureBack);
                 colour_by(state, next);
             }
             Command::Verify => verify(state, selected(state)),

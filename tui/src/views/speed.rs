@@ -20,9 +20,7 @@ use crate::views::list::Row;
 pub struct Speed;
 
 const FACTS: Facts = Facts {
-    name: "speed",
     earlier: "timing",
-    help: "Speed: how fast it decodes here",
     words: &[
         ("round", "every chosen tensor decoded once"),
         ("p50, p95", "half, or 95 %, of the last rounds took no longer"),
@@ -84,9 +82,9 @@ impl View for Speed {
             }
             Command::More | Command::Fewer => return threads(state, command == Command::More),
             Command::Device => return next_device(state),
-            Command::Scope => speed.scope = speed.scope.next(),
+            Command::Scope => speed.scope = speed.scope.next(false),
             Command::Sort => {
-                speed.order = speed.order.next();
+                speed.order = speed.order.next(false);
                 for lane in &mut speed.lanes {
                     lane.layers = speed.order.sorted(&lane.last.layers, &state.file.natural);
                 }

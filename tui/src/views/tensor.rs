@@ -19,9 +19,7 @@ use crate::update::verify;
 pub struct Tensor;
 
 const FACTS: Facts = Facts {
-    name: "tensor",
     earlier: "layer",
-    help: "Tensor: one of them, with histograms and hashes",
     words: &[
         ("scale", "what a symbol is multiplied with; a row of weights shares one"),
         ("chunk", "what is decoded independently of all others"),

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use wcodec::text::safe;
 
 use crate::draw::{Cursor, text::width};
-use crate::keymap::around;
 use crate::model::{FileModel, Filter, Sort, Totals, Tree, order};
 
 /// A row of the table.
@@ -26,20 +25,13 @@ pub struct Place {
     pub depth: usize,
 }
 
-/// The subject of the table's bars.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bars {
-    /// Ratios, from the smallest to the largest that is listed.
-    #[default]
-    Ratio,
-    /// Parts of the stored bytes.
-    Share,
-}
-
-impl Bars {
-    /// The other ones.
-    pub fn next(self) -> Self {
-        around(&[Self::Ratio, Self::Share], self, false)
+worded! {
+    /// The subject of the table's bars.
+    #[derive(Default)]
+    Bars {
+        #[default]
+        Ratio = "ratio", "ratios, from the smallest to the largest that is listed";
+        Share = "share", "parts of the stored bytes";
     }
 }
 

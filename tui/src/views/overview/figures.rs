@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use crate::draw::text;
 use crate::estimate::Would;
-use crate::keymap::around;
 use crate::model::{FileModel, Heat, HeatCell, Original};
 use crate::state::State;
 
@@ -34,11 +33,6 @@ impl Measure {
             Some(Original::Gguf(_)) => &[Bits, Share],
             None => &[Bits, Ratio, Error, Share, Speed],
         }
-    }
-
-    /// The next one, around.
-    pub fn next(self, file: &FileModel, back: bool) -> Self {
-        around(Self::all(file), self, back)
     }
 }
 

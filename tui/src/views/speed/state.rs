@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::draw::Cursor;
-use crate::keymap::around;
 use crate::stats::Fetch;
 use crate::timing::{Gpu, Lane, LayerTime, Progress, Series};
 
@@ -16,13 +15,6 @@ worded! {
         Module = "module", "all tensors of its module, or of the module that is selected";
         #[default]
         File = "file", "all tensors";
-    }
-}
-
-impl Scope {
-    /// The next one, around.
-    pub fn next(self) -> Self {
-        around(&Self::ALL, self, false)
     }
 }
 
@@ -39,11 +31,6 @@ worded! {
 }
 
 impl Order {
-    /// The next one, around.
-    pub fn next(self) -> Self {
-        around(&Self::ALL, self, false)
-    }
-
     /// The tensors in this order, those that cannot be decoded last. They come the slowest first; `natural` is the natural order of all.
     pub fn sorted(self, layers: &Arc<[LayerTime]>, natural: &[usize]) -> Arc<[LayerTime]> {
         if self == Self::Time {
