@@ -15,8 +15,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use wcodec::text::{ascii_json, path_json};
 use wcodec::{
-    CompareStatus, ComparedTensor, Comparisons, Dtype, PLAN_KEY, PlaneInfo, QUALITY_KEY, SegmentInfo, TensorInfo,
-    TensorInfos,
+    CompareStatus, ComparedTensor, Comparisons, Container, Dtype, PLAN_KEY, PlaneInfo, QUALITY_KEY, SegmentInfo,
+    TensorInfo, TensorInfos,
 };
 
 use crate::model::rates::{self, groups, layers, roles};
@@ -26,29 +26,55 @@ use crate::model::{FileModel, Totals};
 /// The version of the document's schema.
 pub const SCHEMA_VERSION: u32 = 2;
 
-#[derive(Serialize)]
-struct Document<'a> {
-    schema_version: u32,
-    command: &'static str,
-    path: Box<RawValue>,
-    kind: &'static str,
-    format_version: Option<[u16; 2]>,
-    writer: Option<&'a str>,
-    metadata: &'a BTreeMap<String, String>,
-    plan: Option<Value>,
-    quality: Option<Value>,
+/// All that a document is made of.
+struct Parts<'a> {
+    file: &'a FileModel,
+    container: Option<&'a Container>,
     model: Option<&'a Value>,
-    file: Layout,
-    totals: Sums,
-    by_scheme: BTreeMap<String, Group>,
-    by_coder: BTreeMap<String, Group>,
-    by_dtype: BTreeMap<String, Group>,
-    by_role: BTreeMap<String, Group>,
-    by_layer: BTreeMap<String, Group>,
-    aliases: BTreeMap<&'a str, &'a str>,
-    tensors: Vec<Tensor<'a>>,
+    shown: &'a [usize],
+    compared: Option<(&'a FileModel, &'a Comparisons)>,
+}
+
+/// Keys of an object, each with its type and its value.
+macro_rules! object {
+    ($(#[$doc:meta])* $name:ident of $t:ident: &$from:ty; $($(#[$meta:meta])* $key:ident: $type:ty = $value:expr;)*) => {
+        $(#[$doc])*
+        #[derive(Serialize)]
+        struct $name<'a> {
+            $($(#[$meta])* $key: $type,)*
+        }
+
+        impl<'a> $name<'a> {
+            fn new($t: &'a $from) -> Self {
+                Self { $($key: $value,)* }
+            }
+        }
+    };
+}
+
+object! {
+    Document of of: &Parts<'a>;
+    schema_version: u32 = SCHEMA_VERSION;
+    command: &'static str = "tui";
+    path: Box<RawValue> = path_of(&of.file.path);
+    kind: &'static str = of.file.original().map_or("wcodec", |o| o.kind());
+    format_version: Option<[u16; 2]> = of.container.map(|c| [c.version().0, c.version().1]);
+    writer: Option<&'a str> = of.container.map(Container::writer);
+    metadata: &'a BTreeMap<String, String> = &of.file.metadata;
+    plan: Option<Value> = Statement::of(&of.file.metadata, PLAN_KEY).map(|s| s.0);
+    quality: Option<Value> = Statement::of(&of.file.metadata, QUALITY_KEY).map(|s| s.0);
+    model: Option<&'a Value> = of.model;
+    file: Layout = Layout::new(of);
+    totals: Sums = Sums::new(of.file);
+    by_scheme: BTreeMap<String, Group> = named(groups(&of.file.tensors, |t| t.scheme.to_string()));
+    by_coder: BTreeMap<String, Group> = named(groups(&of.file.tensors, |t| t.coder().to_owned()));
+    by_dtype: BTreeMap<String, Group> = named(groups(&of.file.tensors, |t| t.dtype.name().to_owned()));
+    by_role: BTreeMap<String, Group> = named(roles(&of.file.tensors));
+    by_layer: BTreeMap<String, Group> = named(layers(&of.file.tensors));
+    aliases: BTreeMap<&'a str, &'a str> = of.file.aliases.iter().map(|(a, t)| (a.as_str(), t.as_str())).collect();
+    tensors: Vec<Tensor<'a>> = of.shown.iter().filter_map(|&i| of.file.tensors.get(i)).map(Tensor::new).collect();
     #[serde(skip_serializing_if = "Option::is_none")]
-    compare: Option<Compare<'a>>,
+    compare: Option<Compare<'a>> = of.compared.as_ref().map(Compare::new);
 }
 
 /// The parts of the file that belong to no tensor, bytes.
@@ -57,6 +83,14 @@ struct Layout {
     length: u64,
     index_offset: Option<u64>,
     index_length: Option<u64>,
+}
+
+impl Layout {
+    fn new(of: &Parts<'_>) -> Self {
+        let header = of.container.map(|c| c.reader().header());
+        let (index_offset, index_length) = (header.map(|h| h.index_offset), header.map(|h| h.index_length));
+        Self { length: of.file.file_bytes(), index_offset, index_length }
+    }
 }
 
 /// Sums of the whole file, whatever is shown of it.
@@ -70,6 +104,22 @@ struct Sums {
     overhead_bytes: u64,
     ratio: Option<f64>,
     bits_per_weight: Option<f64>,
+}
+
+impl Sums {
+    fn new(file: &FileModel) -> Self {
+        let (stored, Totals { tensors, elements, original_bytes, stored_bytes }) = (file.file_bytes(), file.totals);
+        Self {
+            tensors,
+            aliases: file.aliases.len(),
+            elements,
+            original_bytes,
+            stored_bytes: stored,
+            overhead_bytes: stored.saturating_sub(stored_bytes),
+            ratio: ratio(original_bytes, stored),
+            bits_per_weight: bits(stored, elements),
+        }
+    }
 }
 
 /// Sums of tensors that have something in common: the bytes of their segments.
@@ -89,23 +139,6 @@ impl Group {
             totals,
         }
     }
-}
-
-/// Keys of an object, each with its type and its value.
-macro_rules! object {
-    ($(#[$doc:meta])* $name:ident of $t:ident: &$from:ty; $($(#[$meta:meta])* $key:ident: $type:ty = $value:expr;)*) => {
-        $(#[$doc])*
-        #[derive(Serialize)]
-        struct $name<'a> {
-            $($(#[$meta])* $key: $type,)*
-        }
-
-        impl<'a> $name<'a> {
-            fn new($t: &'a $from) -> Self {
-                Self { $($key: $value,)* }
-            }
-        }
-    };
 }
 
 object! {
@@ -143,11 +176,11 @@ object! {
     b: Option<Tensor<'a>> = t.b.as_ref().map(Tensor::new);
 }
 
-#[derive(Serialize)]
-struct Compare<'a> {
-    path: Box<RawValue>,
-    same: bool,
-    tensors: Vec<Pair<'a>>,
+object! {
+    Compare of compared: &(&'a FileModel, &'a Comparisons);
+    path: Box<RawValue> = path_of(&compared.0.path);
+    same: bool = compared.1.same();
+    tensors: Vec<Pair<'a>> = compared.1.tensors.iter().map(Pair::new).collect();
 }
 
 fn dtype<S: Serializer>(dtype: &Dtype, s: S) -> Result<S::Ok, S::Error> {
@@ -179,58 +212,15 @@ pub fn document(
     shown: &[usize],
     compared: Option<(&FileModel, &Comparisons)>,
 ) -> serde_json::Result<String> {
-    let (container, stored, sums) = (file.container().ok(), file.file_bytes(), &file.totals);
-    let header = container.map(|c| c.reader().header());
-    let aliases = file.aliases.iter().map(|(a, t)| (a.as_str(), t.as_str())).collect();
-    let compare = match compared {
-        Some((other, compared)) => Some(Compare {
-            path: path_of(&other.path)?,
-            same: compared.same(),
-            tensors: compared.tensors.iter().map(Pair::new).collect(),
-        }),
-        None => None,
-    };
-    let mut text = serde_json::to_string_pretty(&Document {
-        schema_version: SCHEMA_VERSION,
-        command: "tui",
-        path: path_of(&file.path)?,
-        kind: file.original().map_or("wcodec", |o| o.kind()),
-        format_version: container.map(|c| [c.version().0, c.version().1]),
-        writer: container.map(wcodec::Container::writer),
-        metadata: &file.metadata,
-        plan: Statement::of(&file.metadata, PLAN_KEY).map(|s| s.0),
-        quality: Statement::of(&file.metadata, QUALITY_KEY).map(|s| s.0),
-        model,
-        file: Layout {
-            length: stored,
-            index_offset: header.map(|h| h.index_offset),
-            index_length: header.map(|h| h.index_length),
-        },
-        totals: Sums {
-            tensors: sums.tensors,
-            aliases: file.aliases.len(),
-            elements: sums.elements,
-            original_bytes: sums.original_bytes,
-            stored_bytes: stored,
-            overhead_bytes: stored.saturating_sub(sums.stored_bytes),
-            ratio: ratio(sums.original_bytes, stored),
-            bits_per_weight: bits(stored, sums.elements),
-        },
-        by_scheme: named(groups(&file.tensors, |t| t.scheme.to_string())),
-        by_coder: named(groups(&file.tensors, |t| t.coder().to_owned())),
-        by_dtype: named(groups(&file.tensors, |t| t.dtype.name().to_owned())),
-        by_role: named(roles(&file.tensors)),
-        by_layer: named(layers(&file.tensors)),
-        aliases,
-        tensors: shown.iter().filter_map(|&i| file.tensors.get(i)).map(Tensor::new).collect(),
-        compare,
-    })?;
+    let parts = Parts { file, container: file.container().ok(), model, shown, compared };
+    let mut text = serde_json::to_string_pretty(&Document::new(&parts))?;
     text.push('\n');
     Ok(ascii_json(&text).into_owned())
 }
 
-fn path_of(path: &Path) -> serde_json::Result<Box<RawValue>> {
-    RawValue::from_string(path_json(path))
+fn path_of(path: &Path) -> Box<RawValue> {
+    // What that function writes is JSON.
+    RawValue::from_string(path_json(path)).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 /// The entries of a list of tensors, those at these places of a file, as `wcodec inspect --json` has them: one a line and with a comma

@@ -121,7 +121,7 @@ impl FileModel {
         let natural = order::natural_order(&tensors);
         let tree = Tree::new(&tensors, &natural);
         let totals = Totals::of(&tensors);
-        let widths = Widths::of(&tensors, &tree);
+        let widths = Widths::of(&tensors);
         let (path, heat, map, rates) = (path.to_owned(), OnceLock::new(), OnceLock::new(), OnceLock::new());
         Ok(Self { path, content, metadata, tensors, aliases, natural, tree, totals, widths, stamp, heat, map, rates })
     }

@@ -202,13 +202,14 @@ fn a_filter_makes_one_row_of_modules_with_one_thing_in_them() {
     press(&mut state, "/layers.3.self_attn.q");
     update(&mut state, key(KeyCode::Enter));
     assert_eq!(state.views.list.rows.len(), 1, "{:?}", state.views.list.rows);
-    assert_eq!(state.views.list.label(&state.file, 0), "model.layers.3.self_attn.q_proj.weight");
+    assert_eq!(state.views.list.node(&state.file, 0).unwrap().label, "model.layers.3.self_attn.q_proj.weight");
     press(&mut state, "q/layers.[34].self_attn.q");
     update(&mut state, key(KeyCode::Enter));
-    let labels: Vec<String> =
-        (0..state.views.list.rows.len()).map(|at| state.views.list.label(&state.file, at)).collect();
+    let list = &state.views.list;
+    let nodes: Vec<_> = (0..list.rows.len()).map(|at| list.node(&state.file, at).unwrap()).collect();
+    let labels: Vec<&str> = nodes.iter().map(|node| node.label.as_str()).collect();
     assert_eq!(labels, ["model.layers", "3.self_attn.q_proj.weight", "4.self_attn.q_proj.weight"]);
-    assert_eq!(state.views.list.places.iter().map(|p| p.depth).collect::<Vec<_>>(), [0, 1, 1]);
+    assert_eq!(nodes.iter().map(|node| node.depth).collect::<Vec<_>>(), [0, 1, 1]);
     draw(&state);
 }
 

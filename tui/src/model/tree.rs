@@ -1,8 +1,10 @@
 //! Tensors by module path.
 
 use wcodec::TensorInfo;
+use wcodec::text::safe;
 
 use super::totals::Totals;
+use crate::draw::text::width;
 
 /// Levels of modules at most; what is deeper is one label. A file may have names of thousands of parts.
 const DEEPEST: usize = 64;
@@ -33,15 +35,23 @@ pub struct Tree {
     pub nodes: Vec<Node>,
     /// The node of each tensor.
     pub node_of: Vec<usize>,
+    /// Columns of the terminal that the widest label takes, with two for each level before it and two for the sign.
+    pub widest: usize,
 }
 
 impl Tree {
     /// The tree of tensors in natural order, whose names are paths with dots. A module with a single child is one with it.
     pub fn new(tensors: &[TensorInfo], natural: &[usize]) -> Self {
         let paths: Vec<Vec<&str>> = natural.iter().map(|&i| tensors[i].name.splitn(DEEPEST, '.').collect()).collect();
-        let mut tree = Self { nodes: Vec::new(), node_of: vec![0; tensors.len()] };
+        let mut tree = Self { nodes: Vec::new(), node_of: vec![0; tensors.len()], widest: 0 };
         tree.fill(tensors, natural, &paths, 0, None);
+        tree.widest = tree.nodes.iter().map(|n| 2 * n.depth + 2 + width(&safe(&n.label))).max().unwrap_or(0);
         tree
+    }
+
+    /// The innermost module that holds two tensors.
+    pub fn module_of(&self, first: usize, last: usize) -> Option<usize> {
+        self.upwards(self.parent_of(first)).find(|&at| (at..self.nodes[at].end).contains(&self.node_of[last]))
     }
 
     /// The module that a tensor is in.

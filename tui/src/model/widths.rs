@@ -3,7 +3,6 @@
 use wcodec::TensorInfo;
 use wcodec::text::safe;
 
-use super::tree::Tree;
 use crate::draw::text::width;
 
 /// The longest text of each column, in columns of the terminal.
@@ -11,8 +10,6 @@ use crate::draw::text::width;
 pub struct Widths {
     /// Whole names.
     pub name: usize,
-    /// Labels in the tree, two columns for each level before them and two for the sign.
-    pub label: usize,
     /// `4096x192`.
     pub shape: usize,
     /// `BF16`.
@@ -27,7 +24,7 @@ pub struct Widths {
 
 impl Widths {
     /// The widths for these tensors.
-    pub fn of(tensors: &[TensorInfo], tree: &Tree) -> Self {
+    pub fn of(tensors: &[TensorInfo]) -> Self {
         let mut most = Self::default();
         let joined = |a: &str, b: Option<&str>| width(&safe(a)) + b.map_or(0, |b| width(&safe(b)) + 1);
         for t in tensors {
@@ -40,7 +37,6 @@ impl Widths {
             most.coder = most.coder.max(joined(t.coder(), t.layout()));
             most.errors |= t.error.is_some();
         }
-        most.label = tree.nodes.iter().map(|n| 2 * n.depth + 2 + width(&safe(&n.label))).max().unwrap_or(0);
         most
     }
 }

@@ -40,7 +40,8 @@ impl<'a> Once<'a> {
         look: Look,
     ) -> Result<Self, String> {
         // A table on paper has no folding and no modules.
-        let mut list = ListState { tree: false, ..ListState::new(file) };
+        let mut list = ListState::new(file);
+        list.tree = false;
         list.filter = options.filter.as_deref().filter(|t| !t.is_empty()).map(Filter::new);
         list.sort = options.sort.map_or_else(Sort::default, Sort::by);
         list.arrange(file, |i| file.tensors.get(i)?.entropy);

@@ -180,10 +180,10 @@ impl View for List {
 
     /// Order and filter stay.
     fn renew(&self, state: &mut State) {
-        let before = std::mem::take(&mut state.views.list);
-        let mut list = ListState { rows: Vec::new(), folded: Default::default(), ..before };
+        let list = &mut state.views.list;
+        list.rows.clear();
+        list.folded.clear();
         list.arrange(&state.file, |_| None);
-        state.views.list = list;
     }
 }
 

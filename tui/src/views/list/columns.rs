@@ -114,11 +114,11 @@ impl Columns {
 
 /// Columns that the longest name takes, and what stands below the names.
 fn longest(state: &State) -> usize {
-    let (widths, list) = (&state.file.widths, &state.views.list);
-    match list.is_tree() {
-        true if list.widest > 0 => list.widest,
-        true => widths.label,
-        false => widths.name,
+    let (file, list) = (&state.file, &state.views.list);
+    match list.tree(file).widest {
+        _ if !list.is_tree() => file.widths.name,
+        0 => file.tree.widest,
+        widest => widest,
     }
     .max(16)
 }

@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use wcodec::text::safe;
-
-use crate::draw::{Cursor, text::width};
-use crate::model::{FileModel, Filter, Sort, Totals, Tree, order};
+use crate::draw::Cursor;
+use crate::model::tree::{Node, Tree};
+use crate::model::{FileModel, Filter, Sort, Totals, order};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,15 +13,6 @@ pub enum Row {
     Group(usize),
     /// A tensor, by its place in the file.
     Tensor(usize),
-}
-
-/// The place of a row in the tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The node that its label begins with: with a filter, modules of which one thing is shown are one row with it.
-    pub top: usize,
-    /// Modules that are shown above it.
-    pub depth: usize,
 }
 
 worded! {
@@ -48,10 +38,10 @@ pub struct ListState {
     pub folded: HashSet<usize>,
     /// The rows, as the order, the filter and the folding leave them.
     pub rows: Vec<Row>,
-    /// The places of the rows of a tree.
-    pub places: Vec<Place>,
-    /// Columns of the terminal that the longest label takes, with what is before it, where a filter makes labels longer.
-    pub widest: usize,
+    /// The tree of the tensors that the filter leaves, in which modules of which one thing is left are one with it.
+    filtered: Option<Tree>,
+    /// The nodes of the rows in the tree that is shown.
+    nodes: Vec<usize>,
     /// The subject of the bars.
     pub bars: Bars,
     /// Sums over the tensors that the filter leaves, folded ones among them.
@@ -80,81 +70,45 @@ impl ListState {
     /// Works out the rows anew, and keeps what is selected where it can.
     pub fn arrange(&mut self, file: &FileModel, entropy: impl Fn(usize) -> Option<f64>) {
         let before = self.rows.get(self.cursor.selected).copied();
-        let wanted: Vec<bool> = (0..file.tensors.len()).map(|i| self.shows(file, i)).collect();
-        self.shown = Totals::of(file.tensors.iter().zip(&wanted).filter(|(_, w)| **w).map(|(t, _)| t));
+        let mut wanted: Vec<usize> = file.natural.iter().copied().filter(|&i| self.shows(file, i)).collect();
+        self.shown = Totals::of(wanted.iter().map(|&i| &file.tensors[i]));
         self.rows.clear();
-        self.places.clear();
-        self.widest = 0;
+        self.nodes.clear();
         if self.is_tree() {
-            // The number of wanted tensors before each node tells whether a module has some.
-            let mut before_node = Vec::with_capacity(file.tree.nodes.len() + 1);
-            let mut count = 0usize;
-            for node in &file.tree.nodes {
-                before_node.push(count);
-                count += usize::from(node.tensor.is_some_and(|i| wanted[i]));
-            }
-            before_node.push(count);
-            let shows = |node: usize| before_node[node] < before_node[file.tree.nodes[node].end];
-            // Modules above, each with its end; and where a label begins that is longer than its node's.
-            let (mut above, mut top) = (Vec::new(), None);
+            self.filtered = self.filter.as_ref().map(|_| Tree::new(&file.tensors, &wanted));
+            let tree = self.filtered.as_ref().unwrap_or(&file.tree);
             let mut at = 0;
-            while at < file.tree.nodes.len() {
-                let node = &file.tree.nodes[at];
-                while above.last().is_some_and(|&end| end <= at) {
-                    above.pop();
-                }
-                let place = Place { top: top.unwrap_or(at), depth: above.len() };
-                match node.tensor {
-                    Some(i) => {
-                        if wanted[i] {
-                            self.rows.push(Row::Tensor(i));
-                            self.places.push(place);
-                            top = None;
-                        }
-                        at += 1;
-                    }
-                    None if before_node[at] == before_node[node.end] => at = node.end,
-                    None if self.filter.is_some() && is_chain(&file.tree, at, &shows) => {
-                        top = Some(place.top);
-                        at += 1;
-                    }
-                    None => {
-                        self.rows.push(Row::Group(at));
-                        self.places.push(place);
-                        top = None;
-                        above.push(node.end);
-                        // A filter shows folded tensors, too.
-                        at = if self.folded.contains(&at) && self.filter.is_none() { node.end } else { at + 1 };
-                    }
-                }
-            }
-            if self.filter.is_some() {
-                let width = |at: usize| 2 * self.places[at].depth + 2 + width(&safe(&self.label(file, at)));
-                self.widest = (0..self.rows.len()).map(width).max().unwrap_or(0);
+            while let Some(node) = tree.nodes.get(at) {
+                // A module is told by its node in the tree of all tensors.
+                let mut inside = tree.nodes[at..node.end].iter().filter_map(|n| n.tensor);
+                let ends = inside.next().map(|first| (first, inside.next_back().unwrap_or(first)));
+                let module = || ends.and_then(|(first, last)| file.tree.module_of(first, last)).unwrap_or(at);
+                let row = node.tensor.map_or_else(|| Row::Group(module()), Row::Tensor);
+                self.rows.push(row);
+                self.nodes.push(at);
+                // A filter shows folded tensors, too.
+                let is_folded = self.filter.is_none() && matches!(row, Row::Group(node) if self.folded.contains(&node));
+                at = if is_folded { node.end } else { at + 1 };
             }
         } else {
-            let mut tensors: Vec<usize> = file.natural.iter().copied().filter(|&i| wanted[i]).collect();
             if self.sort != Sort::default() {
-                order::sort(&file.tensors, &mut tensors, self.sort, entropy);
+                order::sort(&file.tensors, &mut wanted, self.sort, entropy);
             }
-            self.rows.extend(tensors.into_iter().map(Row::Tensor));
+            self.rows.extend(wanted.into_iter().map(Row::Tensor));
         }
         if let Some(row) = before {
             self.select(file, row);
         }
     }
 
-    /// The label of a row of the tree: its part of the path, and those of modules that are one row with it.
-    pub fn label(&self, file: &FileModel, at: usize) -> String {
-        let (Some(row), Some(place)) = (self.rows.get(at), self.places.get(at)) else { return String::new() };
-        let node = match *row {
-            Row::Group(node) => node,
-            Row::Tensor(i) => file.tree.node_of[i],
-        };
-        let above = file.tree.upwards(Some(node)).take_while(|&at| at >= place.top);
-        let mut parts: Vec<&str> = above.map(|at| file.tree.nodes[at].label.as_str()).collect();
-        parts.reverse();
-        parts.join(".")
+    /// The tree that is shown where rows are in one.
+    pub fn tree<'a>(&'a self, file: &'a FileModel) -> &'a Tree {
+        self.filtered.as_ref().filter(|_| self.filter.is_some()).unwrap_or(&file.tree)
+    }
+
+    /// The node of a row in that tree; none of a flat list.
+    pub fn node<'a>(&'a self, file: &'a FileModel, row: usize) -> Option<&'a Node> {
+        self.tree(file).nodes.get(*self.nodes.get(row)?)
     }
 
     /// Selects a row, or the module that hides it.
@@ -192,15 +146,4 @@ impl ListState {
         };
         file.tree.nodes[nodes].iter().filter_map(|n| n.tensor).filter(|&i| self.shows(file, i))
     }
-}
-
-/// Whether a module has one thing in it that is shown, as `shows` tells.
-fn is_chain(tree: &Tree, module: usize, shows: &impl Fn(usize) -> bool) -> bool {
-    let end = tree.nodes[module].end;
-    let (mut child, mut shown) = (module + 1, 0);
-    while child < end && shown < 2 {
-        shown += usize::from(shows(child));
-        child = tree.nodes[child].end;
-    }
-    shown == 1
 }

@@ -126,12 +126,11 @@ fn row(mut pen: Pen<'_>, state: &State, columns: &Columns, at: usize, scale: &Sc
 fn name(pen: &mut Pen<'_>, state: &State, columns: usize, (at, above): (usize, Option<Row>), is_bad: bool) {
     let (look, file, list) = (state.look, &state.file, &state.views.list);
     let style = if is_bad { look.bad() } else { look.text() };
-    let place = list.places.get(at).copied().unwrap_or_default();
+    let node = list.node(file, at);
     // Deep modules do not push a label out.
-    let indent = (2 * place.depth).min(columns / 2);
+    let indent = node.map_or(0, |node| 2 * node.depth).min(columns / 2);
     let room = columns.saturating_sub(indent + 2);
-    let label = list.label(file, at);
-    let label = text::clean(look, &label);
+    let label = text::clean(look, node.map_or("", |node| &node.label));
     match list.rows[at] {
         Row::Group(node) => {
             let is_folded = list.folded.contains(&node) && list.filter.is_none();
@@ -140,7 +139,9 @@ fn name(pen: &mut Pen<'_>, state: &State, columns: usize, (at, above): (usize, O
             pen.skip(indent).put(fold, look.dim()).cell(&label, room, look.text().add_modifier(Modifier::BOLD));
         }
         Row::Tensor(i) if list.is_tree() => {
-            let short = if place.top == file.tree.node_of[i] { text::short_label } else { text::short_name };
+            let own = &file.tree.nodes[file.tree.node_of[i]];
+            let is_own = node.is_some_and(|node| node.path == own.path);
+            let short = if is_own { text::short_label } else { text::short_name };
             pen.skip(indent + 2).cell(&short(look, &label, room), room, style);
         }
         Row::Tensor(i) => {
@@ -191,8 +192,9 @@ struct Cells<'a> {
 impl<'a> Cells<'a> {
     /// Those of the row at a place of the list.
     fn of(state: &'a State, at: usize) -> Self {
-        let (tensor, totals) = match state.views.list.rows[at] {
-            Row::Group(node) => (None, module_totals(state, at, node)),
+        let list = &state.views.list;
+        let (tensor, totals) = match list.rows[at] {
+            Row::Group(_) => (None, list.node(&state.file, at).map_or_else(Totals::default, |node| node.totals)),
             Row::Tensor(i) => (Some((i, &state.file.tensors[i])), Totals::of([&state.file.tensors[i]])),
         };
         Self { state, tensor, is_sum: false, totals }
@@ -270,22 +272,6 @@ fn short_count(n: u64) -> String {
         v if v >= 1e4 => format!("{:.1} k", v / 1e3),
         _ => text::count(n),
     }
-}
-
-/// Sums over the tensors of a module that the filter leaves; those of the module where there is no filter.
-fn module_totals(state: &State, at: usize, node: usize) -> Totals {
-    let (file, list) = (&state.file, &state.views.list);
-    let whole = &file.tree.nodes[node];
-    if list.filter.is_none() {
-        return whole.totals;
-    }
-    // With a filter nothing is folded: the rows that follow are the module's.
-    let rows = list.rows.get(at + 1..).unwrap_or_default().iter().map(|&row| match row {
-        Row::Group(node) => (node, None),
-        Row::Tensor(i) => (file.tree.node_of[i], Some(i)),
-    });
-    let inside = rows.take_while(|&(node, _)| node < whole.end);
-    Totals::of(inside.filter_map(|(_, tensor)| file.tensors.get(tensor?)))
 }
 
 #[cfg(test)]
