@@ -168,10 +168,6 @@ fn plain(key: KeyEvent) -> Key {
 mod tests {
     use super::*;
 
-    const NONE: KeyModifiers = KeyModifiers::NONE;
-    const CTRL: KeyModifiers = KeyModifiers::CONTROL;
-    const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
-
     #[test]
     fn no_key_means_two_things() {
         let keys = Keymap::default();
@@ -188,25 +184,6 @@ mod tests {
                     seen.push(key);
                 }
             }
-        }
-    }
-
-    #[test]
-    fn the_search_box_leaves_letters_to_itself() {
-        for letter in ('a'..='z').chain('A'..='Z').chain("0123456789/?.+-".chars()) {
-            assert_eq!(Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char(letter), NONE)), None);
-        }
-        assert_eq!(
-            Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)),
-            Some(Command::Quit)
-        );
-    }
-
-    #[test]
-    fn shifted_letters_are_found_however_they_are_told() {
-        for modifiers in [NONE, SHIFT] {
-            let key = KeyEvent::new(KeyCode::Char('G'), modifiers);
-            assert_eq!(Keymap::default().command(Context::View(Tab::List), key), Some(Command::Bottom));
         }
     }
 }

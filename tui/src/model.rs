@@ -24,6 +24,7 @@ pub use self::tree::Tree;
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -251,7 +252,7 @@ fn cut_header(path: &Path) -> Option<(Header, u64)> {
 pub struct Stamp {
     length: Option<u64>,
     modified: Option<SystemTime>,
-    /// The file's number, if the system has them: another file at the same path has another one.
+    /// The file's number: another file at the same path has another one.
     number: Option<u64>,
 }
 
@@ -262,17 +263,7 @@ impl Stamp {
         Self {
             length: meta.as_ref().map(std::fs::Metadata::len),
             modified: meta.as_ref().and_then(|m| m.modified().ok()),
-            number: meta.as_ref().and_then(number_of),
+            number: meta.as_ref().map(MetadataExt::ino),
         }
     }
-}
-
-#[cfg(unix)]
-fn number_of(meta: &std::fs::Metadata) -> Option<u64> {
-    Some(std::os::unix::fs::MetadataExt::ino(meta))
-}
-
-#[cfg(not(unix))]
-fn number_of(_: &std::fs::Metadata) -> Option<u64> {
-    None
 }

@@ -6,6 +6,7 @@ pub mod once;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -32,7 +33,6 @@ use crate::state::State;
 use crate::terminal::{PanicGuard, Screen};
 use crate::update::{self, update};
 use crate::views::Tab;
-use crate::views::list::Row;
 use crate::workers::Workers;
 
 /// Equal, or done.
@@ -157,22 +157,14 @@ fn inspect(options: &Options) -> Result<u8, String> {
     if shows && options.color == When::Always {
         crossterm::style::force_color_output(true);
     }
-    let (file, screen) = if shows {
-        open_patiently(path, options.trust, options.mouse, look)?
-    } else {
-        (open(path, options.trust)?, None)
+    let (file, screen) = match shows {
+        true => open_patiently(path, options.trust, options.mouse, look)?,
+        false => (open(path, options.trust)?, None),
     };
-    log.line(format_args!(
-        "{PROGRAM} {}: {}, {} tensors",
-        env!("CARGO_PKG_VERSION"),
-        safe_path(path),
-        file.tensors.len()
-    ));
+    let (version, shown) = (env!("CARGO_PKG_VERSION"), safe_path(path));
+    log.line(format_args!("{PROGRAM} {version}: {shown}, {} tensors", file.tensors.len()));
     let other = options.other.as_deref().map(|path| open(path, options.trust)).transpose()?;
-    let tensor = match &options.tensor {
-        Some(name) => Some(file.place(name).map_err(|e| e.to_string())?),
-        None => None,
-    };
+    let tensor = options.tensor.as_ref().map(|name| file.place(name)).transpose().map_err(|e| e.to_string())?;
     // Two files are compared by what they decode to; one that was cut off is only for the screen.
     for file in other.iter().chain((other.is_some() || !shows && file.original().is_none()).then_some(&file)) {
         file.container().map_err(|e| e.to_string())?;
@@ -195,36 +187,20 @@ fn inspect(options: &Options) -> Result<u8, String> {
     done.map_err(|e| format!("terminal: {e}"))
 }
 
-/// Refuses to wait: a pipe opens when somebody reads it.
+/// Refuses to wait: a pipe opens when somebody reads it. A device is a terminal, or one that swallows everything.
 fn check_log(log: &Path) -> Result<(), String> {
     match std::fs::metadata(log).map(|m| m.file_type()) {
-        Ok(kind) if !kind.is_file() && !is_device(kind) => {
+        Ok(kind) if !kind.is_file() && !kind.is_char_device() => {
             Err(format!("{}: the log is none that lines can be added to (name a file)", safe_path(log)))
         }
         _ => Ok(()),
     }
 }
 
-/// Such as a terminal, or one that swallows everything.
-#[cfg(unix)]
-fn is_device(kind: std::fs::FileType) -> bool {
-    std::os::unix::fs::FileTypeExt::is_char_device(&kind)
-}
-
-#[cfg(not(unix))]
-fn is_device(_: std::fs::FileType) -> bool {
-    false
-}
-
 /// Keys and colours: of the file that is named, or of the one in the folder of settings, where keys are pressed.
 fn settings(options: &Options, shows: bool) -> Result<Settings, String> {
-    match &options.keys {
-        Some(path) => file::read(path),
-        None => match file::default_path(|name| std::env::var(name).ok()).filter(|path| shows && path.exists()) {
-            Some(path) => file::read(&path),
-            None => Ok(Settings::default()),
-        },
-    }
+    let usual = || file::default_path(|name| std::env::var(name).ok()).filter(|path| shows && path.exists());
+    options.keys.clone().or_else(usual).map_or_else(|| Ok(Settings::default()), |path| file::read(&path))
 }
 
 /// Sets the first view as the flags say.
@@ -238,11 +214,7 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) {
     // The filter arranges the rows by the order, too.
     update::filter(state, options.filter.as_deref().unwrap_or_default());
     if let Some(tensor) = tensor {
-        let file = state.file.clone();
-        if state.views.list.filter.as_ref().is_some_and(|f| !f.matches(&file.tensors[tensor].name)) {
-            update::filter(state, "");
-        }
-        state.views.list.select(&file, Row::Tensor(tensor));
+        update::reveal(state, tensor);
     }
     let unasked = options.filter.is_none() && options.sort.is_none();
     match options.tab.or(tensor.map(|_| Tab::Tensor)) {
@@ -334,7 +306,8 @@ impl Session<'_> {
     fn take(&mut self, action: Action, screen: &mut Screen, effects: &mut Vec<Effect>) -> io::Result<()> {
         self.log.action(&action);
         if is_suspend(&action) {
-            return screen.without(suspend);
+            // Until the shell wakes us. If there is none, the system does not let us sleep.
+            return screen.without(|| drop(low_level::raise(SIGTSTP)));
         }
         effects.extend(update(&mut self.state, action));
         self.workers.follow(&self.state.file, self.state.generation);
@@ -363,12 +336,6 @@ fn is_busy(state: &State) -> bool {
 
 fn is_suspend(action: &Action) -> bool {
     matches!(action, Action::Key(KeyEvent { code: KeyCode::Char('z'), modifiers: KeyModifiers::CONTROL, .. }))
-}
-
-/// Goes to sleep until the shell wakes us.
-fn suspend() {
-    // If there is no shell to wake us, the system does not let us sleep.
-    let _ = low_level::raise(SIGTSTP);
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ impl Tab {
 }
 
 /// The states of the views.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Views {
     /// Lines of [`bits`] that are scrolled out at the top.
     pub bits: Scroll,
@@ -73,13 +73,10 @@ impl Views {
     /// Views of a file, and of one that it is compared with.
     pub fn new(file: &FileModel, other: Option<&FileModel>) -> Self {
         Self {
-            bits: Default::default(),
             compare: compare::CompareState::new(file, other),
-            file: Default::default(),
             list: list::ListState::new(file),
             overview: overview::OverviewState::new(file),
-            speed: Default::default(),
-            tensor: Default::default(),
+            ..Self::default()
         }
     }
 }

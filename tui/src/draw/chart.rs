@@ -158,29 +158,4 @@ mod tests {
         assert_eq!(level(9.0, 4), 32);
         assert_eq!(level(f64::NAN, 4), 0);
     }
-
-    #[test]
-    fn charts_fit_their_page() {
-        for width in 0..60 {
-            for ascii in [false, true] {
-                let mut page = Page::new(Look { ascii, ..Look::default() }, width);
-                let bars = vec![0.5; room(&page)];
-                let labels = [(0.0, "0.001".to_owned()), (1.0, "1.000".to_owned()), (0.5, "0.5".to_owned())];
-                let chart = Chart {
-                    bars: &bars,
-                    columns: 1,
-                    gap: 1,
-                    height: 3,
-                    top: "1,234,567,890".to_owned(),
-                    bottom: String::new(),
-                    marks: &[0.0, 0.5, 1.0, f64::NAN],
-                    labels: &labels,
-                };
-                chart.draw(&mut page);
-                assert_eq!(page.lines.len(), Chart::rows(3));
-                assert!(page.lines.iter().all(|l| l.width() <= width.max(GUTTER + 1)), "{width}");
-                assert!(!ascii || page.lines.iter().all(|l| l.to_string().is_ascii()));
-            }
-        }
-    }
 }

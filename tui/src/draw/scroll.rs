@@ -50,6 +50,12 @@ impl Cursor {
         by.is_some()
     }
 
+    /// The next row of a list of `len` that is wanted, or the one before; none where there is none.
+    pub fn next(&self, back: bool, len: usize, wanted: impl Fn(usize) -> bool) -> Option<usize> {
+        let (mut before, mut behind) = (0..self.selected.min(len), self.selected + 1..len);
+        if back { before.rfind(|&at| wanted(at)) } else { behind.find(|&at| wanted(at)) }
+    }
+
     /// Keeps the selection within a list of `len` rows, and within the `height` of them that are shown.
     ///
     /// ```

@@ -69,28 +69,23 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count();
     let table = DeTable::parse(text)
         .map_err(|e| (e.span().map_or(1, |s| line(s.start)), format!("not TOML: {}", safe(&one_line(e.message())))))?;
-    let mut settings = Settings::default();
-    let mut changed = Vec::new();
+    let (mut settings, mut changed) = (Settings::default(), Vec::new());
     for (name, value) in table.get_ref() {
         let at = line(name.span().start);
         match (name.get_ref().as_ref(), value.get_ref()) {
             ("theme", DeValue::String(word)) => {
                 let found = Theme::ALL.into_iter().find(|t| t.name() == word.as_ref());
-                let all = Theme::ALL.map(Theme::name);
-                settings.theme = Some(
-                    found.ok_or_else(|| (at, format!("there is no theme '{}'{}", safe(word), meant(word, &all))))?,
-                );
+                let unknown = || (at, unknown("theme", word, &Theme::ALL.map(Theme::name)));
+                settings.theme = Some(found.ok_or_else(unknown)?);
             }
             ("keys", DeValue::Table(keys)) => {
                 // A key of a single view counts more than one of all views.
                 let (views, all): (Vec<_>, Vec<_>) = keys.iter().partition(|(_, v)| v.get_ref().is_table());
                 let mut wanted: Vec<_> = all.into_iter().map(|(command, value)| (None, command, value)).collect();
+                let known: Vec<&str> = Context::all().filter(|c| *c != Context::Search).map(Context::name).collect();
                 for (view, of) in views {
-                    let (at, view) = (line(view.span().start), view.get_ref());
-                    let known: Vec<&str> =
-                        Context::all().filter(|c| *c != Context::Search).map(Context::name).collect();
-                    let context = Context::named(view)
-                        .ok_or_else(|| (at, format!("there is no view '{}'{}", safe(view), meant(view, &known))))?;
+                    let unknown = || (line(view.span().start), unknown("view", view.get_ref(), &known));
+                    let context = Context::named(view.get_ref()).ok_or_else(unknown)?;
                     let commands = of.get_ref().as_table().into_iter().flatten();
                     wanted.extend(commands.map(|(command, value)| (Some(context), command, value)));
                 }
@@ -102,10 +97,7 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
             }
             ("theme", other) => return Err((at, format!("theme is a word in quotes, not {}", kind(other)))),
             ("keys", other) => return Err((at, format!("keys is a table, [keys], not {}", kind(other)))),
-            (other, _) => {
-                let known = ["theme", "keys"];
-                return Err((at, format!("there is no setting '{}'{}", safe(other), meant(other, &known))));
-            }
+            (other, _) => return Err((at, unknown("setting", other, &["theme", "keys"]))),
         }
     }
     check(&settings.keys, &changed)?;
@@ -115,10 +107,8 @@ pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
 /// Gives a command other keys, everywhere or in one view.
 fn bind(map: &mut Keymap, name: &str, value: &DeValue<'_>, context: Option<Context>) -> Result<(), String> {
     let all: Vec<String> = commands().map(|(n, _)| n).collect();
-    let command = command(name).ok_or_else(|| {
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        format!("there is no command '{}'{}", safe(name), meant(name, &all))
-    })?;
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let command = command(name).ok_or_else(|| unknown("command", name, &all))?;
     let texts: Vec<&str> = match value {
         DeValue::String(text) => vec![text],
         DeValue::Array(list) => {
@@ -207,13 +197,14 @@ fn shown(keys: &[Key]) -> String {
     text.chars().take(ROOM).collect()
 }
 
-/// The nearest of some words, in parentheses, if one is near.
-fn meant(word: &str, known: &[&str]) -> String {
-    match wcodec::names::near(word, known.iter().copied()) {
-        Some(near) => format!(" (did you mean '{near}'?)"),
-        None if known.len() <= 10 => format!(" (there are {})", known.join(", ")),
-        None => " (docs/inspector.md lists them)".to_owned(),
-    }
+/// Says that there is no such word, and the nearest of those that there are, if one is near.
+fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+    let advice = match wcodec::names::near(word, known.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None if known.len() <= 10 => format!("there are {}", known.join(", ")),
+        None => "docs/inspector.md lists them".to_owned(),
+    };
+    format!("there is no {what} '{}' ({advice})", safe(word))
 }
 
 fn kind(value: &DeValue<'_>) -> &'static str {

@@ -50,13 +50,13 @@ impl Log {
             Action::Mouse(_) | Action::Resize(..) => self.line(format_args!("{action:?}")),
             Action::Report(report) => match report {
                 Report::Stats(StatsReport::Stats { tensor, stats, .. }) => {
-                    self.line(format_args!("tensor {tensor}: statistics {}", Stage(stats)));
+                    self.line(format_args!("tensor {tensor}: statistics {}", stage(stats)));
                 }
                 Report::Stats(StatsReport::Verdict { tensor, verdict, .. }) => match verdict {
                     Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
-                    other => self.line(format_args!("tensor {tensor}: verdict {}", Stage(other))),
+                    other => self.line(format_args!("tensor {tensor}: verdict {}", stage(other))),
                 },
-                Report::Estimate { found, .. } => self.line(format_args!("estimates {}", Stage(found))),
+                Report::Estimate { found, .. } => self.line(format_args!("estimates {}", stage(found))),
                 Report::Encoded { out, done } => self.line(format_args!("{}: {done:?}", safe_path(out))),
                 Report::Timing(report) => self.line(format_args!("{report:?}")),
                 Report::Reloaded(Ok(file)) => {
@@ -89,15 +89,11 @@ impl Log {
 }
 
 /// The progress of something, without its result.
-struct Stage<'a, T>(&'a Fetch<T>);
-
-impl<T> fmt::Display for Stage<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Fetch::Absent => f.write_str("absent"),
-            Fetch::Running(part) => write!(f, "{:.0} %", 100.0 * part),
-            Fetch::Ready(_) => f.write_str("ready"),
-            Fetch::Failed(why) => write!(f, "failed: {why}"),
-        }
+fn stage<T>(of: &Fetch<T>) -> String {
+    match of {
+        Fetch::Absent => "absent".to_owned(),
+        Fetch::Running(part) => format!("{:.0} %", 100.0 * part),
+        Fetch::Ready(_) => "ready".to_owned(),
+        Fetch::Failed(why) => format!("failed: {why}"),
     }
 }

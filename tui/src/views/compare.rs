@@ -220,10 +220,9 @@ impl View for Compare {
 /// The next row whose values are not the same.
 fn next(state: &mut State, back: bool) {
     let compare = &mut state.views.compare;
-    let Some(found) = compare.found.clone() else { return };
-    let differs = |&at: &usize| compare.row(at).is_some_and(|r| r.relation.differs());
-    let (at, len) = (compare.cursor.selected, compare.len());
-    match if back { (0..at.min(len)).rev().find(differs) } else { (at + 1..len).find(differs) } {
+    let Some(found) = &compare.found else { return };
+    let differs = |at| compare.row(at).is_some_and(|r| r.relation.differs());
+    match compare.cursor.next(back, compare.len(), differs) {
         Some(at) => compare.cursor.selected = at,
         None if found.differing == 0 => state.say("the files hold the same values"),
         None if back => state.say("this is the first difference"),

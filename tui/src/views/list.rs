@@ -218,10 +218,8 @@ pub fn choose(state: &mut State, column: Column) {
 
 /// The next tensor, past modules.
 fn next(list: &mut ListState, back: bool) {
-    let (rows, at) = (&list.rows, list.cursor.selected);
-    let is_tensor = |i: &usize| matches!(rows.get(*i), Some(Row::Tensor(_)));
-    let found = if back { (0..at.min(rows.len())).rev().find(is_tensor) } else { (at + 1..rows.len()).find(is_tensor) };
-    list.cursor.selected = found.unwrap_or(at);
+    let found = list.cursor.next(back, list.rows.len(), |at| matches!(list.rows[at], Row::Tensor(_)));
+    list.cursor.selected = found.unwrap_or(list.cursor.selected);
 }
 
 /// The module that is selected, or that the selected tensor is in.

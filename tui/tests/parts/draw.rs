@@ -2,10 +2,11 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use wcodec_tui::draw::chart::{GUTTER, room};
 use wcodec_tui::draw::text::{
     change, clean, cut, cut_left, cut_middle, figure, shape, short_label, short_name, size, width,
 };
-use wcodec_tui::draw::{Canvas, Look, Style, bar, diverging};
+use wcodec_tui::draw::{Canvas, Chart, Depth, Look, Page, Style, Theme, bar, diverging};
 
 #[test]
 fn what_is_cut_fits() {
@@ -70,4 +71,43 @@ fn pens_stay_in_their_area() {
     }
     let text: String = buffer.content().iter().map(|c| c.symbol()).collect();
     assert_eq!(text, "            12345a            ");
+}
+
+#[test]
+fn charts_fit_their_page() {
+    for width in 0..60 {
+        for ascii in [false, true] {
+            let mut page = Page::new(Look { ascii, ..Look::default() }, width);
+            let bars = vec![0.5; room(&page)];
+            let labels = [(0.0, "0.001".to_owned()), (1.0, "1.000".to_owned()), (0.5, "0.5".to_owned())];
+            let chart = Chart {
+                bars: &bars,
+                columns: 1,
+                gap: 1,
+                height: 3,
+                top: "1,234,567,890".to_owned(),
+                bottom: String::new(),
+                marks: &[0.0, 0.5, 1.0, f64::NAN],
+                labels: &labels,
+            };
+            chart.draw(&mut page);
+            assert_eq!(page.lines.len(), Chart::rows(3));
+            assert!(page.lines.iter().all(|l| l.width() <= width.max(GUTTER + 1)), "{width}");
+            assert!(!ascii || page.lines.iter().all(|l| l.to_string().is_ascii()));
+        }
+    }
+}
+
+#[test]
+fn heat_has_a_colour_for_every_figure_where_there_are_colours() {
+    for theme in Theme::ALL {
+        for depth in [Depth::Sixteen, Depth::Palette, Depth::True] {
+            let look = Look { theme, depth, ascii: false };
+            for part in [f64::NAN, f64::NEG_INFINITY, -1.0, 0.0, 0.5, 1.0, 7.0, f64::INFINITY] {
+                let found = look.heat(part);
+                assert_eq!(found.is_some(), theme != Theme::Plain && depth != Depth::Sixteen);
+            }
+            assert!(look.heat(0.0).is_none() || look.heat(0.0) != look.heat(1.0));
+        }
+    }
 }

@@ -8,6 +8,29 @@ use wcodec_tui::keymap::names::{key, key_name};
 use wcodec_tui::keymap::{Command, Context, Keymap};
 use wcodec_tui::views::Tab;
 
+const NONE: KeyModifiers = KeyModifiers::NONE;
+const CTRL: KeyModifiers = KeyModifiers::CONTROL;
+const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
+
+#[test]
+fn the_search_box_leaves_letters_to_itself() {
+    for letter in ('a'..='z').chain('A'..='Z').chain("0123456789/?.+-".chars()) {
+        assert_eq!(Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char(letter), NONE)), None);
+    }
+    assert_eq!(
+        Keymap::default().command(Context::Search, KeyEvent::new(KeyCode::Char('c'), CTRL)),
+        Some(Command::Quit)
+    );
+}
+
+#[test]
+fn shifted_letters_are_found_however_they_are_told() {
+    for modifiers in [NONE, SHIFT] {
+        let key = KeyEvent::new(KeyCode::Char('G'), modifiers);
+        assert_eq!(Keymap::default().command(Context::View(Tab::List), key), Some(Command::Bottom));
+    }
+}
+
 #[test]
 fn every_command_of_the_table_has_one_name() {
     for bound in &Keymap::default().bindings {

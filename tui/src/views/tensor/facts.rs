@@ -14,28 +14,21 @@ pub fn draw(page: &mut Page, of: Shown<'_>) {
     let Shown { state, tensor, t, .. } = of;
     let look = page.look;
     page.heading(if state.file.original().is_some() { "Tensor" } else { "Encoding" }, "", look.dim());
-    let mut facts = vec![
-        Fact::new("shape", text::shape(&t.shape)),
-        Fact::new("elements", text::count(t.elements)),
-        Fact::new("dtype", t.dtype.name()),
-        Fact::new("scheme", scheme(t)),
-        Fact::new("coder", coder(t)),
-        Fact::new("filter", filter(t)),
-        Fact::new("chunks", chunks(t)),
-    ];
+    let mut facts = vec![Fact::new("shape", text::shape(&t.shape))];
     if t.count > 1 || t.row_axis == 1 {
         let view = format!("{} of {}x{}", text::count(t.count as u64), t.rows, t.cols);
-        facts.insert(1, Fact::new("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
+        facts.push(Fact::new("matrices", if t.row_axis == 1 { format!("{view}, transposed") } else { view }));
     }
+    facts.extend([Fact::new("elements", text::count(t.elements)), Fact::new("dtype", t.dtype.name())]);
     if state.file.original().is_some() {
         // Nothing is coded: size and bits are all that there is beside shape and dtype.
-        facts.retain(|f| {
-            !matches!(f.label, "coder" | "filter" | "chunks") && (f.label != "scheme" || t.scheme != "raw")
-        });
+        facts.extend((t.scheme != "raw").then(|| Fact::new("scheme", scheme(t))));
         facts.push(Fact::new("size", text::size(t.original_bytes)));
         facts.push(Fact::new("bits/weight", format!("{:.3}", t.bits_per_weight())));
         return page.facts(&facts);
     }
+    facts.extend([Fact::new("scheme", scheme(t)), Fact::new("coder", coder(t))]);
+    facts.extend([Fact::new("filter", filter(t)), Fact::new("chunks", chunks(t))]);
     page.facts(&facts);
 
     page.heading("Size", "", look.dim());
@@ -103,47 +96,29 @@ pub fn reference(page: &mut Page, of: Shown<'_>) {
         None => (String::new(), look.dim()),
     };
     page.heading("Against the reference", &note, style);
-    let stated = t.error.map(|stated| Fact::new("stated", relative(stated)));
-    if !state.has_reference {
-        page.facts(stated.as_slice());
-        page.sentence("none given: --ref model.safetensors", look.dim());
-        return;
+    let found = stats.filter(|_| state.has_reference);
+    let mut facts = Vec::new();
+    if let Some(error) = found.and_then(|s| s.error.as_ref()) {
+        let snr = match error.snr_db {
+            f64::INFINITY => format!("{} (nothing differs)", look.sign("∞", "inf")),
+            snr => format!("{snr:.2} dB"),
+        };
+        facts.extend([Fact::new("max error", digits(error.max)), Fact::new("RMS error", digits(error.rms))]);
+        let style = if error.fits == Some(false) { look.bad() } else { look.text() };
+        facts.extend([Fact::new("SNR", snr), Fact { style, ..Fact::new("relative", relative(error.relative)) }]);
     }
-    match stats.map(|s| (&s.error, &s.uncompared)) {
-        Some((Some(error), _)) => {
-            let snr = if error.snr_db == f64::INFINITY {
-                format!("{} (nothing differs)", look.sign("∞", "inf"))
-            } else {
-                format!("{:.2} dB", error.snr_db)
-            };
-            let found = Fact {
-                style: if error.fits == Some(false) { look.bad() } else { look.text() },
-                ..Fact::new("relative", relative(error.relative))
-            };
-            let mut facts = vec![
-                Fact::new("max error", digits(error.max)),
-                Fact::new("RMS error", digits(error.rms)),
-                Fact::new("SNR", snr),
-                found,
-            ];
-            facts.extend(stated);
-            page.facts(&facts);
-            if error.fits == Some(false) {
-                page.sentence(
-                    "decoded values are farther from the reference's than the file says they are from their source's",
-                    look.bad(),
-                );
-            }
-        }
-        Some((None, why)) => {
-            page.facts(stated.as_slice());
-            page.sentence(why.as_deref().unwrap_or("not compared"), look.warn());
-        }
-        None => {
-            page.facts(stated.as_slice());
-            page.sentence(&of.wait(), look.dim());
-        }
-    }
+    facts.extend(t.error.map(|stated| Fact::new("stated", relative(stated))));
+    page.facts(&facts);
+    const FARTHER: &str =
+        "decoded values are farther from the reference's than the file says they are from their source's";
+    let (words, style) = match found.map(|s| (s.error, s.uncompared.as_deref())) {
+        None if !state.has_reference => ("none given: --ref model.safetensors".to_owned(), look.dim()),
+        None => (of.wait(), look.dim()),
+        Some((None, why)) => (why.unwrap_or("not compared").to_owned(), look.warn()),
+        Some((Some(error), _)) if error.fits == Some(false) => (FARTHER.to_owned(), look.bad()),
+        Some(_) => return,
+    };
+    page.sentence(&words, style);
 }
 
 /// An error as files state it: over the root of the mean square of the original.
@@ -163,15 +138,10 @@ fn scheme(t: &TensorInfo) -> String {
 }
 
 fn coder(t: &TensorInfo) -> String {
-    let mut words = t.coder().to_owned();
-    if let Some(layout) = t.layout() {
-        words.push_str(&format!(", layout {layout}"));
-    }
-    if let Some(shift) = t.planes.first().and_then(|p| p.shift).filter(|_| matches!(t.layout(), Some("pair" | "quad")))
-    {
-        words.push_str(&format!(", shift {shift}"));
-    }
-    words
+    let layout = t.layout().map_or_else(String::new, |layout| format!(", layout {layout}"));
+    let shift = t.planes.first().and_then(|p| p.shift).filter(|_| matches!(t.layout(), Some("pair" | "quad")));
+    let shift = shift.map_or_else(String::new, |shift| format!(", shift {shift}"));
+    format!("{}{layout}{shift}", t.coder())
 }
 
 fn filter(t: &TensorInfo) -> String {
