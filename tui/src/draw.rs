@@ -13,7 +13,7 @@ pub mod widgets;
 
 pub use self::chart::Chart;
 pub use self::page::{Fact, Page, digits, short_count};
-pub use self::scroll::{Cursor, Moves, Scroll};
+pub use self::scroll::{Cursor, Moves, Scroll, Scrolled};
 pub use self::table::{Column, Room};
 pub use self::theme::{Depth, Look, Theme};
 pub use self::widgets::{Canvas, Pen, bar, diverging, long_bar};

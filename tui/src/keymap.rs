@@ -84,7 +84,7 @@ pub type Key = (KeyCode, KeyModifiers);
 impl Default for Keymap {
     fn default() -> Self {
         let general = |b: &Binding| Bound::new(b, None);
-        let of_view = |tab: Tab| tab.view().facts().keys.iter().map(move |b| Bound::new(b, Some(tab)));
+        let of_view = |tab: Tab| tab.facts().keys.iter().map(move |b| Bound::new(b, Some(tab)));
         let digits = Tab::ALL.into_iter().zip('1'..).map(|(tab, digit)| {
             let keys = if digit == '1' { vec!['1', '0'] } else { vec![digit] };
             let keys = keys.into_iter().map(|c| (KeyCode::Char(c), KeyModifiers::NONE)).collect();
@@ -101,7 +101,7 @@ impl Bound {
     /// A binding of a view, or of the table of all.
     fn new(b: &Binding, view: Option<Tab>) -> Self {
         let views = |wanted: &dyn Fn(&[Command]) -> bool| {
-            Tab::ALL.into_iter().filter(|t| wanted(t.view().facts().shared)).map(Context::View).collect()
+            Tab::ALL.into_iter().filter(|t| wanted(t.facts().shared)).map(Context::View).collect()
         };
         let contexts = match (b.scope, view) {
             (Scope::Usual, Some(tab)) => vec![Context::View(tab)],
@@ -172,7 +172,7 @@ mod tests {
     fn no_key_means_two_things() {
         let keys = Keymap::default();
         let tables = [MOVES, GENERAL, LAST, OVER].into_iter().flatten();
-        for binding in tables.chain(Tab::ALL.into_iter().flat_map(|tab| tab.view().facts().keys)) {
+        for binding in tables.chain(Tab::ALL.into_iter().flat_map(|tab| tab.facts().keys)) {
             let words = binding.keys.split_whitespace().filter(|w| *w != "|");
             assert_eq!(Bound::new(binding, None).keys.len(), words.count(), "{}", binding.keys);
         }

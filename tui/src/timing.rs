@@ -157,8 +157,8 @@ pub fn gb_per_s(bytes: u64, ms: f64) -> Option<f64> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
     recent: VecDeque<f64>,
-    /// All that were ever added, those that are not kept among them.
-    runs: u64,
+    /// Rounds in all, those whose times are not kept or not known among them.
+    pub runs: u64,
     /// Decoded bytes of a round.
     pub bytes: u64,
 }
@@ -192,19 +192,9 @@ impl Series {
         self.runs += 1;
     }
 
-    /// Counts rounds whose times are not known.
-    pub fn skip(&mut self, rounds: u64) {
-        self.runs += rounds;
-    }
-
     /// The last rounds' times, the oldest first.
     pub fn recent(&self) -> impl DoubleEndedIterator<Item = f64> + ExactSizeIterator + '_ {
         self.recent.iter().copied()
-    }
-
-    /// Rounds in all.
-    pub fn runs(&self) -> u64 {
-        self.runs
     }
 
     /// Its figures; nothing before the first round.

@@ -8,7 +8,7 @@ use tui_input::backend::crossterm::EventHandler;
 use wcodec::text::safe_path;
 
 use crate::action::{Action, Report};
-use crate::draw::{Scroll, help};
+use crate::draw::{Scroll, Scrolled, help};
 use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::{FileModel, Filter, Original};
@@ -109,8 +109,8 @@ fn on_command(state: &mut State, command: Command) {
         Overlay::Menu(..) => return menu::command(state, command),
         Overlay::Help(scroll) => {
             let mut moved = *scroll;
-            moved.moved(command, usize::from(state.size.1).saturating_sub(6));
-            moved.0 = moved.0.min(help::most_scroll(state));
+            let page = usize::from(state.size.1).saturating_sub(6);
+            moved.moved(command, help::most_scroll(state) + page, page);
             state.overlay = Overlay::Help(moved);
         }
         _ => {}
@@ -152,7 +152,7 @@ fn on_command(state: &mut State, command: Command) {
             }
         }
         _ if matches!(state.overlay, Overlay::Help(_)) => {}
-        _ if state.tab.view().moves(state).moved(command) => {}
+        _ if state.tab.view().moves(state).is_some_and(|(list, len, height)| list.moved(command, len, height)) => {}
         _ => state.tab.view().command(state, command),
     }
 }
@@ -184,7 +184,7 @@ pub fn verify(state: &mut State, mut tensors: Vec<usize>) {
 fn back(state: &mut State) {
     if matches!(state.overlay, Overlay::Help(_)) {
         state.overlay = Overlay::None;
-    } else if !state.tab.view().facts().is_home {
+    } else if !state.tab.facts().is_home {
         view(state, state.home);
     } else if state.views.list.filter.is_some() {
         filter(state, "");
@@ -223,7 +223,7 @@ pub fn view(state: &mut State, tab: Tab) {
     }
     let timed = before.view().times(state);
     state.tab = tab;
-    if tab.view().facts().is_home {
+    if tab.facts().is_home {
         state.home = tab;
     }
     if timed && !tab.view().times(state) {

@@ -31,22 +31,31 @@ worded! {
 }
 
 impl Tab {
+    fn parts(self) -> (&'static dyn View, &'static Facts) {
+        match self {
+            Self::Overview => (&overview::Overview, &overview::FACTS),
+            Self::List => (&list::List, &list::FACTS),
+            Self::Tensor => (&tensor::Tensor, &tensor::FACTS),
+            Self::Bits => (&bits::Bits, &bits::FACTS),
+            Self::Speed => (&speed::Speed, &speed::FACTS),
+            Self::Compare => (&compare::Compare, &compare::FACTS),
+            Self::File => (&file::File, &file::FACTS),
+        }
+    }
+
     /// The view that it shows.
     pub fn view(self) -> &'static dyn View {
-        match self {
-            Self::Overview => &overview::Overview,
-            Self::List => &list::List,
-            Self::Tensor => &tensor::Tensor,
-            Self::Bits => &bits::Bits,
-            Self::Speed => &speed::Speed,
-            Self::Compare => &compare::Compare,
-            Self::File => &file::File,
-        }
+        self.parts().0
+    }
+
+    /// The keys of that view, and words on them.
+    pub fn facts(self) -> &'static Facts {
+        self.parts().1
     }
 
     /// The word of earlier versions, which is still understood.
     pub fn earlier(self) -> &'static str {
-        self.view().facts().earlier
+        self.facts().earlier
     }
 }
 
@@ -98,9 +107,6 @@ pub struct Facts {
 
 /// All that the program asks of a view. A view keeps nothing itself: it reads and changes the [`State`].
 pub trait View: Sync {
-    /// Its name, its keys and words on them.
-    fn facts(&self) -> &'static Facts;
-
     /// Whether it times decoding while it is shown.
     fn times(&self, _state: &State) -> bool {
         false
@@ -128,13 +134,15 @@ pub trait View: Sync {
 
     /// The list or text that moving keys move in.
     fn moves<'a>(&self, _state: &'a mut State) -> Moves<'a> {
-        Moves::Nothing
+        None
     }
 
     /// Keeps its selection within its list, and on the screen. After each action the view that is shown is asked, and the list of all
     /// tensors, whose selection the views of one tensor share.
     fn fit(&self, state: &mut State) {
-        self.moves(state).fit();
+        if let Some((list, len, height)) = self.moves(state) {
+            list.fit(len, height);
+        }
     }
 
     /// Asks for facts that the screen lacks. After each action the view that is shown is asked.

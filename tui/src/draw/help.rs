@@ -45,7 +45,7 @@ fn lists(look: Look, map: &Keymap, tab: Tab) -> [Vec<Line<'_>>; 2] {
     if view.len() == 1 {
         view.clear();
     }
-    let words = tab.view().facts().words;
+    let words = tab.facts().words;
     if !words.is_empty() {
         view.extend((!view.is_empty()).then(Line::default));
         view.extend(titled("Words"));
@@ -135,7 +135,7 @@ mod tests {
             }
             assert!(binding.help.is_ascii() && binding.help.len() + BEFORE + 3 <= 80, "{}", binding.help);
         }
-        for (word, means) in Tab::ALL.iter().flat_map(|tab| tab.view().facts().words) {
+        for (word, means) in Tab::ALL.iter().flat_map(|tab| tab.facts().words) {
             assert!(means.is_ascii() && word.len() <= KEYS && means.len() + BEFORE + 3 <= 80, "{word}: {means}");
         }
     }

@@ -35,42 +35,10 @@ impl Cursor {
         self.selected = self.selected.saturating_add_signed(by).min(len.saturating_sub(1));
     }
 
-    /// Does the work of a command that moves in a list of `len` rows, of which `page` are shown; otherwise says no.
-    ///
-    /// ```
-    /// use wcodec_tui::{draw::scroll::Cursor, keymap::Command};
-    /// let mut cursor = Cursor::default();
-    /// assert!(cursor.moved(Command::PageDown, 50, 20) && cursor.moved(Command::HalfUp, 50, 20));
-    /// assert_eq!(cursor.selected, 10);
-    /// assert!(!cursor.moved(Command::Help, 50, 20));
-    /// ```
-    pub fn moved(&mut self, command: Command, len: usize, page: usize) -> bool {
-        let by = rows(command, page);
-        by.into_iter().for_each(|by| self.step(by, len));
-        by.is_some()
-    }
-
     /// The next row of a list of `len` that is wanted, or the one before; none where there is none.
     pub fn next(&self, back: bool, len: usize, wanted: impl Fn(usize) -> bool) -> Option<usize> {
         let (mut before, mut behind) = (0..self.selected.min(len), self.selected + 1..len);
         if back { before.rfind(|&at| wanted(at)) } else { behind.find(|&at| wanted(at)) }
-    }
-
-    /// Keeps the selection within a list of `len` rows, and within the `height` of them that are shown.
-    ///
-    /// ```
-    /// use wcodec_tui::draw::scroll::Cursor;
-    /// let mut cursor = Cursor { selected: 90, offset: 0 };
-    /// cursor.fit(50, 10);
-    /// assert_eq!((cursor.selected, cursor.offset), (49, 40));
-    /// ```
-    pub fn fit(&mut self, len: usize, height: usize) {
-        self.selected = self.selected.min(len.saturating_sub(1));
-        let height = height.max(1);
-        self.offset = self.offset.min(len.saturating_sub(height)).min(self.selected);
-        if self.selected >= self.offset + height {
-            self.offset = self.selected + 1 - height;
-        }
     }
 
     /// The place of the selection among so many rows, for a footer; empty where there are none.
@@ -79,24 +47,54 @@ impl Cursor {
     }
 }
 
+/// The selection moves, and what is shown follows it.
+///
+/// ```
+/// use wcodec_tui::draw::{Cursor, Scrolled};
+/// use wcodec_tui::keymap::Command;
+/// let mut cursor = Cursor::default();
+/// assert!(cursor.moved(Command::PageDown, 50, 20) && cursor.moved(Command::HalfUp, 50, 20));
+/// assert_eq!(cursor.selected, 10);
+/// assert!(!cursor.moved(Command::Help, 50, 20));
+/// let mut cursor = Cursor { selected: 90, offset: 0 };
+/// cursor.fit(50, 10);
+/// assert_eq!((cursor.selected, cursor.offset), (49, 40));
+/// ```
+impl Scrolled for Cursor {
+    fn moved(&mut self, command: Command, len: usize, page: usize) -> bool {
+        let by = rows(command, page);
+        by.into_iter().for_each(|by| self.step(by, len));
+        by.is_some()
+    }
+
+    fn fit(&mut self, len: usize, height: usize) {
+        self.selected = self.selected.min(len.saturating_sub(1));
+        let height = height.max(1);
+        self.offset = self.offset.min(len.saturating_sub(height)).min(self.selected);
+        if self.selected >= self.offset + height {
+            self.offset = self.selected + 1 - height;
+        }
+    }
+}
+
 /// Lines of a text that are scrolled out at the top.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scroll(pub usize);
 
-impl Scroll {
-    /// Does the work of a command that scrolls a text of which `page` lines are shown; otherwise says no. The text's end is [`fit`](Self::fit)'s
-    /// matter.
-    pub fn moved(&mut self, command: Command, page: usize) -> bool {
+impl Scrolled for Scroll {
+    fn moved(&mut self, command: Command, len: usize, page: usize) -> bool {
         let by = rows(command, page);
         by.into_iter().for_each(|by| self.0 = self.0.saturating_add_signed(by));
+        self.fit(len, page);
         by.is_some()
     }
 
-    /// Keeps the last one of `len` lines at the bottom of so many rows.
-    pub fn fit(&mut self, len: usize, height: usize) {
+    fn fit(&mut self, len: usize, height: usize) {
         self.0 = self.0.min(len.saturating_sub(height));
     }
+}
 
+impl Scroll {
     /// The lines that are seen, of how many, with arrows to where there are more; none where all are seen, or none.
     ///
     /// ```
@@ -115,33 +113,14 @@ impl Scroll {
     }
 }
 
-/// The list or text that moving keys move in, its length, and the rows of it that are seen at once.
-#[derive(Debug)]
-pub enum Moves<'a> {
-    /// A selection in a list.
-    List(&'a mut Cursor, usize, usize),
-    /// A text.
-    Text(&'a mut Scroll, usize, usize),
-    /// There is none.
-    Nothing,
+/// Something that is longer than the screen, in which keys move.
+pub trait Scrolled {
+    /// Does the work of a command that moves in `len` rows, of which `page` are shown; otherwise says no.
+    fn moved(&mut self, command: Command, len: usize, page: usize) -> bool;
+
+    /// Keeps what is selected, or the last row, within `len` rows and the `height` of them that are shown.
+    fn fit(&mut self, len: usize, height: usize);
 }
 
-impl Moves<'_> {
-    /// Does the work of a command that moves in it; otherwise says no.
-    pub fn moved(self, command: Command) -> bool {
-        match self {
-            Self::List(cursor, len, height) => cursor.moved(command, len, height),
-            Self::Text(scroll, _, height) => scroll.moved(command, height),
-            Self::Nothing => false,
-        }
-    }
-
-    /// Keeps the selection within the list and on the screen, or the end of the text at the bottom.
-    pub fn fit(self) {
-        match self {
-            Self::List(cursor, len, height) => cursor.fit(len, height),
-            Self::Text(scroll, len, height) => scroll.fit(len, height),
-            Self::Nothing => {}
-        }
-    }
-}
+/// The list or text that moving keys move in, its length, and the rows of it that are seen at once; none if there is none.
+pub type Moves<'a> = Option<(&'a mut dyn Scrolled, usize, usize)>;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use unicode_truncate::UnicodeTruncateStr;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use wcodec::TensorInfo;
 use wcodec::text::{safe, safe_bytes};
@@ -161,26 +162,12 @@ pub fn file_name(look: Look, path: &Path) -> String {
 
 /// The beginning of a text, as far as there is room.
 pub fn start(text: &str, room: usize) -> &str {
-    let mut used = 0;
-    for (at, c) in text.char_indices() {
-        used += c.width().unwrap_or(0);
-        if used > room {
-            return &text[..at];
-        }
-    }
-    text
+    text.unicode_truncate(room).0
 }
 
 /// The end of a text, as far as there is room.
 pub fn end(text: &str, room: usize) -> &str {
-    let mut used = 0;
-    for (at, c) in text.char_indices().rev() {
-        used += c.width().unwrap_or(0);
-        if used > room {
-            return &text[at + c.len_utf8()..];
-        }
-    }
-    text
+    text.unicode_truncate_start(room).0
 }
 
 /// A text that is cut where there is no room; its last `tail` columns stay.

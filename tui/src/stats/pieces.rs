@@ -34,25 +34,20 @@ pub fn pieces(
     let options = DecodeOptions { verify: false, ..DecodeOptions::default() };
     let int8 = info.makes_symbols;
     control.cancel.check()?;
-    let Some((&rows, rest)) = info.shape.split_first() else {
-        work(0, &container.read(&info.name, &options)?)?;
-        return control.advance(info.elements);
-    };
     if info.elements == 0 {
         return Ok(());
     }
-    if info.row_axis == 1 {
-        // Rows of such a tensor lie across all strips: it is decoded once.
+    let (Some((&rows, rest)), 0) = (info.shape.split_first(), info.row_axis) else {
+        // A scalar has no rows, and those of a transposed tensor lie across all strips: it is decoded once.
         match want {
             Want::Symbols if int8 => {
                 let symbols = container.symbols(&info.name, &options)?;
-                let bytes: Vec<u8> = symbols.into_iter().map(|s| s as u8).collect();
-                work(0, &bytes)?;
+                work(0, &symbols.into_iter().map(|s| s as u8).collect::<Vec<u8>>())?;
             }
             _ => work(0, &container.read(&info.name, &options)?)?,
         }
         return control.advance(info.elements);
-    }
+    };
     let dtype = match want {
         Want::Symbols if int8 => Dtype::I8,
         _ => info.dtype,

@@ -3,7 +3,9 @@
 mod statements;
 
 use super::{Facts, View};
-use crate::draw::{Canvas, Column, Modifier, Moves, Page, Pen, Room, digits, long_bar, short_count, table, text};
+use crate::draw::{
+    Canvas, Column, Modifier, Moves, Page, Pen, Room, Scrolled, digits, long_bar, short_count, table, text,
+};
 use crate::model::{Group, Rates};
 use crate::plain;
 use crate::run::once::Once;
@@ -12,7 +14,7 @@ use crate::state::State;
 /// Plan, quality, and bits by role and layer.
 pub struct Bits;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "rates",
     words: &[
         ("KL", "how far answers are from the original's, nats a token"),
@@ -24,10 +26,6 @@ const FACTS: Facts = Facts {
 };
 
 impl View for Bits {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let (margin, height) = (margin(canvas.width()), canvas.height());
         let width = canvas.width() - 2 * margin;
@@ -57,7 +55,7 @@ impl View for Bits {
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let (lines, height) = (lines(state), state.body_height());
-        Moves::Text(&mut state.views.bits, lines, height)
+        Some((&mut state.views.bits, lines, height))
     }
 }
 

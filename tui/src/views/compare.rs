@@ -18,7 +18,7 @@ use crate::update::show;
 /// Two files.
 pub struct Compare;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "compare",
     words: &[
         ("recoded", "other bytes that decode to the same values"),
@@ -93,10 +93,6 @@ impl CompareState {
 }
 
 impl View for Compare {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let (look, compare) = (state.look, &state.views.compare);
         let (Some(found), Some(other)) = (&compare.found, state.other.as_deref()) else {
@@ -202,7 +198,7 @@ impl View for Compare {
         let height = state.body_height().saturating_sub(3);
         let compare = &mut state.views.compare;
         let len = compare.len();
-        Moves::List(&mut compare.cursor, len, height)
+        Some((&mut compare.cursor, len, height))
     }
 
     fn renew(&self, state: &mut State) {

@@ -12,7 +12,7 @@ use crate::update::show;
 /// The file's map.
 pub struct File;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "file",
     words: &[
         ("data", "coded symbols"),
@@ -31,10 +31,6 @@ pub fn selected(state: &State) -> Option<&Region> {
 }
 
 impl View for File {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let map = state.file.map();
         let (columns, rows) = (canvas.width(), canvas.height());
@@ -95,7 +91,7 @@ impl View for File {
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let (len, height) = (state.file.map().regions.len(), height(state));
-        Moves::List(&mut state.views.file, len, height)
+        Some((&mut state.views.file, len, height))
     }
 
     fn renew(&self, state: &mut State) {

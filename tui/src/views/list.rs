@@ -18,7 +18,7 @@ use crate::update::{verify, view};
 /// All tensors.
 pub struct List;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "layers",
     words: &[
         ("scheme", "how weights become symbols: int8, rate, lossless, raw"),
@@ -42,10 +42,6 @@ const FACTS: Facts = Facts {
 };
 
 impl View for List {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         table::draw(canvas, state);
     }
@@ -170,12 +166,14 @@ impl View for List {
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let height = height(state);
         let list = &mut state.views.list;
-        Moves::List(&mut list.cursor, list.rows.len(), height)
+        Some((&mut list.cursor, list.rows.len(), height))
     }
 
     fn fit(&self, state: &mut State) {
         state.views.list.scroll = state.views.list.scroll.min(columns::most_scroll(state));
-        self.moves(state).fit();
+        if let Some((list, len, height)) = self.moves(state) {
+            list.fit(len, height);
+        }
     }
 
     /// Order and filter stay.

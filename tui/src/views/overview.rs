@@ -10,7 +10,7 @@ pub use self::figures::Measure;
 pub use self::picture::picture;
 use super::speed::Scope;
 use super::{Facts, Tab, View, speed, tensor};
-use crate::draw::{Canvas, Cursor, HEAD_ROWS, Pen};
+use crate::draw::{Canvas, Cursor, HEAD_ROWS, Pen, Scrolled};
 use crate::keymap::{Command, VERIFY, around, b};
 use crate::model::{FileModel, HeatCell};
 use crate::state::State;
@@ -19,7 +19,7 @@ use crate::update::{reveal, show, verify, view};
 /// Layers by role, in colours.
 pub struct Overview;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "heat",
     words: &[
         ("role", "the name without numbers: what tensors of all layers share"),
@@ -65,10 +65,6 @@ impl OverviewState {
 }
 
 impl View for Overview {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn times(&self, state: &State) -> bool {
         state.views.overview.measure == Measure::Speed
     }

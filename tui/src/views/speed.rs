@@ -19,7 +19,7 @@ use crate::views::list::Row;
 /// Decode timings.
 pub struct Speed;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "timing",
     words: &[
         ("round", "every chosen tensor decoded once"),
@@ -42,10 +42,6 @@ const FACTS: Facts = Facts {
 const STEPS: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
 impl View for Speed {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn times(&self, _state: &State) -> bool {
         true
     }
@@ -100,7 +96,7 @@ impl View for Speed {
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let speed = &state.views.speed;
         let (len, height) = (speed.layers().len(), speed.heights(state.body_height()).layers);
-        Moves::List(&mut state.views.speed.cursor, len, height)
+        Some((&mut state.views.speed.cursor, len, height))
     }
 
     fn resume(&self, state: &mut State) {
@@ -237,7 +233,7 @@ fn next_device(state: &mut State) {
 
 /// Writes what is known to a file beside the working directory's others.
 fn export(state: &mut State) {
-    if state.views.speed.lanes.iter().all(|l| l.series.runs() == 0) {
+    if state.views.speed.lanes.iter().all(|l| l.series.runs == 0) {
         return state.say("nothing was timed yet");
     }
     let path = format!("{}.timing.json", state.file.name()).into();

@@ -8,7 +8,7 @@ pub mod symbols;
 use wcodec::TensorInfo;
 
 use super::{Facts, Tab, View};
-use crate::draw::{Canvas, Moves, Page, Pen, Scroll, footer, text, widgets};
+use crate::draw::{Canvas, Moves, Page, Pen, Scroll, Scrolled, footer, text, widgets};
 use crate::effect::Effect;
 use crate::keymap::{Command, VERIFY, b};
 use crate::state::State;
@@ -18,7 +18,7 @@ use crate::update::verify;
 /// One tensor.
 pub struct Tensor;
 
-const FACTS: Facts = Facts {
+pub(super) const FACTS: Facts = Facts {
     earlier: "layer",
     words: &[
         ("scale", "what a symbol is multiplied with; a row of weights shares one"),
@@ -73,10 +73,6 @@ const MOST_ROWS: usize = 18;
 const ALONE: usize = 11;
 
 impl View for Tensor {
-    fn facts(&self) -> &'static Facts {
-        &FACTS
-    }
-
     fn draw(&self, canvas: &mut Canvas<'_>, state: &State) {
         let Some(of) = shown(state) else {
             canvas.pen(0).skip(1).put("no tensor: the filter leaves none", state.look.dim());
@@ -126,7 +122,7 @@ impl View for Tensor {
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
         let height = page_height(state);
         let rows = shown(state).map_or(0, |of| pages(of, (state.size.0.into(), height)).1);
-        Moves::Text(&mut state.views.tensor.scroll, rows, height)
+        Some((&mut state.views.tensor.scroll, rows, height))
     }
 
     /// Statistics that failed are asked for again.

@@ -166,17 +166,17 @@ fn samples_are_kept_and_those_of_old_runs_are_not_taken() {
     // Pausing and going on counts on.
     press(&mut state, "  ");
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(9, &[9.0]) });
-    assert_eq!(state.views.speed.current().unwrap().series.runs(), 4);
+    assert_eq!(state.views.speed.current().unwrap().series.runs, 4);
     let run = state.views.speed.running.unwrap();
     report(&mut state, TimingReport::Progress { run, lane, progress: progress(1, &[4.0]) });
-    assert_eq!(state.views.speed.current().unwrap().series.runs(), 5);
+    assert_eq!(state.views.speed.current().unwrap().series.runs, 5);
     // A failure is a row, and the run is over.
     report(&mut state, TimingReport::Failed { run, lane, why: "chunk 3".into() });
     assert_eq!(state.views.speed.current().unwrap().failed.as_deref(), Some("chunk 3"));
     assert!(state.views.speed.running.is_none() && state.notice.is_none());
     // Another subject begins anew.
     press(&mut state, "m");
-    assert_eq!(state.views.speed.current().unwrap().series.runs(), 0);
+    assert_eq!(state.views.speed.current().unwrap().series.runs, 0);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn summary_of_known_samples() {
 fn only_the_last_samples_are_kept() {
     let mut series = Series::default();
     (0..1000).for_each(|i| series.push(f64::from(i)));
-    series.skip(5);
+    series.runs += 5;
     let s = series.summary().unwrap();
     assert_eq!((s.runs, s.samples, s.min, s.max), (1005, KEPT, 744.0, 999.0));
     assert_eq!(series.recent().next_back(), Some(999.0));

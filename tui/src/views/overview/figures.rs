@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::draw::text;
-use crate::estimate::Would;
 use crate::model::{FileModel, Heat, HeatCell, Original};
 use crate::state::State;
 
@@ -93,19 +92,13 @@ impl<'a> Figures<'a> {
                 let all = self.state.file.file_bytes();
                 (all > 0).then(|| totals.stored_bytes as f64 / all as f64)
             }
-            Measure::Error => {
-                let (mut squares, mut weights) = (0.0, 0.0);
-                for &i in &cell.tensors {
-                    let elements = self.state.file.tensors.get(i)?.elements as f64;
-                    squares += self.state.error(i)?.powi(2) * elements;
-                    weights += elements;
-                }
-                (weights > 0.0).then(|| (squares / weights).sqrt())
-            }
-            Measure::WouldError => self.would(cell, |w| w.rate_error.powi(2)).map(f64::sqrt),
-            Measure::WouldError8 => self.would(cell, |w| w.int8_error.powi(2)).map(f64::sqrt),
-            Measure::WouldBits => self.would(cell, |w| w.rate_bits),
-            Measure::WouldBits8 => self.would(cell, |w| w.int8_bits),
+            Measure::Error if cell.tensors.iter().any(|&i| self.state.error(i).is_none()) => None,
+            Measure::Error => self.mean(cell, |i| Some(self.state.error(i)?.powi(2))).map(f64::sqrt),
+            // Tensors that would not be encoded have no estimates, and do not count.
+            Measure::WouldError => self.mean(cell, |i| Some(self.state.would(i)?.rate_error.powi(2))).map(f64::sqrt),
+            Measure::WouldError8 => self.mean(cell, |i| Some(self.state.would(i)?.int8_error.powi(2))).map(f64::sqrt),
+            Measure::WouldBits => self.mean(cell, |i| Some(self.state.would(i)?.rate_bits)),
+            Measure::WouldBits8 => self.mean(cell, |i| Some(self.state.would(i)?.int8_bits)),
             Measure::Speed => {
                 let (mut bytes, mut ms) = (0u64, 0.0);
                 for i in &cell.tensors {
@@ -117,13 +110,12 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// The mean over a cell's weights of an estimate; tensors that would not be encoded have none, and do not count.
-    fn would(&self, cell: &HeatCell, of: impl Fn(&Would) -> f64) -> Option<f64> {
+    /// The mean over a cell's weights of a figure of its tensors, of those that have one.
+    fn mean(&self, cell: &HeatCell, of: impl Fn(usize) -> Option<f64>) -> Option<f64> {
         let (mut sum, mut weights) = (0.0, 0.0);
-        for &i in &cell.tensors {
-            let (Some(tensor), Some(would)) = (self.state.file.tensors.get(i), self.state.would(i)) else { continue };
-            sum += of(would) * tensor.elements as f64;
-            weights += tensor.elements as f64;
+        for (i, figure) in cell.tensors.iter().filter_map(|&i| Some((i, of(i)?))) {
+            let elements = self.state.file.tensors[i].elements as f64;
+            (sum, weights) = (sum + figure * elements, weights + elements);
         }
         (weights > 0.0).then(|| sum / weights)
     }

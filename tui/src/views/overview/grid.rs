@@ -2,7 +2,7 @@
 
 use super::figures::{Figures, Range};
 use super::{Measure, OverviewState, legend, panel};
-use crate::draw::{Canvas, Cursor, Look, Modifier, Pen, Style, text};
+use crate::draw::{Canvas, Cursor, Look, Modifier, Pen, Scrolled, Style, text};
 use crate::model::{Heat, HeatCell};
 use crate::state::State;
 

@@ -28,7 +28,7 @@ const DEVICE: [Figure<LaneState>; 6] = [
     (66..100, Column::number("copy", 7), copy),
     (100..usize::MAX, Column::number("copy GB/s", 9), copy),
     (56..usize::MAX, Column::number("runs", 7), |look, l| {
-        let runs = Some(l.series.runs()).filter(|&n| n > 0);
+        let runs = Some(l.series.runs).filter(|&n| n > 0);
         (runs.map_or_else(|| dash(look), text::millions), Some(look.dim()))
     }),
 ];

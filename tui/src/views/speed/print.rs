@@ -36,7 +36,7 @@ pub fn rounds(once: &Once<'_>) -> Result<String, String> {
     let mut state = LaneState::new(lane);
     let begin = Instant::now();
     // A round may take minutes; what is sent twenty times a second says that it goes on.
-    while state.series.runs() == 0 || (state.series.runs() < ROUNDS && begin.elapsed() < LONGEST) {
+    while state.series.runs == 0 || (state.series.runs < ROUNDS && begin.elapsed() < LONGEST) {
         match receiver.recv().map_err(|_| "the thread for timings ended")? {
             Action::Report(Report::Timing(TimingReport::Progress { progress, .. })) => {
                 state.take(progress, Default::default(), &file.natural);
@@ -90,7 +90,7 @@ fn device(file: &FileModel, timing: &SpeedState, lane: &LaneState) -> Value {
         })
     };
     let mut entry = json!({
-        "runs": lane.series.runs(),
+        "runs": lane.series.runs,
         "samples": summary.map_or(0, |s| s.samples),
         "output_bytes": lane.series.bytes,
         "ms": summary.map(|s| json!({"p50": s.p50, "p95": s.p95, "min": s.min, "max": s.max})),

@@ -106,7 +106,7 @@ impl LaneState {
     pub fn take(&mut self, mut progress: Progress, order: Order, natural: &[usize]) {
         let new = progress.runs.saturating_sub(self.last.runs);
         self.series.bytes = progress.bytes;
-        self.series.skip(new.saturating_sub(progress.rounds.len() as u64));
+        self.series.runs += new.saturating_sub(progress.rounds.len() as u64);
         progress.rounds.drain(..).for_each(|ms| self.series.push(ms));
         progress.copy_gb_per_s = progress.copy_gb_per_s.or(self.last.copy_gb_per_s);
         if progress.layers.is_empty() {
@@ -196,7 +196,7 @@ impl SpeedState {
             let found = self.lanes.iter().find(|l| l.lane == Lane::Gpu(g.ordinal));
             let mut row = found.map_or(DeviceRow { lane: Some(Lane::Gpu(g.ordinal)), ..Default::default() }, tried);
             // One that is too old is known to be before it is tried.
-            if found.is_none_or(|l| l.series.runs() == 0) {
+            if found.is_none_or(|l| l.series.runs == 0) {
                 row.refused = row.refused.or(g.refused.as_deref());
             }
             row
