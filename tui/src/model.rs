@@ -161,6 +161,14 @@ impl FileModel {
         }
     }
 
+    /// The tensor at a place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn info(&self, tensor: usize) -> Result<&TensorInfo> {
+        self.tensors.get(tensor).ok_or_else(|| Code::INPUT_BUG.error("there is no such tensor"))
+    }
+
     /// [`find`](Self::find), for a name that a user gave.
     ///
     /// # Errors

@@ -104,14 +104,9 @@ fn open(path: &Path, trusted: bool) -> Result<Arc<FileModel>, String> {
 }
 
 /// Opens a file whose index may be large: what takes longer than an eye notices is said on the screen, which is then taken already.
-fn open_patiently(
-    path: &Path,
-    trusted: bool,
-    mouse: bool,
-    look: Look,
-) -> Result<(Arc<FileModel>, Option<Screen>), String> {
+fn open_patiently(path: &Path, options: &Options, look: Look) -> Result<(Arc<FileModel>, Option<Screen>), String> {
     let (done, opened) = channel();
-    let wanted = path.to_owned();
+    let (wanted, trusted) = (path.to_owned(), options.trust);
     let thread = thread::Builder::new().name("open".to_owned());
     // The thread ends unheard if the screen cannot be had.
     thread.spawn(move || done.send(open(&wanted, trusted))).map_err(|e| format!("{}: {e}", safe_path(path)))?;
@@ -122,7 +117,7 @@ fn open_patiently(
         Err(RecvTimeoutError::Timeout) => {
             let bytes = std::fs::metadata(path).ok().map(|m| m.len());
             let terminal = |e: io::Error| format!("terminal: {e}");
-            let mut screen = Screen::take(mouse).map_err(terminal)?;
+            let mut screen = Screen::take(options.mouse).map_err(terminal)?;
             screen.draw(|frame| draw::head::loading(&mut Canvas::whole(frame, look), path, bytes)).map_err(terminal)?;
             let file = opened.recv().map_err(|_| gone())??;
             Ok((file, Some(screen)))
@@ -158,7 +153,7 @@ fn inspect(options: &Options) -> Result<u8, String> {
         crossterm::style::force_color_output(true);
     }
     let (file, screen) = match shows {
-        true => open_patiently(path, options.trust, options.mouse, look)?,
+        true => open_patiently(path, options, look)?,
         false => (open(path, options.trust)?, None),
     };
     let (version, shown) = (env!("CARGO_PKG_VERSION"), safe_path(path));
@@ -175,14 +170,14 @@ fn inspect(options: &Options) -> Result<u8, String> {
         return Ok(if same { FINE } else { DIFFERENT });
     }
     let reference = reference.map(Arc::new);
-    let (sender, receiver) = channel();
+    let channel = channel();
     let mut state = State::new(file.clone(), other, look, (80, 24));
     state.has_reference = reference.is_some();
     state.keys = Arc::new(settings.keys);
     prepare(&mut state, options, tensor);
-    let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &sender);
+    let mut workers = Workers::new(file, reference, &options.nvcomp_folders, &channel.0);
     let session = Session { state, workers: &mut workers, log: &mut log };
-    let done = session.show(screen, options, &sender, &receiver);
+    let done = session.show(screen, options, &channel);
     log.line(format_args!("end: {done:?}"));
     done.map_err(|e| format!("terminal: {e}"))
 }
@@ -227,6 +222,9 @@ fn prepare(state: &mut State, options: &Options, tensor: Option<usize>) {
     }
 }
 
+/// The way of all actions.
+type Channel = (Sender<Action>, Receiver<Action>);
+
 /// The screen, while it is shown.
 struct Session<'a> {
     state: State,
@@ -236,13 +234,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     /// Shows the screen until the user, a signal or an error ends it.
-    fn show(
-        mut self,
-        screen: Option<Screen>,
-        options: &Options,
-        sender: &Sender<Action>,
-        actions: &Receiver<Action>,
-    ) -> io::Result<u8> {
+    fn show(mut self, screen: Option<Screen>, options: &Options, (sender, actions): &Channel) -> io::Result<u8> {
         let signals = Signals::listen()?;
         let tell = sender.clone();
         let _guard = PanicGuard::install(move |text| {

@@ -22,13 +22,8 @@ worded! {
 
 impl Kind {
     fn of_role(role: &str) -> Self {
-        match role {
-            "side" => Self::Side,
-            "scales" => Self::Scales,
-            "offsets" => Self::Offsets,
-            "table" => Self::Tables,
-            _ => Self::Data,
-        }
+        let other = if role == "table" { Self::Tables } else { Self::Data };
+        [Self::Side, Self::Scales, Self::Offsets].into_iter().find(|kind| kind.name() == role).unwrap_or(other)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use wcodec::coder::histogram::count_bytes;
 use wcodec::container::TensorEntry;
-use wcodec::{Checkpoint, Code, Result, TensorInfo};
+use wcodec::{Checkpoint, Result, TensorInfo};
 
 use super::control::Control;
 use super::error::values;
@@ -27,11 +27,8 @@ pub fn compute(
     if let Some(original) = file.original() {
         return Ok(LayerStats { weights: of_original(file, original, tensor, control)?, ..LayerStats::default() });
     }
-    let container = file.container()?;
-    let entry = container.reader().index().tensors.get(tensor);
-    let (Some(entry), Some(info)) = (entry, file.tensors.get(tensor)) else {
-        return Err(Code::INPUT_BUG.error("there is no such tensor"));
-    };
+    let (info, container) = (file.info(tensor)?, file.container()?);
+    let entry = &container.reader().index().tensors[tensor];
     let has_symbols = info.has_symbols();
     let has_weights = info.dtype.is_quantizable();
     let passes = u64::from(has_symbols) + u64::from(has_weights) + u64::from(reference.is_some());
@@ -74,7 +71,7 @@ fn of_original(
     tensor: usize,
     control: &mut Control<'_>,
 ) -> Result<Option<WeightStats>> {
-    let info = file.tensors.get(tensor).ok_or_else(|| Code::INPUT_BUG.error("there is no such tensor"))?;
+    let info = file.info(tensor)?;
     if !info.dtype.is_quantizable() || info.scheme != "raw" {
         return Ok(None);
     }

@@ -63,25 +63,23 @@ pub fn compare(
     control: &mut Control<'_>,
     stats: &mut LayerStats,
 ) -> Result<()> {
-    let Some(info) = file.tensors.get(tensor) else { return Ok(()) };
+    let info = file.info(tensor)?;
     let place = |name: &str| reference.tensors().iter().position(|t| t.name == name);
     let tied = || file.aliases.iter().filter(|(_, t)| *t == info.name).find_map(|(alias, _)| place(alias));
-    let Some(i) = place(&info.name).or_else(tied) else {
-        stats.uncompared = Some("the reference has no tensor of this name".to_owned());
+    let found = place(&info.name).or_else(tied);
+    let source = found.map(|i| &reference.tensors()[i]);
+    let why = match source {
+        None => Some("the reference has no tensor of this name".to_owned()),
+        Some(t) if t.shape != info.shape => Some(format!("its shape in the reference is {:?}", t.shape)),
+        Some(t) if !t.dtype.is_quantizable() || !info.dtype.is_quantizable() => {
+            Some(format!("{} there and {} here are not both F32, F16 or BF16", t.dtype, info.dtype))
+        }
+        Some(_) => None,
+    };
+    let (Some(i), Some(source), None) = (found, source, &why) else {
+        stats.uncompared = why;
         return control.advance(info.elements);
     };
-    let source = &reference.tensors()[i];
-    let why = if source.shape != info.shape {
-        Some(format!("its shape in the reference is {:?}", source.shape))
-    } else if !source.dtype.is_quantizable() || !info.dtype.is_quantizable() {
-        Some(format!("{} there and {} here are not both F32, F16 or BF16", source.dtype, info.dtype))
-    } else {
-        None
-    };
-    if let Some(why) = why {
-        stats.uncompared = Some(why);
-        return control.advance(info.elements);
-    }
     let original = reference.read(i)?;
     let (size, mut sums) = (source.dtype.size(), Differences::default());
     pieces(file.container()?, info, Want::Values, control, &mut |first, bytes| {

@@ -1,7 +1,7 @@
 //! Whether a tensor is sound: its hashes, and whether it decodes.
 
 use wcodec::container::Segment;
-use wcodec::{Code, DecodeOptions, Error, ErrorKind, Result};
+use wcodec::{DecodeOptions, Error, ErrorKind, Result};
 
 use super::Verdict;
 use super::control::Control;
@@ -24,8 +24,7 @@ pub fn segments(file: &FileModel, tensor: usize) -> Vec<(&'static str, Segment)>
 /// # Errors
 /// What keeps it from being verified: the operating system, a file that was changed, a newer format, `control`.
 pub fn verify(file: &FileModel, tensor: usize, control: &mut Control<'_>) -> Result<Verdict> {
-    let Some(info) = file.tensors.get(tensor) else { return Err(Code::INPUT_BUG.error("there is no such tensor")) };
-    let container = file.container()?;
+    let (info, container) = (file.info(tensor)?, file.container()?);
     let segments = segments(file, tensor);
     let stored = segments.iter().fold(0u64, |sum, (_, s)| sum.saturating_add(s.length));
     control.expect(stored.saturating_add(info.elements));

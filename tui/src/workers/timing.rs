@@ -158,7 +158,8 @@ impl Run {
                     self.report(true);
                     match GpuTimer::new(&file, &places, ordinal, &self.nvcomp_folders) {
                         Ok(mut timer) => {
-                            (0..places.len()).for_each(|slot| self.tally.set_bytes(slot, timer.output_bytes(slot)));
+                            let layers = self.tally.layers.iter_mut().enumerate();
+                            layers.for_each(|(slot, layer)| layer.bytes = timer.output_bytes(slot));
                             return self.rounds(&mut timer);
                         }
                         // A tensor that cannot be decoded there is left out; the rest is tried again.
@@ -184,15 +185,15 @@ impl Run {
                     Err(why) => damaged.push((slot, why.into())),
                 }
             }
-            self.tally.verified(slot + 1);
+            self.tally.next.done.0 = slot + 1;
             self.report(false);
         }
         self.tally.leave_out(damaged);
     }
 
     /// Goes round until somebody wants it to end.
-    fn rounds(&mut self, decoder: &mut dyn Decoder) -> Result<(), String> {
-        let (count, group) = (self.tally.len(), decoder.group().max(1));
+    fn rounds<D: Decoder>(&mut self, decoder: &mut D) -> Result<(), String> {
+        let (count, group) = (self.tally.layers.len(), D::GROUP);
         let mut ms = Vec::with_capacity(group);
         let mut copied: Option<Instant> = None;
         // Work that is done but once, such as starting threads and loading kernels, is not part of a round.
@@ -210,9 +211,7 @@ impl Run {
             }
             self.tally.end_round();
             if copied.is_none_or(|t| t.elapsed() >= BETWEEN_COPIES) {
-                if let Some(speed) = decoder.copy() {
-                    self.tally.copied(speed);
-                }
+                self.tally.next.copy_gb_per_s = decoder.copy().or(self.tally.next.copy_gb_per_s);
                 copied = Some(Instant::now());
             }
             self.report(false);

@@ -132,18 +132,18 @@ pub fn draw(canvas: &mut Canvas<'_>, state: &State) {
     }
     if height > 3 {
         let from = (lines.len() > seen).then_some((view.top, seen, lines.len()));
-        legend::draw(canvas.pen(height - 1), state, &figures, range, from);
+        legend::draw(canvas.pen(height - 1), &grid, from);
     }
 }
 
 /// All that the lines are drawn from.
-struct Grid<'a> {
-    state: &'a State,
+pub(super) struct Grid<'a> {
+    pub(super) state: &'a State,
     view: &'a OverviewState,
-    heat: &'a Heat,
+    pub(super) heat: &'a Heat,
     place: Place,
-    figures: &'a Figures<'a>,
-    range: Option<Range>,
+    pub(super) figures: &'a Figures<'a>,
+    pub(super) range: Option<Range>,
 }
 
 impl Grid<'_> {

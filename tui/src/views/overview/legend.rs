@@ -1,8 +1,8 @@
 //! The lines below the grid: its colours, and the selected cell in words.
 
 use super::Measure;
-use super::figures::{Figures, Range};
-use super::grid::shade;
+use super::figures::Figures;
+use super::grid::{Grid, shade};
 use crate::draw::{Modifier, Pen, text};
 use crate::state::State;
 use crate::stats::Fetch;
@@ -11,13 +11,8 @@ use crate::stats::Fetch;
 const STEPS: usize = 10;
 
 /// Draws what the colours mean, or why there are none. `seen` are the first line, how many are seen, and all of them, where that are more.
-pub fn draw(
-    mut pen: Pen<'_>,
-    state: &State,
-    figures: &Figures<'_>,
-    range: Option<Range>,
-    seen: Option<(usize, usize, usize)>,
-) {
+pub fn draw(mut pen: Pen<'_>, grid: &Grid<'_>, seen: Option<(usize, usize, usize)>) {
+    let Grid { state, heat, figures, range, .. } = *grid;
     let (look, measure) = (state.look, state.views.overview.measure);
     pen.skip(1);
     if let Some((from, count, lines)) = seen {
@@ -45,7 +40,7 @@ pub fn draw(
         }
         pen.skip(1).put(&high, look.text());
         for (word, place, value) in [("most", range.most, high), ("least", range.least, low)] {
-            let text = format!("{word}: {} {value}", text::clean(look, &state.file.heat().short(place)));
+            let text = format!("{word}: {} {value}", text::clean(look, &heat.short(place)));
             if text::width(&text) + 3 <= pen.left() {
                 pen.skip(3).put(&text, look.text());
             }

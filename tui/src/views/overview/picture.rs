@@ -44,10 +44,9 @@ struct Picture<'a> {
 impl Picture<'_> {
     fn draw(&self) -> String {
         let heat = self.heat;
-        let columns: Vec<usize> =
-            (0..heat.columns.len()).filter(|&c| self.figures.is_matrix(&heat.columns[c].all)).collect();
-        let others: Vec<usize> =
-            (heat.layers..heat.rows.len()).filter(|&r| self.figures.is_matrix(&heat.rows[r].all)).collect();
+        let is_matrix = |cell: &HeatCell| self.figures.is_matrix(cell);
+        let columns: Vec<usize> = (0..heat.columns.len()).filter(|&c| is_matrix(&heat.columns[c].all)).collect();
+        let others: Vec<_> = heat.rows[heat.layers..].iter().filter(|row| is_matrix(&row.all)).collect();
         let layers = heat.layers.max(1);
         let cell = (CELLS / layers).clamp(CELL.0, CELL.1);
         let gap = if heat.layers > 0 && !others.is_empty() { ROW / 3 } else { 0 };
@@ -61,7 +60,7 @@ impl Picture<'_> {
         self.head(&mut out);
         let mut y = ABOVE;
         for column in columns {
-            label(&mut out, LEFT - 8, y, &heat.columns[column].label);
+            put(&mut out, (LEFT - 8, y + 16), "end", "#222222", &heat.columns[column].label);
             for row in 0..heat.layers {
                 if let Some(found) = heat.cell(row, column) {
                     self.cell(&mut out, (LEFT + row * cell, y), cell, found);
@@ -80,8 +79,8 @@ impl Picture<'_> {
             y += LINE + gap;
         }
         for row in others {
-            label(&mut out, LEFT - 8, y, loose(&heat.rows[row].name));
-            self.cell(&mut out, (LEFT, y), cell * layers, &heat.rows[row].all);
+            put(&mut out, (LEFT - 8, y + 16), "end", "#222222", loose(&row.name));
+            self.cell(&mut out, (LEFT, y), cell * layers, &row.all);
             y += ROW;
         }
         out.push_str("</svg>\n");
@@ -153,10 +152,6 @@ impl Picture<'_> {
         };
         (hex(style.bg), hex(style.fg))
     }
-}
-
-fn label(out: &mut String, x: usize, y: usize, text: &str) {
-    put(out, (x, y + 16), "end", "#222222", text);
 }
 
 fn put(out: &mut String, (x, y): (usize, usize), anchor: &str, color: &str, text: &str) {

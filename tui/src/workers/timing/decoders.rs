@@ -16,7 +16,7 @@ use crate::timing::gb_per_s;
 /// A device with tensors to decode, which are numbered from 0 on.
 pub trait Decoder {
     /// Tensors that are decoded at once, before anybody is asked whether to stop.
-    fn group(&self) -> usize;
+    const GROUP: usize;
 
     /// Decodes tensors; the milliseconds of each are appended to `ms`.
     ///
@@ -46,15 +46,12 @@ impl<'a> CpuDecoder<'a> {
 }
 
 impl Decoder for CpuDecoder<'_> {
-    fn group(&self) -> usize {
-        1
-    }
+    const GROUP: usize = 1;
 
     fn decode(&mut self, tensors: Range<usize>, ms: &mut Vec<f64>) -> Result<(), String> {
         let container = self.file.container().map_err(|e| e.to_string())?;
-        for slot in tensors {
-            let tensor = self.places.get(slot).and_then(|&i| self.file.tensors.get(i));
-            let tensor = tensor.ok_or("there is no such tensor")?;
+        for &place in &self.places[tensors] {
+            let tensor = self.file.info(place).map_err(|e| e.to_string())?;
             let start = Instant::now();
             let values = container.read(&tensor.name, &self.options);
             let took = start.elapsed();
@@ -71,9 +68,9 @@ impl Decoder for CpuDecoder<'_> {
 /// # Errors
 /// What is wrong with it.
 pub fn verify(file: &FileModel, place: usize, threads: usize) -> Result<(), String> {
-    let tensor = file.tensors.get(place).ok_or("there is no such tensor")?;
     let options = DecodeOptions { threads: Some(threads), ..DecodeOptions::default() };
-    file.container().and_then(|c| c.check(&tensor.name, &options)).map_err(|e| e.to_string())
+    let check = |name: &str| file.container()?.check(name, &options);
+    file.info(place).and_then(|tensor| check(&tensor.name)).map_err(|e| e.to_string())
 }
 
 /// Tensors whose compressed bytes are on a GPU.
@@ -131,9 +128,7 @@ impl GpuTimer {
 }
 
 impl Decoder for GpuTimer {
-    fn group(&self) -> usize {
-        64
-    }
+    const GROUP: usize = 64;
 
     fn decode(&mut self, tensors: Range<usize>, ms: &mut Vec<f64>) -> Result<(), String> {
         self.decoder.decode(tensors, ms).map_err(|e| e.to_string())

@@ -15,9 +15,10 @@ const SAME_ORDER: Duration = Duration::from_secs(1);
 
 /// One tensor's times.
 #[derive(Debug)]
-struct Layer {
+pub struct Layer {
     place: usize,
-    bytes: u64,
+    /// Decoded bytes, which may depend on the device.
+    pub bytes: u64,
     /// The last times.
     times: VecDeque<f32>,
 }
@@ -25,7 +26,8 @@ struct Layer {
 /// Times of tensors and of rounds, and what was not reported yet. Slots number the tensors that are decoded.
 #[derive(Debug, Default)]
 pub struct Tally {
-    layers: Vec<Layer>,
+    /// The tensors that are decoded.
+    pub layers: Vec<Layer>,
     left_out: Vec<LayerTime>,
     /// Times of each tensor that are kept.
     kept: usize,
@@ -37,7 +39,7 @@ pub struct Tally {
     order: Vec<usize>,
     ordered: Option<Instant>,
     /// The report that comes next.
-    next: Progress,
+    pub next: Progress,
 }
 
 impl Tally {
@@ -49,31 +51,14 @@ impl Tally {
         Self { kept: (TIMES / all.max(1)).clamp(FEWEST, KEPT), layers, all, next, ..Self::default() }
     }
 
-    /// Tensors that are decoded.
-    pub fn len(&self) -> usize {
-        self.layers.len()
-    }
-
     /// Their places in the file.
     pub fn places(&self) -> Vec<usize> {
         self.layers.iter().map(|l| l.place).collect()
     }
 
-    /// So many tensors were compared with their hashes.
-    pub fn verified(&mut self, done: usize) {
-        self.next.done.0 = done;
-    }
-
     /// A round begins.
     pub fn begin(&mut self) {
         (self.next.verifying, self.next.done.0, self.round) = (false, 0, 0.0);
-    }
-
-    /// Sets a tensor's decoded bytes, where they depend on the device.
-    pub fn set_bytes(&mut self, slot: usize, bytes: u64) {
-        if let Some(layer) = self.layers.get_mut(slot) {
-            layer.bytes = bytes;
-        }
     }
 
     /// A tensor was decoded within so many milliseconds.
@@ -95,11 +80,6 @@ impl Tally {
         self.next.rounds.push(self.round);
         self.next.runs += 1;
         self.begin();
-    }
-
-    /// The copy to the device runs at so many 1e9 bytes a second.
-    pub fn copied(&mut self, gb_per_s: f64) {
-        self.next.copy_gb_per_s = Some(gb_per_s);
     }
 
     /// Tensors cannot be decoded, each for a reason: they are not tried again. Slots, which ascend, are numbered anew.
@@ -188,7 +168,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut tally = Tally::new((0..100_000).map(|i| (i, 1)));
         for _ in 0..3 * FEWEST {
-            (0..tally.len()).for_each(|slot| tally.add(slot, 1.0));
+            (0..tally.layers.len()).for_each(|slot| tally.add(slot, 1.0));
         }
         assert!(tally.layers.iter().all(|l| l.times.len() == FEWEST));
         let mut tally = Tally::new([(0, 1)].into_iter());
