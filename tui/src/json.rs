@@ -219,7 +219,7 @@ pub fn document(
 }
 
 fn path_of(path: &Path) -> Box<RawValue> {
-    // What that function writes is JSON.
+    // That function writes nothing but JSON.
     RawValue::from_string(path_json(path)).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 

@@ -10,7 +10,6 @@ pub mod rates;
 pub mod statements;
 pub mod totals;
 pub mod tree;
-pub mod widths;
 
 pub use self::compare::{Compared, Comparison, Relation};
 pub use self::filter::Filter;
@@ -19,7 +18,7 @@ pub use self::map::{FileMap, Kind, Region};
 pub use self::order::Sort;
 pub use self::original::Original;
 pub use self::rates::{Group, Rates};
-pub use self::totals::Totals;
+pub use self::totals::{Totals, Widths};
 pub use self::tree::Tree;
 
 use std::collections::BTreeMap;
@@ -31,8 +30,6 @@ use std::time::SystemTime;
 
 use wcodec::container::{HEADER_BYTES, Header};
 use wcodec::{Code, Container, OpenOptions, Result, TensorInfo};
-
-use self::widths::Widths;
 
 /// Endings of files of models.
 const ENDINGS: [&str; 3] = [".wcodec", ".safetensors", ".gguf"];

@@ -4,7 +4,6 @@ pub mod encode;
 pub mod files;
 pub mod stats;
 pub mod timing;
-pub mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +14,9 @@ use std::time::{Duration, Instant};
 use wcodec::{Cancel, Checkpoint};
 
 use self::encode::Encoder;
-use self::files::Files;
+use self::files::{Files, Watch};
 use self::stats::StatsWorker;
 use self::timing::TimingWorker;
-use self::watch::Watch;
 use crate::action::{Action, Report};
 use crate::effect::Effect;
 use crate::model::FileModel;

@@ -2,7 +2,6 @@
 
 mod figures;
 mod grid;
-mod legend;
 mod panel;
 mod picture;
 
@@ -74,7 +73,7 @@ impl View for Overview {
     }
 
     fn footer(&self, pen: Pen<'_>, state: &State) {
-        legend::footer(pen, state);
+        grid::footer(pen, state);
     }
 
     fn command(&self, state: &mut State, command: Command) {

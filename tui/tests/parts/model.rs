@@ -1,4 +1,4 @@
-//! What is made of the names of tensors and of a file's statements.
+//! Grids, groups and trees from the names of tensors, and statements of a file.
 
 use std::collections::BTreeMap;
 

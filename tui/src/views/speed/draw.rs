@@ -155,7 +155,7 @@ fn devices(mut canvas: Canvas<'_>, state: &State) {
         };
         let name = match row.lane {
             None => "GPU".to_owned(),
-            Some(lane) => format!("{lane}  {}", timing.maker(lane).unwrap_or_default()).trim_end().to_owned(),
+            Some(lane) => format!("{lane}  {}", timing.gpu(lane).map_or("", |g| &g.name)).trim_end().to_owned(),
         };
         let is_looking = row.lane.is_none() && row.refused.is_none();
         pen.skip(1).cell(mark, 2, style).cell(&name, width, if is_looking { look.dim() } else { style });

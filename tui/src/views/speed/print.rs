@@ -104,8 +104,8 @@ fn device(file: &FileModel, timing: &SpeedState, lane: &LaneState) -> Value {
         Lane::Cpu(threads) => (entry["device"], entry["threads"]) = ("cpu".into(), threads.into()),
         Lane::Gpu(ordinal) => (entry["device"], entry["ordinal"]) = ("gpu".into(), ordinal.into()),
     }
-    if let Some(name) = timing.maker(lane.lane) {
-        entry["name"] = name.into();
+    if let Some(gpu) = timing.gpu(lane.lane) {
+        entry["name"] = gpu.name.as_str().into();
     }
     entry
 }

@@ -188,40 +188,29 @@ impl SpeedState {
     }
 
     /// The rows of the table of devices: the CPU with the numbers of threads that were tried, then all GPUs.
-    pub fn device_rows<'a>(&'a self) -> Vec<DeviceRow<'a>> {
-        fn tried(l: &LaneState) -> DeviceRow<'_> {
-            DeviceRow { lane: Some(l.lane), results: Some(l), refused: l.failed.as_deref() }
-        }
-        let gpu = |g: &'a Gpu| {
-            let found = self.lanes.iter().find(|l| l.lane == Lane::Gpu(g.ordinal));
-            let mut row = found.map_or(DeviceRow { lane: Some(Lane::Gpu(g.ordinal)), ..Default::default() }, tried);
+    pub fn device_rows(&self) -> Vec<DeviceRow<'_>> {
+        let row = |lane: Lane| {
+            let results = self.lanes.iter().find(|l| l.lane == lane);
             // One that is too old is known to be before it is tried.
-            if found.is_none_or(|l| l.series.runs == 0) {
-                row.refused = row.refused.or(g.refused.as_deref());
-            }
-            row
+            let is_new = results.is_none_or(|l| l.series.runs == 0);
+            let old = self.gpu(lane).and_then(|g| g.refused.as_deref()).filter(|_| is_new);
+            DeviceRow { lane: Some(lane), results, refused: results.and_then(|l| l.failed.as_deref()).or(old) }
         };
-        let mut rows: Vec<DeviceRow<'_>> = Vec::new();
-        rows.extend(self.lanes.iter().filter(|l| matches!(l.lane, Lane::Cpu(_))).map(tried));
-        match &self.gpus {
-            Fetch::Ready(gpus) => rows.extend(gpus.iter().map(gpu)),
-            Fetch::Failed(why) => rows.push(DeviceRow { refused: Some(why), ..Default::default() }),
-            _ => rows.push(DeviceRow::default()),
-        }
-        // One that was asked for by its number and is not there.
-        let shown = self.gpus.ready().map_or(&[][..], Vec::as_slice);
-        let missing = |l: &&LaneState| match l.lane {
-            Lane::Cpu(_) => false,
-            Lane::Gpu(n) => shown.iter().all(|g| g.ordinal != n),
+        let tried = self.lanes.iter().map(|l| l.lane);
+        let (cpus, others): (Vec<Lane>, Vec<Lane>) = tried.partition(|lane| matches!(lane, Lane::Cpu(_)));
+        let gpus = self.gpus.ready().into_iter().flatten().map(|g| row(Lane::Gpu(g.ordinal)));
+        let words = match &self.gpus {
+            Fetch::Ready(_) => None,
+            other => Some(DeviceRow { refused: other.failed(), ..DeviceRow::default() }),
         };
-        rows.extend(self.lanes.iter().filter(missing).map(tried));
-        rows
+        // One that was asked for by its number may not be there.
+        let missing = others.into_iter().filter(|&lane| self.gpu(lane).is_none()).map(row);
+        cpus.into_iter().map(row).chain(gpus).chain(words).chain(missing).collect()
     }
 
-    /// The maker's name of a GPU, if it is known.
-    pub fn maker(&self, lane: Lane) -> Option<&str> {
-        let Lane::Gpu(n) = lane else { return None };
-        self.gpus.ready()?.iter().find(|g| g.ordinal == n).map(|g| g.name.as_str())
+    /// The GPU of a lane, if it is known.
+    pub fn gpu(&self, lane: Lane) -> Option<&Gpu> {
+        self.gpus.ready()?.iter().find(|g| lane == Lane::Gpu(g.ordinal))
     }
 
     /// Tensors of the chosen device's list.
