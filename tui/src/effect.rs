@@ -12,8 +12,8 @@ use crate::timing::TimingEffect;
 pub enum Effect {
     /// Leave, with this exit status.
     Quit(u8),
-    /// Compute statistics of a tensor, verify it, compare it with the reference, or stop doing so.
-    Stats(StatsEffect),
+    /// Compute statistics of a tensor of the file of this generation, verify it, compare it with the reference, or stop doing so.
+    Stats(u64, StatsEffect),
     /// Begin, change or stop timing.
     Timing(TimingEffect),
     /// Read the file again.

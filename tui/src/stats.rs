@@ -186,53 +186,35 @@ pub struct ErrorStats {
     pub fits: Option<bool>,
 }
 
-/// A question of the state.
+/// A question of the state. Tensors are told by their places in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StatsEffect {
-    /// Statistics of a tensor, by its place in the file.
-    Compute {
-        /// The file that is meant.
-        generation: u64,
-        /// The tensor.
-        tensor: usize,
-    },
+    /// Statistics of a tensor.
+    Compute(usize),
     /// Statistics of these, one after the other, when there is nothing else to do: for the entropies in the table of layers.
-    Entropies {
-        /// The file that is meant.
-        generation: u64,
-        /// The tensors.
-        tensors: Vec<usize>,
-    },
+    Entropies(Vec<usize>),
     /// Verify these.
-    Verify {
-        /// The file that is meant.
-        generation: u64,
-        /// The tensors.
-        tensors: Vec<usize>,
-    },
+    Verify(Vec<usize>),
     /// Stop what is going on.
     Cancel,
 }
 
 /// An answer of a worker.
 #[derive(Clone, Debug)]
-pub enum StatsReport {
-    /// Statistics of a tensor, or how far they are.
-    Stats {
-        /// The file that was looked at.
-        generation: u64,
-        /// The tensor.
-        tensor: usize,
-        /// The result.
-        stats: Fetch<Arc<LayerStats>>,
-    },
-    /// A verdict on a tensor, or how far it is.
-    Verdict {
-        /// The file that was looked at.
-        generation: u64,
-        /// The tensor.
-        tensor: usize,
-        /// The result.
-        verdict: Fetch<Verdict>,
-    },
+pub struct StatsReport {
+    /// The file that was looked at.
+    pub generation: u64,
+    /// The tensor.
+    pub tensor: usize,
+    /// The result, or how far it is.
+    pub found: Found,
+}
+
+/// A result.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// Statistics of a tensor.
+    Stats(Fetch<Arc<LayerStats>>),
+    /// A verdict on it.
+    Verdict(Fetch<Verdict>),
 }

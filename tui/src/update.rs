@@ -13,7 +13,7 @@ use crate::effect::Effect;
 use crate::keymap::{self, Command};
 use crate::model::{FileModel, Filter, Original};
 use crate::state::{Overlay, State};
-use crate::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use crate::stats::{Fetch, Found, StatsEffect, StatsReport, Verdict};
 use crate::views::list::{Row, rearrange};
 use crate::views::{Tab, overview, speed};
 use crate::{encode, menu};
@@ -176,7 +176,7 @@ pub fn verify(state: &mut State, mut tensors: Vec<usize>) {
         state.known.entry(i).or_default().verdict = Fetch::Running(0.0);
     }
     if !tensors.is_empty() {
-        state.effects.push(Effect::Stats(StatsEffect::Verify { generation: state.generation, tensors }));
+        state.effects.push(Effect::Stats(state.generation, StatsEffect::Verify(tensors)));
     }
 }
 
@@ -243,7 +243,7 @@ fn on_report(state: &mut State, report: Report) {
         }
         Report::Reloaded(Ok(file)) => {
             reloaded(state, file);
-            state.effects.push(Effect::Stats(StatsEffect::Cancel));
+            state.effects.push(Effect::Stats(state.generation, StatsEffect::Cancel));
             estimate(state);
             state.tab.view().resume(state);
         }
@@ -260,22 +260,19 @@ fn on_report(state: &mut State, report: Report) {
     }
 }
 
-fn on_stats(state: &mut State, report: StatsReport) {
-    match report {
-        StatsReport::Stats { generation, tensor, stats } if generation == state.generation => {
-            let known = state.known.entry(tensor).or_default();
-            // A statistic that is there is not lost when another asks for it in vain.
-            if known.stats.ready().is_none() || stats.ready().is_some() {
-                known.stats = stats;
-            }
-        }
-        StatsReport::Verdict { generation, tensor, verdict } if generation == state.generation => {
-            if let Fetch::Ready(Verdict::Damaged(what)) = &verdict {
-                state.fail(what);
-            }
-            state.known.entry(tensor).or_default().verdict = verdict;
-        }
-        _ => {}
+fn on_stats(state: &mut State, StatsReport { generation, tensor, found }: StatsReport) {
+    if generation != state.generation {
+        return;
+    }
+    if let Found::Verdict(Fetch::Ready(Verdict::Damaged(what))) = &found {
+        state.fail(what);
+    }
+    let known = state.known.entry(tensor).or_default();
+    match found {
+        // A statistic that is there is not lost when another asks for it in vain.
+        Found::Stats(stats) if known.stats.ready().is_some() && stats.ready().is_none() => {}
+        Found::Stats(stats) => known.stats = stats,
+        Found::Verdict(verdict) => known.verdict = verdict,
     }
 }
 

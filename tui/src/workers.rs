@@ -132,7 +132,7 @@ impl Workers {
     /// Does an effect on the file of this generation, or has it done; those on the terminal are not theirs.
     pub fn perform(&mut self, effect: Effect, generation: u64) {
         match effect {
-            Effect::Stats(effect) => self.stats.handle(effect),
+            Effect::Stats(generation, effect) => self.stats.handle(generation, effect),
             Effect::Timing(effect) => self.timing.handle(effect),
             Effect::Estimate => self.encoder.estimate(self.file.clone(), generation),
             Effect::Encode { out, scheme } => self.encoder.encode(self.file.clone(), out, scheme),

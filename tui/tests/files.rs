@@ -23,7 +23,7 @@ use wcodec_tui::state::State;
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
 use wcodec_tui::stats::verify::verify;
-use wcodec_tui::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, LayerStats, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::{json, plain};
 
@@ -171,14 +171,14 @@ fn on_screen(file: &Arc<FileModel>, turn: u64) {
 /// Does what the inspector wants to know, as its workers do.
 fn take(file: &FileModel, state: &mut State, effect: Effect) {
     let reports: Vec<StatsReport> = match effect {
-        Effect::Stats(StatsEffect::Compute { generation, tensor }) => vec![stats_of(file, generation, tensor)],
-        Effect::Stats(StatsEffect::Entropies { generation, tensors }) => {
+        Effect::Stats(generation, StatsEffect::Compute(tensor)) => vec![stats_of(file, generation, tensor)],
+        Effect::Stats(generation, StatsEffect::Entropies(tensors)) => {
             tensors.into_iter().map(|tensor| stats_of(file, generation, tensor)).collect()
         }
-        Effect::Stats(StatsEffect::Verify { generation, tensors }) => {
+        Effect::Stats(generation, StatsEffect::Verify(tensors)) => {
             let verdicts = tensors.into_iter().map(|tensor| {
                 let verdict = verdict(file, tensor).map_or_else(|e| Fetch::Failed(e.to_string()), Fetch::Ready);
-                StatsReport::Verdict { generation, tensor, verdict }
+                StatsReport { tensor, generation, found: Found::Verdict(verdict) }
             });
             verdicts.collect()
         }
@@ -195,7 +195,7 @@ fn stats_of(file: &FileModel, generation: u64, tensor: usize) -> StatsReport {
     } else {
         compute_all(file, tensor).map_or_else(|e| Fetch::Failed(e.to_string()), |stats| Fetch::Ready(Arc::new(stats)))
     };
-    StatsReport::Stats { generation, tensor, stats: found }
+    StatsReport { tensor, generation, found: Found::Stats(found) }
 }
 
 fn draw(state: &State) {

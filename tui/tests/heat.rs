@@ -13,7 +13,7 @@ use wcodec_tui::draw::theme::{Depth, Look, Theme};
 use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
-use wcodec_tui::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::timing::{LayerTime, Progress, TimingEffect, TimingReport};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
@@ -112,7 +112,7 @@ fn keys_move_the_selection_and_enter_opens_the_tensor() {
     let effects = press(&mut state, "\n");
     assert_eq!(state.tab, Tab::Tensor);
     assert_eq!(state.current(), state.file.find("model.layers.1.self_attn.k_proj.weight"));
-    assert!(effects.iter().any(|e| matches!(e, Effect::Stats(StatsEffect::Compute { .. }))));
+    assert!(effects.iter().any(|e| matches!(e, Effect::Stats(_, StatsEffect::Compute(_)))));
     // Back to the heat map, where the same cell is selected; from there out of the program.
     press(&mut state, "q");
     assert_eq!((state.tab, selected(&state).as_str()), (Tab::Overview, "model.layers.1.self_attn.k_proj.weight"));
@@ -148,11 +148,14 @@ fn clicks_select_cells() {
 fn damage_is_seen_in_cells_modules_and_the_head() {
     let mut state = opened(Look::default(), (100, 30));
     let effects = press(&mut state, "V");
-    let [Effect::Stats(StatsEffect::Verify { tensors, generation })] = &effects[..] else { panic!("{effects:?}") };
+    let [Effect::Stats(generation, StatsEffect::Verify(tensors))] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(tensors.len(), 39);
     let generation = *generation;
     let say = |state: &mut State, tensor, verdict| {
-        update(state, Action::Report(Report::Stats(StatsReport::Verdict { generation, tensor, verdict })));
+        update(
+            state,
+            Action::Report(Report::Stats(StatsReport { tensor, generation, found: Found::Verdict(verdict) })),
+        );
     };
     let bad = state.file.find("model.layers.2.mlp.up_proj.weight").unwrap();
     for i in 0..39 {
@@ -268,7 +271,7 @@ fn a_wide_screen_has_a_panel_and_asks_for_the_tensor_that_it_shows() {
     let mut state = opened(Look::default(), (120, 40));
     let compute = |effects: &[Effect]| {
         let of = |e: &Effect| match e {
-            Effect::Stats(StatsEffect::Compute { tensor, .. }) => Some(*tensor),
+            Effect::Stats(_, StatsEffect::Compute(tensor)) => Some(*tensor),
             _ => None,
         };
         effects.iter().filter_map(of).collect::<Vec<_>>()
@@ -286,7 +289,7 @@ fn a_wide_screen_has_a_panel_and_asks_for_the_tensor_that_it_shows() {
     let found = wcodec_tui::stats::compute::compute(&state.file, k, None, &mut control).unwrap();
     let weights = found.weights.clone().unwrap();
     assert_eq!(weights.count, state.file.tensors[k].elements);
-    let report = StatsReport::Stats { generation: 0, tensor: k, stats: Fetch::Ready(Arc::new(found)) };
+    let report = StatsReport { tensor: k, generation: 0, found: Found::Stats(Fetch::Ready(Arc::new(found))) };
     update(&mut state, Action::Report(Report::Stats(report)));
     let text = screen(&state);
     assert!(text.contains("Weights") && text.contains("RMS") && text.contains("Levels"), "{text}");

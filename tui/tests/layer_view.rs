@@ -17,7 +17,7 @@ use wcodec_tui::model::FileModel;
 use wcodec_tui::state::State;
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
-use wcodec_tui::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, LayerStats, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
 use wcodec_tui::views::list::Row;
@@ -269,7 +269,7 @@ fn know(state: &mut State, tensor: usize, reference: bool) {
     let reference = reference.then(checkpoint);
     state.has_reference = reference.is_some();
     let stats = Fetch::Ready(Arc::new(stats(&state.file.clone(), tensor, reference.as_ref())));
-    update(state, Action::Report(Report::Stats(StatsReport::Stats { generation: 0, tensor, stats })));
+    update(state, Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Stats(stats) })));
 }
 
 #[test]
@@ -277,7 +277,10 @@ fn wide_screens_have_two_columns() {
     let (mut state, tensor) = at(&llama(), MATRIX, Look::default(), (120, 40));
     know(&mut state, tensor, true);
     let verdict = Fetch::Ready(Verdict::Sound);
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor, verdict })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Verdict(verdict) })),
+    );
     insta::assert_snapshot!("120x40", screen(&state));
     state.size = (200, 60);
     key(&mut state, KeyCode::Char('a'));
@@ -308,7 +311,10 @@ fn ascii_is_ascii() {
     know(&mut state, tensor, true);
     let damage = format!("{MATRIX}: segment data at byte {}: the hash does not match", data_offset(&state, tensor));
     let verdict = Fetch::Ready(Verdict::Damaged(damage));
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor, verdict })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Verdict(verdict) })),
+    );
     let text = screen(&state);
     assert!(text.is_ascii());
     insta::assert_snapshot!("120x40_ascii_damaged", text);
@@ -325,10 +331,16 @@ fn raw_tensors_and_waiting_say_so() {
     insta::assert_snapshot!("120x30_raw", screen(&state));
     let (mut state, tensor) = at(&llama(), MATRIX, Look::default(), (120, 30));
     let running = Fetch::Running(0.43);
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Stats { generation: 0, tensor, stats: running })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Stats(running) })),
+    );
     insta::assert_snapshot!("120x30_computing", screen(&state));
     let failed = Fetch::Failed("the file changed on disk: r reads it again".into());
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Stats { generation: 0, tensor, stats: failed })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Stats(failed) })),
+    );
     assert!(screen(&state).contains("the file changed on disk"));
 }
 
@@ -336,7 +348,7 @@ fn raw_tensors_and_waiting_say_so() {
 fn statistics_are_asked_for_once_and_kept() {
     let (mut state, tensor) = at(&llama(), MATRIX, Look::default(), (100, 30));
     state.tab = Tab::List;
-    let compute = |tensor| Effect::Stats(StatsEffect::Compute { generation: 0, tensor });
+    let compute = |tensor| Effect::Stats(0, StatsEffect::Compute(tensor));
     assert_eq!(key(&mut state, KeyCode::Char('3')), [compute(tensor)]);
     // It is running.
     assert_eq!(key(&mut state, KeyCode::Char('2')), []);
@@ -352,7 +364,7 @@ fn statistics_are_asked_for_once_and_kept() {
     key(&mut state, KeyCode::Char('n'));
     assert_eq!(key(&mut state, KeyCode::Char('N')), []);
     // Verifying is asked for once, too.
-    let verify = Effect::Stats(StatsEffect::Verify { generation: 0, tensors: vec![tensor] });
+    let verify = Effect::Stats(0, StatsEffect::Verify(vec![tensor]));
     assert_eq!(key(&mut state, KeyCode::Char('v')), [verify]);
     assert_eq!(key(&mut state, KeyCode::Char('v')), []);
 }

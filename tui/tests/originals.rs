@@ -293,7 +293,7 @@ fn a_checkpoint_opens_on_what_tells_its_tensors_apart_and_shows_weights() {
     let stats = wcodec_tui::stats::compute::compute(&state.file, tensor, None, &mut control).unwrap();
     let largest = stats.weights.as_ref().unwrap().outliers[0];
     let stats = Fetch::Ready(Arc::new(stats));
-    let report = wcodec_tui::stats::StatsReport::Stats { generation, tensor, stats };
+    let report = wcodec_tui::stats::StatsReport { tensor, generation, found: wcodec_tui::stats::Found::Stats(stats) };
     update(&mut state, Action::Report(Report::Stats(report)));
     // The largest weight stands where the file has it.
     let original = state.file.original().unwrap();

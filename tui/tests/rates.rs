@@ -18,7 +18,7 @@ use wcodec_tui::model::rates::Rates;
 use wcodec_tui::state::State;
 use wcodec_tui::stats::compute::compute;
 use wcodec_tui::stats::control::Control;
-use wcodec_tui::stats::{Fetch, LayerStats, StatsReport};
+use wcodec_tui::stats::{Fetch, Found, LayerStats, StatsReport};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
 use wcodec_tui::views::list::Row;
@@ -173,7 +173,10 @@ fn at(file: &Arc<FileModel>, size: (u16, u16), reference: Option<&Checkpoint>) -
     state.tab = Tab::Tensor;
     state.has_reference = reference.is_some();
     let stats = Fetch::Ready(Arc::new(stats(file, tensor, reference)));
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Stats { generation: 0, tensor, stats })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor, generation: 0, found: Found::Stats(stats) })),
+    );
     state
 }
 

@@ -15,7 +15,7 @@ use wcodec_tui::effect::Effect;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::model::map::FileMap;
 use wcodec_tui::state::State;
-use wcodec_tui::stats::{Fetch, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
 use wcodec_tui::views::file::selected;
@@ -102,7 +102,7 @@ fn opened() -> State {
 
 fn verdict(state: &mut State, tensor: usize, verdict: Fetch<Verdict>) {
     let generation = state.generation;
-    update(state, Action::Report(Report::Stats(StatsReport::Verdict { generation, tensor, verdict })));
+    update(state, Action::Report(Report::Stats(StatsReport { tensor, generation, found: Found::Verdict(verdict) })));
 }
 
 #[test]

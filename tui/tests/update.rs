@@ -14,7 +14,7 @@ use wcodec_tui::keymap::Keymap;
 use wcodec_tui::menu::Menu;
 use wcodec_tui::model::FileModel;
 use wcodec_tui::state::{Overlay, State};
-use wcodec_tui::stats::{Fetch, LayerStats, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, LayerStats, StatsReport, Verdict};
 use wcodec_tui::update::update;
 use wcodec_tui::views::Tab;
 
@@ -73,11 +73,15 @@ fn any_action() -> impl Strategy<Value = Action> {
             Fetch::Ready(Arc::new(LayerStats::default())),
             Fetch::Absent,
         ];
-        Action::Report(Report::Stats(StatsReport::Stats { generation, tensor, stats: stats[kind].clone() }))
+        Action::Report(Report::Stats(StatsReport { tensor, generation, found: Found::Stats(stats[kind].clone()) }))
     });
     let verdicts = (0usize..30, any::<bool>()).prop_map(|(tensor, sound)| {
         let verdict = if sound { Verdict::Sound } else { Verdict::Damaged("chunk 3: a hash does not match".into()) };
-        Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor, verdict: Fetch::Ready(verdict) }))
+        Action::Report(Report::Stats(StatsReport {
+            tensor,
+            generation: 0,
+            found: Found::Verdict(Fetch::Ready(verdict)),
+        }))
     });
     let changed = Just(()).prop_map(|()| Action::Report(Report::FileChanged));
     let pasted = "[a-z0-9.*(\\[é\\n]{0,12}".prop_map(Action::Paste);
@@ -172,7 +176,10 @@ fn folding_hides_and_sorting_is_flat() {
 fn damage_is_a_row_and_not_an_end() {
     let mut state = opened();
     let verdict = Fetch::Ready(Verdict::Damaged("chunk 3".into()));
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor: 2, verdict })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor: 2, generation: 0, found: Found::Verdict(verdict) })),
+    );
     assert!(state.notice.as_ref().is_some_and(|n| n.error && n.text.contains("chunk 3")));
     draw(&state);
     assert_eq!(state.tab, Tab::List);
@@ -184,12 +191,15 @@ fn another_file_keeps_the_selection_and_forgets_what_was_known() {
     press(&mut state, "jjjjjjjj");
     let name = state.current().map(|i| state.file.tensors[i].name.clone());
     let verdict = Fetch::Ready(Verdict::Sound);
-    update(&mut state, Action::Report(Report::Stats(StatsReport::Verdict { generation: 0, tensor: 2, verdict })));
+    update(
+        &mut state,
+        Action::Report(Report::Stats(StatsReport { tensor: 2, generation: 0, found: Found::Verdict(verdict) })),
+    );
     let effects = update(&mut state, Action::Report(Report::Reloaded(Ok(file(11)))));
     assert!(!effects.is_empty() && state.known.is_empty() && state.generation == 1);
     assert_eq!(state.current().map(|i| state.file.tensors[i].name.clone()), name);
     // A report of the file before is not of this one.
-    let late = StatsReport::Verdict { generation: 0, tensor: 2, verdict: Fetch::Ready(Verdict::Sound) };
+    let late = StatsReport { tensor: 2, generation: 0, found: Found::Verdict(Fetch::Ready(Verdict::Sound)) };
     update(&mut state, Action::Report(Report::Stats(late)));
     assert!(state.known.is_empty());
     update(&mut state, Action::Report(Report::Reloaded(Err("it is gone".into()))));

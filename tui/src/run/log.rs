@@ -10,7 +10,7 @@ use wcodec::text::safe_path;
 
 use crate::action::{Action, Report};
 use crate::effect::Effect;
-use crate::stats::{Fetch, StatsEffect, StatsReport};
+use crate::stats::{Fetch, Found, StatsEffect, StatsReport};
 use crate::timing::{TimingEffect, TimingReport};
 
 /// Writes lines with seconds since the start; does nothing where no file was asked for.
@@ -49,12 +49,10 @@ impl Log {
             Action::Paste(text) => self.line(format_args!("paste of {} bytes", text.len())),
             Action::Mouse(_) | Action::Resize(..) => self.line(format_args!("{action:?}")),
             Action::Report(report) => match report {
-                Report::Stats(StatsReport::Stats { tensor, stats, .. }) => {
-                    self.line(format_args!("tensor {tensor}: statistics {}", stage(stats)));
-                }
-                Report::Stats(StatsReport::Verdict { tensor, verdict, .. }) => match verdict {
-                    Fetch::Ready(verdict) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
-                    other => self.line(format_args!("tensor {tensor}: verdict {}", stage(other))),
+                Report::Stats(StatsReport { tensor, found, .. }) => match found {
+                    Found::Stats(stats) => self.line(format_args!("tensor {tensor}: statistics {}", stage(stats))),
+                    Found::Verdict(Fetch::Ready(verdict)) => self.line(format_args!("tensor {tensor}: {verdict:?}")),
+                    Found::Verdict(other) => self.line(format_args!("tensor {tensor}: verdict {}", stage(other))),
                 },
                 Report::Estimate { found, .. } => self.line(format_args!("estimates {}", stage(found))),
                 Report::Encoded { out, done } => self.line(format_args!("{}: {done:?}", safe_path(out))),
@@ -74,10 +72,10 @@ impl Log {
             Effect::Export { path, text } => {
                 self.line(format_args!("export of {} bytes to {}", text.len(), safe_path(path)));
             }
-            Effect::Stats(StatsEffect::Entropies { tensors, .. }) => {
+            Effect::Stats(_, StatsEffect::Entropies(tensors)) => {
                 self.line(format_args!("entropies of {} tensors", tensors.len()));
             }
-            Effect::Stats(StatsEffect::Verify { tensors, .. }) => {
+            Effect::Stats(_, StatsEffect::Verify(tensors)) => {
                 self.line(format_args!("verify {} tensors", tensors.len()));
             }
             Effect::Timing(TimingEffect::Start { run, lane, tensors }) => {

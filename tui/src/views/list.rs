@@ -132,7 +132,7 @@ impl View for List {
                     state.say("all entropies are known");
                 } else {
                     let generation = state.generation;
-                    state.effects.push(Effect::Stats(StatsEffect::Entropies { generation, tensors }));
+                    state.effects.push(Effect::Stats(generation, StatsEffect::Entropies(tensors)));
                 }
             }
             Command::Verify => {

@@ -190,7 +190,7 @@ pub fn want(state: &mut State, tensor: usize) {
         Fetch::Running(_) if same => {}
         _ => {
             *stats = Fetch::Running(0.0);
-            state.effects.push(Effect::Stats(StatsEffect::Compute { generation: state.generation, tensor }));
+            state.effects.push(Effect::Stats(state.generation, StatsEffect::Compute(tensor)));
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::model::FileModel;
 use crate::stats::compute::compute;
 use crate::stats::control::Control;
 use crate::stats::verify::{reason, verify};
-use crate::stats::{Fetch, LayerStats, StatsEffect, StatsReport, Verdict};
+use crate::stats::{Fetch, Found, LayerStats, StatsEffect, StatsReport, Verdict};
 
 /// Does [`StatsEffect`]s: one thread computes statistics, the other verifies. Neither the calls nor dropping it wait; the threads end
 /// with what they are at, within a piece of a tensor, or a segment of one that is being verified.
@@ -72,20 +72,19 @@ impl StatsWorker {
         Self { shared }
     }
 
-    /// Takes something on.
-    pub fn handle(&self, effect: StatsEffect) {
+    /// Takes something on that is about the file of a generation: nothing about an older one.
+    pub fn handle(&self, generation: u64, effect: StatsEffect) {
         let mut queue = self.shared.lock();
-        let now = queue.generation;
         match effect {
-            StatsEffect::Compute { generation, tensor } if generation == now => queue.want(tensor),
-            StatsEffect::Entropies { generation, tensors } if generation == now => {
+            StatsEffect::Cancel => queue.cancel(),
+            _ if generation != queue.generation => {}
+            StatsEffect::Compute(tensor) => queue.want(tensor),
+            StatsEffect::Entropies(tensors) => {
                 let waiting = &mut queue.statistics.waiting;
                 let known: HashSet<usize> = waiting.iter().filter(|job| job.patient).map(|job| job.tensor).collect();
                 waiting.extend(tensors.into_iter().filter(|t| !known.contains(t)).map(Job::that_waits));
             }
-            StatsEffect::Verify { generation, tensors } if generation == now => queue.want_verdicts(&tensors),
-            StatsEffect::Cancel => queue.cancel(),
-            _ => {}
+            StatsEffect::Verify(tensors) => queue.want_verdicts(&tensors),
         }
         drop(queue);
         self.shared.wake.notify_all();
@@ -171,12 +170,12 @@ impl Queue {
 
     fn report_stats(&self, tensor: usize, stats: Fetch<Arc<LayerStats>>) {
         let generation = self.generation;
-        tell(&self.sender, Report::Stats(StatsReport::Stats { generation, tensor, stats }));
+        tell(&self.sender, Report::Stats(StatsReport { tensor, generation, found: Found::Stats(stats) }));
     }
 
     fn report_verdict(&self, tensor: usize, verdict: Fetch<Verdict>) {
         let generation = self.generation;
-        tell(&self.sender, Report::Stats(StatsReport::Verdict { generation, tensor, verdict }));
+        tell(&self.sender, Report::Stats(StatsReport { tensor, generation, found: Found::Verdict(verdict) }));
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use wcodec::{Dtype, EncodeOptions, MemorySource, encode};
 use wcodec_tui::action::{Action, Report};
 use wcodec_tui::model::FileModel;
-use wcodec_tui::stats::{Fetch, StatsEffect, StatsReport, Verdict};
+use wcodec_tui::stats::{Fetch, Found, StatsEffect, StatsReport, Verdict};
 use wcodec_tui::workers::stats::StatsWorker;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -51,22 +51,24 @@ fn until(receiver: &Receiver<Action>, last: impl Fn(&StatsReport) -> bool) -> Ve
 }
 
 fn is_ready(report: &StatsReport, wanted: usize) -> bool {
-    matches!(report, StatsReport::Stats { tensor, stats: Fetch::Ready(_), .. } if *tensor == wanted)
+    matches!(report, StatsReport { tensor, found: Found::Stats(Fetch::Ready(_)), .. } if *tensor == wanted)
 }
 
 #[test]
 fn statistics_come_with_progress() {
     let (_dir, path) = container();
     let (worker, _, receiver) = start(&path);
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 0 });
+    worker.handle(0, StatsEffect::Compute(0));
     let all = until(&receiver, |r| is_ready(r, 0));
-    assert!(matches!(all[0], StatsReport::Stats { tensor: 0, generation: 0, stats: Fetch::Running(_) }));
-    worker.handle(StatsEffect::Verify { generation: 0, tensors: vec![1, 2] });
-    let is_last =
-        |r: &StatsReport| matches!(r, StatsReport::Verdict { tensor: 2, verdict: Fetch::Ready(Verdict::Sound), .. });
+    assert!(matches!(all[0], StatsReport { tensor: 0, generation: 0, found: Found::Stats(Fetch::Running(_)) }));
+    worker.handle(0, StatsEffect::Verify(vec![1, 2]));
+    let is_last = |r: &StatsReport| {
+        matches!(r, StatsReport { tensor: 2, found: Found::Verdict(Fetch::Ready(Verdict::Sound)), .. })
+    };
     let all = until(&receiver, is_last);
     assert!(
-        all.iter().any(|r| matches!(r, StatsReport::Verdict { tensor: 1, verdict: Fetch::Ready(Verdict::Sound), .. }))
+        all.iter()
+            .any(|r| matches!(r, StatsReport { tensor: 1, found: Found::Verdict(Fetch::Ready(Verdict::Sound)), .. }))
     );
 }
 
@@ -75,13 +77,13 @@ fn who_is_looked_at_comes_before_those_that_can_wait() {
     let (_dir, path) = container();
     let (worker, _, receiver) = start(&path);
     // The first one takes long: it is put off, and done in the end all the same.
-    worker.handle(StatsEffect::Entropies { generation: 0, tensors: vec![0, 1, 2, 3, 4] });
-    until(&receiver, |r| matches!(r, StatsReport::Stats { tensor: 0, stats: Fetch::Running(_), .. }));
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 5 });
+    worker.handle(0, StatsEffect::Entropies(vec![0, 1, 2, 3, 4]));
+    until(&receiver, |r| matches!(r, StatsReport { tensor: 0, found: Found::Stats(Fetch::Running(_)), .. }));
+    worker.handle(0, StatsEffect::Compute(5));
     let mut ready = Vec::new();
     while ready.len() < 6 {
-        let last = until(&receiver, |r| matches!(r, StatsReport::Stats { stats: Fetch::Ready(_), .. }));
-        if let Some(StatsReport::Stats { tensor, .. }) = last.last() {
+        let last = until(&receiver, |r| matches!(r, StatsReport { found: Found::Stats(Fetch::Ready(_)), .. }));
+        if let Some(StatsReport { tensor, found: Found::Stats(_), .. }) = last.last() {
             ready.push(*tensor);
         }
     }
@@ -92,12 +94,12 @@ fn who_is_looked_at_comes_before_those_that_can_wait() {
 fn looking_at_another_gives_the_first_up_and_coming_back_begins_anew() {
     let (_dir, path) = container();
     let (worker, _, receiver) = start(&path);
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 0 });
-    until(&receiver, |r| matches!(r, StatsReport::Stats { tensor: 0, stats: Fetch::Running(_), .. }));
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 1 });
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 0 });
+    worker.handle(0, StatsEffect::Compute(0));
+    until(&receiver, |r| matches!(r, StatsReport { tensor: 0, found: Found::Stats(Fetch::Running(_)), .. }));
+    worker.handle(0, StatsEffect::Compute(1));
+    worker.handle(0, StatsEffect::Compute(0));
     let all = until(&receiver, |r| is_ready(r, 0));
-    let absent = all.iter().filter(|r| matches!(r, StatsReport::Stats { stats: Fetch::Absent, .. })).count();
+    let absent = all.iter().filter(|r| matches!(r, StatsReport { found: Found::Stats(Fetch::Absent), .. })).count();
     assert!(absent >= 1, "{absent}");
 }
 
@@ -105,25 +107,25 @@ fn looking_at_another_gives_the_first_up_and_coming_back_begins_anew() {
 fn cancelled_work_is_absent_and_never_heard_of_again() {
     let (_dir, path) = container();
     let (worker, file, receiver) = start(&path);
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 0 });
+    worker.handle(0, StatsEffect::Compute(0));
     // More than can be done before they are cancelled.
     let many = (0..4).cycle().take(4000).collect();
-    worker.handle(StatsEffect::Verify { generation: 0, tensors: many });
-    until(&receiver, |r| matches!(r, StatsReport::Stats { tensor: 0, stats: Fetch::Running(_), .. }));
-    worker.handle(StatsEffect::Cancel);
-    until(&receiver, |r| matches!(r, StatsReport::Verdict { verdict: Fetch::Absent, .. }));
+    worker.handle(0, StatsEffect::Verify(many));
+    until(&receiver, |r| matches!(r, StatsReport { tensor: 0, found: Found::Stats(Fetch::Running(_)), .. }));
+    worker.handle(0, StatsEffect::Cancel);
+    until(&receiver, |r| matches!(r, StatsReport { found: Found::Verdict(Fetch::Absent), .. }));
     // Nothing is done for an older file.
     worker.set_file(file, 1);
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 2 });
-    worker.handle(StatsEffect::Compute { generation: 1, tensor: 3 });
+    worker.handle(0, StatsEffect::Compute(2));
+    worker.handle(1, StatsEffect::Compute(3));
     let said = until(&receiver, |r| is_ready(r, 3));
     // A cancelled result is absent, or was done a moment before.
     let stays = |r: &StatsReport| match r {
-        StatsReport::Stats { tensor, generation, stats } => match tensor {
+        StatsReport { tensor, generation, found: Found::Stats(stats) } => match tensor {
             0 => *generation == 0 && !matches!(stats, Fetch::Running(_)),
             _ => (*tensor, *generation) == (3, 1),
         },
-        StatsReport::Verdict { verdict, .. } => matches!(verdict, Fetch::Absent),
+        StatsReport { found: Found::Verdict(verdict), .. } => matches!(verdict, Fetch::Absent),
     };
     assert!(said.iter().all(stays), "{said:?}");
 }
@@ -140,9 +142,9 @@ fn damage_is_named_and_a_changed_file_is_no_damage() {
     };
     write(data.offset + 100, &[0xA5; 40]);
     let (worker, _, receiver) = start(&path);
-    worker.handle(StatsEffect::Verify { generation: 0, tensors: vec![2] });
-    let said = until(&receiver, |r| matches!(r, StatsReport::Verdict { verdict: Fetch::Ready(_), .. }));
-    let Some(StatsReport::Verdict { verdict: Fetch::Ready(verdict), .. }) = said.last() else { panic!() };
+    worker.handle(0, StatsEffect::Verify(vec![2]));
+    let said = until(&receiver, |r| matches!(r, StatsReport { found: Found::Verdict(Fetch::Ready(_)), .. }));
+    let Some(StatsReport { found: Found::Verdict(Fetch::Ready(verdict)), .. }) = said.last() else { panic!() };
     let segments = wcodec_tui::stats::verify::segments(&file, 2);
     let named: Vec<_> = segments.iter().filter(|(role, s)| verdict.names(role, s)).map(|(role, _)| *role).collect();
     assert_eq!(named, ["data"], "{verdict:?}");
@@ -150,23 +152,23 @@ fn damage_is_named_and_a_changed_file_is_no_damage() {
 
     // Cut off while open.
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 1 });
-    worker.handle(StatsEffect::Verify { generation: 0, tensors: vec![1] });
+    worker.handle(0, StatsEffect::Compute(1));
+    worker.handle(0, StatsEffect::Verify(vec![1]));
     let mut failed = (false, false);
     while failed != (true, true) {
         let said = until(&receiver, |r| {
             matches!(
                 r,
-                StatsReport::Stats { stats: Fetch::Failed(_), .. }
-                    | StatsReport::Verdict { verdict: Fetch::Failed(_), .. }
+                StatsReport { found: Found::Stats(Fetch::Failed(_)), .. }
+                    | StatsReport { found: Found::Verdict(Fetch::Failed(_)), .. }
             )
         });
         match said.last() {
-            Some(StatsReport::Stats { stats: Fetch::Failed(why), .. }) => {
+            Some(StatsReport { found: Found::Stats(Fetch::Failed(why)), .. }) => {
                 assert!(why.contains("changed"), "{why}");
                 failed.0 = true;
             }
-            Some(StatsReport::Verdict { verdict: Fetch::Failed(why), .. }) => {
+            Some(StatsReport { found: Found::Verdict(Fetch::Failed(why)), .. }) => {
                 assert!(why.contains("changed"), "{why}");
                 failed.1 = true;
             }
@@ -179,7 +181,7 @@ fn damage_is_named_and_a_changed_file_is_no_damage() {
 fn its_threads_end_with_it() {
     let (_dir, path) = container();
     let (worker, file, receiver) = start(&path);
-    worker.handle(StatsEffect::Compute { generation: 0, tensor: 0 });
+    worker.handle(0, StatsEffect::Compute(0));
     drop(worker);
     let begin = Instant::now();
     // The threads hold the file, and the only senders.
