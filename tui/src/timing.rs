@@ -113,23 +113,14 @@ pub enum TimingReport {
     Cores(usize),
     /// The GPUs, or why there are none.
     Gpus(Result<Vec<Gpu>, String>),
-    /// The progress of a run.
-    Progress {
+    /// A run went on, or it ended, or could not begin.
+    Run {
         /// The run.
         run: u64,
         /// The device.
         lane: Lane,
-        /// The measurements.
-        progress: Progress,
-    },
-    /// A run ended, or could not begin.
-    Failed {
-        /// The run.
-        run: u64,
-        /// The device.
-        lane: Lane,
-        /// Why.
-        why: String,
+        /// The measurements, or why there are no more.
+        found: Result<Progress, String>,
     },
 }
 

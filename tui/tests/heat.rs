@@ -202,7 +202,7 @@ fn speeds_are_measured_while_they_are_looked_at() {
         layers: layers.into(),
         left_out: None,
     };
-    update(&mut state, Action::Report(Report::Timing(TimingReport::Progress { run, lane, progress })));
+    update(&mut state, Action::Report(Report::Timing(TimingReport::Run { run, lane, found: Ok(progress) })));
     assert!(screen(&state).contains("2.00"), "{}", screen(&state));
     let effects = press(&mut state, "m");
     assert!(effects.contains(&Effect::Timing(TimingEffect::Stop)));

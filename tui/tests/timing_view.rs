@@ -79,7 +79,7 @@ fn measured(state: &mut State, unit: f64, damaged: bool) {
         layers: layers.into(),
         left_out,
     };
-    report(state, TimingReport::Progress { run, lane, progress });
+    report(state, TimingReport::Run { run, lane, found: Ok(progress) });
 }
 
 fn lane_seed(lane: Lane) -> usize {
@@ -192,7 +192,10 @@ fn before_the_first_round() {
 fn a_failure_is_a_row() {
     let mut state = opened((80, 24), Look::default());
     let (run, lane) = (state.views.speed.running.unwrap(), state.views.speed.lane());
-    report(&mut state, TimingReport::Failed { run, lane, why: "byte 64: the hash of a segment does not match".into() });
+    report(
+        &mut state,
+        TimingReport::Run { run, lane, found: Err("byte 64: the hash of a segment does not match".into()) },
+    );
     insta::assert_snapshot!("failed_80x24", screen(&state));
 }
 

@@ -67,8 +67,10 @@ pub fn read(path: &Path) -> Result<Settings, String> {
 /// The line, from 1 on, and what is wrong there.
 pub fn parse(text: &str) -> Result<Settings, (usize, String)> {
     let line = |at: usize| 1 + text.as_bytes()[..at.min(text.len())].iter().filter(|&&b| b == b'\n').count();
-    let table = DeTable::parse(text)
-        .map_err(|e| (e.span().map_or(1, |s| line(s.start)), format!("not TOML: {}", safe(&one_line(e.message())))))?;
+    let table = DeTable::parse(text).map_err(|e| {
+        let why = e.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        (e.span().map_or(1, |s| line(s.start)), format!("not TOML: {}", safe(&why)))
+    })?;
     let (mut settings, mut changed) = (Settings::default(), Vec::new());
     for (name, value) in table.get_ref() {
         let at = line(name.span().start);
@@ -216,8 +218,4 @@ fn kind(value: &DeValue<'_>) -> &'static str {
         DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -72,7 +72,9 @@ impl Heat {
     pub fn new(file: &FileModel) -> Self {
         let (tensors, order) = (&file.tensors, &file.natural);
         let in_layers = || order.iter().filter_map(|&i| Some((i, layer_of(&tensors[i].name)?)));
-        let mut roles = gather(in_layers().map(|(i, layer)| (role_in_layer(&tensors[i].name, layer), i)));
+        // A role is the name without the layer: `self_attn.q_proj.weight`, `mlp.experts.*.w1.weight`.
+        let role = |name: &str, layer: &str| role_of(name[layer.len()..].trim_start_matches('.'));
+        let mut roles = gather(in_layers().map(|(i, layer)| (role(&tensors[i].name, layer), i)));
         // A role whose tensors are vectors everywhere comes after the matrices.
         let dimensions = |of: &[usize]| of.iter().map(|&i| tensors[i].shape.len().min(2)).max();
         roles.sort_by_cached_key(|(role, of)| (Reverse(dimensions(of)), rank(role)));
@@ -129,11 +131,6 @@ impl Heat {
             of.cells.iter().find(|(_, cell)| cell.tensors.contains(&tensor)).map(|(column, _)| (row, *column))
         })
     }
-}
-
-/// The name without the layer: `self_attn.q_proj.weight`, `mlp.experts.*.w1.weight`.
-fn role_in_layer(name: &str, layer: &str) -> String {
-    role_of(name.get(layer.len()..).unwrap_or_default().trim_start_matches('.'))
 }
 
 /// Parts of names in the order in which a layer works, as models and GGUF files call them.

@@ -44,7 +44,7 @@ impl Log {
     pub fn action(&mut self, action: &Action) {
         match action {
             Action::Tick => {}
-            Action::Report(Report::Encoding(_) | Report::Timing(TimingReport::Progress { .. })) => {}
+            Action::Report(Report::Encoding(_) | Report::Timing(TimingReport::Run { found: Ok(_), .. })) => {}
             Action::Key(key) => self.line(format_args!("key {:?} {:?}", key.code, key.modifiers)),
             Action::Paste(text) => self.line(format_args!("paste of {} bytes", text.len())),
             Action::Mouse(_) | Action::Resize(..) => self.line(format_args!("{action:?}")),

@@ -253,15 +253,17 @@ pub fn report(state: &mut State, report: TimingReport) {
             }
         }
         TimingReport::Gpus(found) => timing.gpus = found.map_or_else(Fetch::Failed, Fetch::Ready),
-        TimingReport::Progress { run, lane, progress } if timing.running == Some(run) => {
-            let order = timing.order;
-            timing.lane_mut(lane).take(progress, order, &state.file.natural);
-        }
-        TimingReport::Failed { run, lane, why } if timing.running == Some(run) => {
-            timing.running = None;
-            timing.lane_mut(lane).failed = Some(why);
-        }
+        TimingReport::Run { run, lane, found } if timing.running == Some(run) => match found {
+            Ok(progress) => {
+                let order = timing.order;
+                timing.lane_mut(lane).take(progress, order, &state.file.natural);
+            }
+            Err(why) => {
+                timing.running = None;
+                timing.lane_mut(lane).failed = Some(why);
+            }
+        },
         // The run was stopped.
-        TimingReport::Progress { .. } | TimingReport::Failed { .. } => {}
+        TimingReport::Run { .. } => {}
     }
 }

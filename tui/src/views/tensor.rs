@@ -120,7 +120,7 @@ impl View for Tensor {
     }
 
     fn moves<'a>(&self, state: &'a mut State) -> Moves<'a> {
-        let height = page_height(state);
+        let height = state.body_height().saturating_sub(HEAD);
         let rows = shown(state).map_or(0, |of| pages(of, (state.size.0.into(), height)).1);
         Some((&mut state.views.tensor.scroll, rows, height))
     }
@@ -193,11 +193,6 @@ pub fn want(state: &mut State, tensor: usize) {
             state.effects.push(Effect::Stats(state.generation, StatsEffect::Compute(tensor)));
         }
     }
-}
-
-/// Rows that are scrolled.
-fn page_height(state: &State) -> usize {
-    state.body_height().saturating_sub(HEAD)
 }
 
 /// The pages, each with its first column, and the number of rows that they take.

@@ -142,6 +142,7 @@ impl Queue {
                 if let Some(&mut Job { tensor: before, patient, ref cancel }) = running {
                     cancel.cancel();
                     given_up.push(before);
+                    // It can wait: it begins anew behind this one.
                     if patient {
                         lane.waiting.push_front(Job::that_waits(before));
                     }

@@ -81,7 +81,7 @@ impl TimingWorker {
         };
         let sender = self.sender.clone();
         let failed = move |why| {
-            tell(&sender, Report::Timing(TimingReport::Failed { run: number, lane, why }));
+            tell(&sender, Report::Timing(TimingReport::Run { run: number, lane, found: Err(why) }));
         };
         let report = failed.clone();
         let started = thread::Builder::new().name("timing".to_owned()).spawn(move || {
@@ -226,7 +226,7 @@ impl Run {
         }
         self.reported = Some(Instant::now());
         let progress = self.tally.progress();
-        let report = TimingReport::Progress { run: self.number, lane: self.lane, progress };
+        let report = TimingReport::Run { run: self.number, lane: self.lane, found: Ok(progress) };
         if !tell(&self.sender, Report::Timing(report)) {
             // The receiver is gone.
             self.cancel.cancel();

@@ -159,19 +159,19 @@ fn samples_are_kept_and_those_of_old_runs_are_not_taken() {
     let mut state = opened();
     press(&mut state, "5");
     let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
-    report(&mut state, TimingReport::Progress { run, lane, progress: progress(3, &[1.0, 2.0]) });
-    report(&mut state, TimingReport::Progress { run, lane, progress: progress(4, &[3.0]) });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(progress(3, &[1.0, 2.0])) });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(progress(4, &[3.0])) });
     let summary = state.views.speed.current().unwrap().series.summary().unwrap();
     assert_eq!((summary.runs, summary.samples, summary.p50), (4, 3, 2.0));
     // Pausing and going on counts on.
     press(&mut state, "  ");
-    report(&mut state, TimingReport::Progress { run, lane, progress: progress(9, &[9.0]) });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(progress(9, &[9.0])) });
     assert_eq!(state.views.speed.current().unwrap().series.runs, 4);
     let run = state.views.speed.running.unwrap();
-    report(&mut state, TimingReport::Progress { run, lane, progress: progress(1, &[4.0]) });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(progress(1, &[4.0])) });
     assert_eq!(state.views.speed.current().unwrap().series.runs, 5);
     // A failure is a row, and the run is over.
-    report(&mut state, TimingReport::Failed { run, lane, why: "chunk 3".into() });
+    report(&mut state, TimingReport::Run { run, lane, found: Err("chunk 3".into()) });
     assert_eq!(state.views.speed.current().unwrap().failed.as_deref(), Some("chunk 3"));
     assert!(state.views.speed.running.is_none() && state.notice.is_none());
     // Another subject begins anew.
@@ -185,7 +185,7 @@ fn what_is_exported_is_a_document_with_a_version() {
     press(&mut state, "5");
     assert!(press(&mut state, "x").is_empty() && state.notice.is_some());
     let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
-    report(&mut state, TimingReport::Progress { run, lane, progress: progress(2, &[0.5, 0.25]) });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(progress(2, &[0.5, 0.25])) });
     report(&mut state, TimingReport::Gpus(Err("no driver".into())));
     let effects = press(&mut state, "x");
     let [Effect::Export { path, text: json }] = &effects[..] else { panic!("{effects:?}") };
@@ -207,7 +207,7 @@ fn enter_looks_at_the_layer() {
     let (run, lane) = (state.views.speed.running.unwrap(), Lane::Cpu(6));
     let mut all = progress(1, &[6.0]);
     all.layers = (0..6).rev().map(|tensor| LayerTime { tensor, bytes: 1, ms: Some(1.0), error: None }).collect();
-    report(&mut state, TimingReport::Progress { run, lane, progress: all });
+    report(&mut state, TimingReport::Run { run, lane, found: Ok(all) });
     press(&mut state, "jj");
     let enter = Action::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
     assert!(stopped(&update(&mut state, enter)));

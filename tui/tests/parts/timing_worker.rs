@@ -62,7 +62,7 @@ impl Rig {
     fn failure(&self, wanted: u64) -> String {
         loop {
             match self.next() {
-                TimingReport::Failed { run, why, .. } if run == wanted => return why,
+                TimingReport::Run { run, found: Err(why), .. } if run == wanted => return why,
                 _ => {}
             }
         }
@@ -72,8 +72,10 @@ impl Rig {
     fn until(&self, wanted: u64, enough: impl Fn(&Progress) -> bool) -> Progress {
         loop {
             match self.next() {
-                TimingReport::Progress { run, progress, .. } if run == wanted && enough(&progress) => return progress,
-                TimingReport::Failed { run, why, .. } if run == wanted => panic!("{why}"),
+                TimingReport::Run { run, found: Ok(progress), .. } if run == wanted && enough(&progress) => {
+                    return progress;
+                }
+                TimingReport::Run { run, found: Err(why), .. } if run == wanted => panic!("{why}"),
                 _ => {}
             }
         }
@@ -87,7 +89,7 @@ fn runs_arrive_and_stop_stops() {
     let began = Instant::now();
     let mut reports = 0;
     let progress = loop {
-        let TimingReport::Progress { run: 1, lane: Lane::Cpu(1), progress } = rig.next() else {
+        let TimingReport::Run { run: 1, lane: Lane::Cpu(1), found: Ok(progress) } = rig.next() else {
             panic!("not progress")
         };
         reports += 1;

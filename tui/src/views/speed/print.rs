@@ -38,10 +38,12 @@ pub fn rounds(once: &Once<'_>) -> Result<String, String> {
     // A round may take minutes; what is sent twenty times a second says that it goes on.
     while state.series.runs == 0 || (state.series.runs < ROUNDS && begin.elapsed() < LONGEST) {
         match receiver.recv().map_err(|_| "the thread for timings ended")? {
-            Action::Report(Report::Timing(TimingReport::Progress { progress, .. })) => {
+            Action::Report(Report::Timing(TimingReport::Run { found: Ok(progress), .. })) => {
                 state.take(progress, Default::default(), &file.natural);
             }
-            Action::Report(Report::Timing(TimingReport::Failed { why, .. }) | Report::Error(why)) => return Err(why),
+            Action::Report(Report::Timing(TimingReport::Run { found: Err(why), .. }) | Report::Error(why)) => {
+                return Err(why);
+            }
             _ => {}
         }
     }
