@@ -15,6 +15,8 @@ struct Unit {
     define: Option<String>,
     about: String,
     shipped: bool,
+    /// The compute capability that its images begin with, from a row `from`; 0.0 without one.
+    from: (u32, u32),
 }
 
 /// A row `image` of modules.txt.
@@ -54,12 +56,17 @@ fn list(text: &str) -> (Vec<Unit>, Vec<Image>) {
                 define: (define != "-").then(|| define.to_owned()),
                 about: words[4..].join(" "),
                 shipped: what == "module",
+                from: (0, 0),
             }),
-            ["image", kind @ ("cubin" | "ptx"), capability, _] => {
-                let (major, minor) = capability
-                    .split_once('.')
-                    .and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)))
-                    .unwrap_or_else(|| panic!("kernels/modules.txt: {line}"));
+            ["from", name, from] => {
+                let unit = units.iter_mut().find(|u| u.name == name);
+                let unit = unit.unwrap_or_else(|| panic!("kernels/modules.txt: no module {name} before: {line}"));
+                unit.from = capability(from).unwrap_or_else(|| panic!("kernels/modules.txt: {line}"));
+            }
+            // For compile.py.
+            ["only", ..] => {}
+            ["image", kind @ ("cubin" | "ptx"), number, _] => {
+                let (major, minor) = capability(number).unwrap_or_else(|| panic!("kernels/modules.txt: {line}"));
                 images.push(Image { kind: kind.to_owned(), major, minor });
             }
             _ => panic!("kernels/modules.txt: {line}"),
@@ -68,13 +75,19 @@ fn list(text: &str) -> (Vec<Unit>, Vec<Image>) {
     (units, images)
 }
 
+/// A compute capability: major and minor version.
+fn capability(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
 /// A call of the macro `modules` with all shipped modules.
 fn rust(units: &[Unit], images: &[Image], record: &str) -> String {
     let mut code = String::from("modules! {\n");
-    for Unit { name, about, .. } in units.iter().filter(|u| u.shipped) {
+    for Unit { name, about, from, .. } in units.iter().filter(|u| u.shipped) {
         let variant = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
         let _ = writeln!(code, "    {variant}, {name:?}, simt_run_{name}, {about:?}, [");
-        for Image { kind, major, minor } in images {
+        for Image { kind, major, minor } in images.iter().filter(|i| (i.major, i.minor) >= *from) {
             let (file, bytes) =
                 (format!("sm_{major}{minor}.{kind}"), format!("images/{name}.sm_{major}{minor}.{kind}.zst"));
             let row = record.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());

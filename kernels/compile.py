@@ -2,7 +2,9 @@
 """Compiles the GPU kernels with NVRTC: cuda/ -> images/ and images.txt, by the list in modules.txt.
 
   --install  puts the compilers that modules.txt names into the folder --nvrtc: wheels of PyPI, nothing else of CUDA
-  --write    compiles everything; writes images/*.zst and images.txt, which has the hashes of sources and images
+  --write    compiles everything; writes images/*.zst and images.txt, which has the hashes of sources and images. With
+             --module it compiles only these modules and takes the images of the others for unchanged, as after a change
+             of a header that only these include: --check, of everything, must follow
   --check    compiles everything, and compares sources, images and images.txt with what is in the tree
   --selftest DIR  writes the PTX of test-only modules to DIR, for tests on a GPU
   --report   prints registers, stack and spills of every kernel (--module, --cc choose)
@@ -20,7 +22,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +49,17 @@ class Module:
     source: str
     define: str
     shipped: bool
+    since: str = "0.0"  # from a row `from`: it has images of this compute capability and later ones only
+    alone: str = ""  # from a row `only`: its machine code for this one is for no other
+
+    def has(self, image):
+        return float(image.capability) >= float(self.since)
+
+    def target(self, image):
+        """The architecture that the compiler is given for an image."""
+        if image.kind == "ptx":
+            return image.target.replace("sm_", "compute_")
+        return image.target + "a" * (image.capability == self.alone)
 
     @property
     def options(self):
@@ -80,6 +93,9 @@ class List:
                 continue
             if words[0] in ("module", "test") and len(words) > 4:
                 self.modules.append(Module(*words[1:4], words[0] == "module"))
+            elif words[0] in ("from", "only") and len(words) == 3 and words[1] in self.names:
+                field = {"from": "since", "only": "alone"}[words[0]]
+                self.modules = [replace(m, **{field: words[2]}) if m.name == words[1] else m for m in self.modules]
             elif words[0] == "compiler" and len(words) == 3:
                 self.compilers[words[1]] = words[2]
             elif words[0] == "image" and len(words) == 4 and words[1] in ("cubin", "ptx"):
@@ -88,6 +104,14 @@ class List:
                 raise Failure(f"{LIST.name}, line {number}: {line}")
         if unknown := {image.compiler for image in self.images} - set(self.compilers):
             raise Failure(f"{LIST.name}: no compiler {', '.join(sorted(unknown))}")
+
+    @property
+    def names(self):
+        return [module.name for module in self.modules]
+
+    def shipped(self):
+        """(module, image) of all shipped images, in order."""
+        return [(m, image) for m in self.modules if m.shipped for image in self.images if m.has(image)]
 
 
 def zstd():
@@ -158,9 +182,14 @@ class Nvrtc:
         program = ctypes.c_void_p()
         self.call("nvrtcCreateProgram", ctypes.byref(program), text, module.source.encode(), len(paths), texts, names)
         try:
-            target = image.target if image.kind == "cubin" else image.target.replace("sm_", "compute_")
             # 186: a loop that is empty for some template arguments.
-            flags = ["-std=c++17", "--diag-suppress=186", f"--gpu-architecture={target}", *module.options, *options]
+            flags = [
+                "-std=c++17",
+                "--diag-suppress=186",
+                f"--gpu-architecture={module.target(image)}",
+                *module.options,
+                *options,
+            ]
             array = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
             status = self.lib.nvrtcCompileProgram(program, len(flags), array)
             log = self.text("ProgramLog", program).rstrip(b"\0").decode().strip()
@@ -195,7 +224,7 @@ def job(directory, module, image, options):
 
 def in_parallel(pool, directory, modules, images, *options):
     """(module, image, data, log) of all, in order."""
-    pairs = [(module, image) for module in modules for image in images]
+    pairs = [(module, image) for module in modules for image in images if module.has(image)]
     results = [pool.submit(job, directory, *pair, options) for pair in pairs]
     try:
         return [(*pair, *result.result()) for pair, result in zip(pairs, results, strict=True)]
@@ -225,12 +254,27 @@ def stored(name, decompress):
         return None
 
 
-def write(results, modules):
+def record_key(row):
+    """The part of a row of images.txt that says which source or image it is of."""
+    words = row.split()
+    return tuple(words[: 3 if words[0] == "image" else 2])
+
+
+def write(results, there):
+    """Writes what was compiled, and leaves the images of modules that were not as they are."""
     compress, decompress = zstd()
+    before = RECORD.read_text().splitlines() if RECORD.is_file() else []
+    rows = {record_key(row): row for row in before if row.startswith("image ")}
+    rows |= {record_key(row): row for row in (image_row(*result[:3]) for result in results)}
+    names = {image.name(module): record_key(image_row(module, image, b"")) for module, image in there.shipped()}
+    made = {image.name(module) for module, image, _, _ in results}
+    if lacking := [
+        n for n, k in names.items() if n not in made and not (k in rows and (IMAGES / f"{n}.zst").is_file())
+    ]:
+        raise Failure(f"not compiled, and not there: {', '.join(lacking)}; --write without --module makes everything")
     IMAGES.mkdir(exist_ok=True)
-    names = {f"{image.name(module)}.zst" for module, image, _, _ in results}
     for path in IMAGES.iterdir():
-        if path.name not in names:
+        if path.name.removesuffix(".zst") not in names:
             path.unlink()
     for module, image, data, _ in results:
         name = image.name(module)
@@ -238,10 +282,11 @@ def write(results, modules):
         if stored(name, decompress) != data:
             (IMAGES / f"{name}.zst").write_bytes(compress(data))
             print(f"images/{name}.zst: {(IMAGES / f'{name}.zst').stat().st_size:,} of {len(data):,} bytes")
-    rows = [*source_rows(modules), *(image_row(*result[:3]) for result in results)]
-    RECORD.write_text("\n".join([HEADING.rstrip(), *rows, ""]))
+    RECORD.write_text(
+        "\n".join([HEADING.rstrip(), *source_rows(there.modules), *(rows[key] for key in names.values()), ""])
+    )
     total = sum(path.stat().st_size for path in IMAGES.iterdir())
-    print(f"images/ has {len(names)} images of {total:,} bytes")
+    print(f"images/ has {len(names)} images of {total:,} bytes, {len(made)} of them compiled now")
 
 
 def check(results, modules, everything):
@@ -305,7 +350,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="compare images/ and images.txt with the source")
     parser.add_argument("--selftest", type=Path, metavar="DIR", help="write the PTX of the tests' own modules to DIR")
     parser.add_argument("--report", action="store_true", help="print registers and spills (bytes) of every kernel")
-    parser.add_argument("--module", action="append", help="only this module, unless it writes; repeatable")
+    parser.add_argument("--module", action="append", help="only this module; repeatable")
     parser.add_argument("--cc", action="append", help="only for this compute capability, as in 8.6; repeatable")
     parser.add_argument("--nvrtc", metavar="DIR", help="where the compilers are")
     options = parser.parse_args()
@@ -313,10 +358,10 @@ def main():
     if not (options.install or jobs):
         parser.error("one of --install, --write, --check, --selftest, --report")
     everything = not (options.module or options.cc)
-    if options.write and not everything:
-        parser.error("--write makes everything, so that images.txt is of one source: no --module, no --cc")
+    if options.write and options.cc:
+        parser.error("--write makes all images of a module, so that they are of one source: no --cc")
     there = List()
-    names = [module.name for module in there.modules]
+    names = there.names
     if unknown := set(options.module or []) - set(names):
         parser.error(f"no module {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     known = sorted({image.capability for image in there.images}, key=float)
@@ -339,7 +384,7 @@ def main():
                     print(f"{image.name(module)}: {log}", file=sys.stderr)
             shipped = [result for result in results if result[0].shipped]
             if options.write:
-                write(shipped, there.modules)
+                write(shipped, there)
             if options.check:
                 check(shipped, there.modules, everything)
         if options.selftest:

@@ -17,6 +17,15 @@
 // Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.
 #define KNOWN_BYTES 32
 
+// Kernels of many vectors: a block's warps that decode, at most, its other warps, and the slots of its ring of vectors.
+#define MANY_WARPS 16
+#define MANY_HELPERS 4
+#define MANY_SLOTS 4
+
+// Addresses in shared memory of the barriers and of the ring of kernels of many vectors.
+#define MANY_BARRIERS_AT 17408
+#define MANY_RING_AT 19456
+
 // The use of an item's results.
 #define PART_RESULT 0
 #define PART_GATE 1
@@ -178,7 +187,7 @@ struct ProductItem {
   u32 before;    // Results of the items before this one, for each vector.
   u32 stride;    // Distance from a vector's results to the next one's, elements.
   u32 place;     // Index of the first row's result among those of a vector.
-  u32 strips;    // Strips of each of the item's thread blocks; the first ones have one more, as many of them as the remainder requires.
+  u32 strips;    // Strips of each of the item's thread blocks; the first ones have one more, as many of them as the remainder requires. Not used by kernels of many vectors.
   u32 minus;     // The offset of symbols minus 1/2, in both halves, as elements like those of `x`: -1/2, or 0. Not a constant of the kernel: NVRTC 12.4 loads operands that are negative constants from uninitialized registers.
   u32 part;      // PART_*: the use of the results.
   u32 vector;    // Index among the vectors at `x` of the item's first one.
@@ -189,7 +198,7 @@ struct ProductItem {
 // an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
 struct ProductBatch {
   u32 count;                             // Items.
-  u32 vectors;                           // Vectors: 1 to 8, or 16 for the kernels named accordingly.
+  u32 vectors;                           // Vectors: 1 up to the number in the kernel's name.
   u64 x;                                 // Address of the first vector.
   u64 x_stride;                          // Distance from one vector to the next, elements.
   u64 y;                                 // Address of the results.
@@ -197,8 +206,8 @@ struct ProductBatch {
   u32 buffers;                           // Address in shared memory of the first buffer.
   u32 buffer_bytes;                      // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
   u32 buffers_per_warp;                  // 1 or 2.
-  u32 staging;                           // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
-  u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk.
+  u32 staging;                           // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`; of the first warp's side words, in kernels named `many`: two groups of MANY_SLOTS blocks for each warp.
+  u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks of a cluster: 1, 2, 4 or 8.
   u32 sums;                              // Address in shared memory of the sums of each chunk.
   u32 vector;                            // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
   u64 squared;                           // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
@@ -220,6 +229,11 @@ struct ProductBatch {
   u32 known;                             // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
   u32 activation;                        // ACTIVATION_*: that of the gate projection, or, without one, of the results.
   ProductItem items[MAX_PRODUCT_ITEMS];  // `count` of them.
+};
+
+// Parameters of `wcodec_many_selftest`, which has one block of 128 threads.
+struct ManySelftest {
+  u64 result;  // Address of the result, a u32: 1 if tensor cores multiply subnormal numbers exactly, else 0.
 };
 
 // Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -452,6 +466,8 @@ LIES_AT(ProductBatch, corrections, 148, 4)
 LIES_AT(ProductBatch, known, 152, 4)
 LIES_AT(ProductBatch, activation, 156, 4)
 LIES_AT(ProductBatch, items, 160, 3328)
+static_assert(sizeof(ManySelftest) == 8, "differs from abi.rs");
+LIES_AT(ManySelftest, result, 0, 8)
 static_assert(sizeof(NormBatch) == 96, "differs from abi.rs");
 LIES_AT(NormBatch, x, 0, 8)
 LIES_AT(NormBatch, residual, 8, 8)

@@ -10,7 +10,7 @@
 // Shared memory, and the target of a copy until it is waited for, hold 0xA5. Kernels access memory only through these
 // functions. The location in a message is that of the primitive.
 #pragma once
-#include "simt_engine.h"
+#include "simt_run.h"
 #include "simt_undefined.h"
 
 #define DEVICE static inline

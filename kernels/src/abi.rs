@@ -29,6 +29,17 @@ pub const CHANGES_BYTES: usize = 256;
 /// vector is available.
 pub const KNOWN_BYTES: usize = 32;
 
+/// Warps of a block of the kernels of many vectors that decode and multiply, at most: a strip each.
+pub const MANY_WARPS: usize = 16;
+/// Warps of such a block beside them: three prepare the vectors, one requests chunks.
+pub const MANY_HELPERS: usize = 4;
+/// Slots of the ring in which a block of those kernels has the vectors: 64 columns of all vectors each.
+pub const MANY_SLOTS: usize = 4;
+/// Address in shared memory of the barriers of the kernels of many vectors; the largest decoding table ends below it.
+pub const MANY_BARRIERS_AT: usize = 17408;
+/// Address in shared memory of their ring, and of the sums that take its place in the end.
+pub const MANY_RING_AT: usize = 19456;
+
 /// The item's results are written.
 pub const PART_RESULT: u32 = 0;
 /// They are a gate projection: the activation of it, times the matching up projection, is written.
@@ -336,7 +347,7 @@ structures! {
         /// Index of the first row's result among those of a vector.
         pub place: u32,
         /// Strips of each of the item's thread blocks; the first ones have one more, as many of them as the remainder
-        /// requires.
+        /// requires. Not used by kernels of many vectors.
         pub strips: u32,
         /// The offset of symbols minus 1/2, in both halves, as elements like those of `x`: -1/2, or 0. Not a constant
         /// of the kernel: NVRTC 12.4 loads operands that are negative constants from uninitialized registers.
@@ -351,10 +362,16 @@ structures! {
 
     /// Parameters of the kernels of products: results are the products of all items with each of `vectors` vectors. For
     /// an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
+    ///
+    /// Kernels named `many` interpret some of the fields in their own way. Their blocks have `warps` warps that take a
+    /// strip each and MANY_HELPERS more, and form clusters of `staged` blocks. A cluster has `warps` strips of one item:
+    /// block r of its n takes tiles [tiles * r / n, tiles * (r + 1) / n) of all of them, and together they add up.
+    /// `block_begin` and `block_end` of an item are multiples of n. `barriers` is MANY_BARRIERS_AT, `sums` is
+    /// MANY_RING_AT, `buffers_per_warp` is 2, and `copies`, `corrections` and `known` are 0.
     pub struct ProductBatch {
         /// Items.
         pub count: u32,
-        /// Vectors: 1 to 8, or 16 for the kernels named accordingly.
+        /// Vectors: 1 up to the number in the kernel's name.
         pub vectors: u32,
         /// Address of the first vector.
         pub x: u64,
@@ -370,9 +387,11 @@ structures! {
         pub buffer_bytes: u32,
         /// 1 or 2.
         pub buffers_per_warp: u32,
-        /// Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`.
+        /// Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`; of
+        /// the first warp's side words, in kernels named `many`: two groups of MANY_SLOTS blocks for each warp.
         pub staging: u32,
-        /// Blocks that fit each warp's staging space: at least those of a chunk.
+        /// Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks
+        /// of a cluster: 1, 2, 4 or 8.
         pub staged: u32,
         /// Address in shared memory of the sums of each chunk.
         pub sums: u32,
@@ -422,6 +441,12 @@ structures! {
         pub activation: u32,
         /// `count` of them.
         pub items: [ProductItem; MAX_PRODUCT_ITEMS],
+    }
+
+    /// Parameters of `wcodec_many_selftest`, which has one block of 128 threads.
+    pub struct ManySelftest {
+        /// Address of the result, a u32: 1 if tensor cores multiply subnormal numbers exactly, else 0.
+        pub result: u64,
     }
 
     /// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -627,4 +652,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch RowsBatch ProductBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch ProductBatch ManySelftest NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

@@ -102,6 +102,7 @@ pub struct Launch<'a> {
     seed: u64,
     races: bool,
     overlaps: bool,
+    cluster: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +130,7 @@ impl<'a> Launch<'a> {
     }
 
     fn of(unit: Unit, kernel: &'a str) -> Launch<'a> {
-        Launch { unit, kernel, grid: 1, threads: 32, shared: 0, seed: 0, races: true, overlaps: false }
+        Launch { unit, kernel, grid: 1, threads: 32, shared: 0, seed: 0, races: true, overlaps: false, cluster: 1 }
     }
 
     /// Sets the number of blocks.
@@ -164,6 +165,11 @@ impl<'a> Launch<'a> {
         Launch { overlaps, ..self }
     }
 
+    /// Sets the number of blocks in a cluster: they run side by side, and meet.
+    pub fn cluster(self, cluster: u32) -> Self {
+        Launch { cluster, ..self }
+    }
+
     /// Runs the kernel.
     pub fn run(&self, params: &[u8], memory: &[Range<'_>]) -> Result<(), String> {
         let kernel = CString::new(self.kernel).map_err(|_| "the name of a kernel has no zero bytes".to_owned())?;
@@ -182,6 +188,7 @@ impl<'a> Launch<'a> {
             shared: self.shared,
             races: self.races.into(),
             overlaps: self.overlaps.into(),
+            cluster: self.cluster,
         };
         // SAFETY: all pointers are valid for their lengths during the call, which keeps none of them. Kernels access
         // only memory inside `memory`, and store only to ranges lent by `&mut`; exposing their provenance there lets
@@ -217,6 +224,7 @@ struct RawLaunch<'a> {
     shared: u32,
     races: u32,
     overlaps: u32,
+    cluster: u32,
 }
 
 macro_rules! modules {

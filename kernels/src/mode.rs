@@ -2,7 +2,7 @@
 //! compiled for. `cuda/abi.h` gets its `MODE_*` and `*_THREADS` from it, and a test compares the table with the images.
 
 use crate::Module;
-use crate::abi::OutputKind;
+use crate::abi::{MANY_HELPERS, MANY_WARPS, OutputKind};
 
 /// Threads of the largest block of most kernels: with 64 registers per thread one such block, or two of
 /// [`HALF_BLOCK_THREADS`], fill a multiprocessor.
@@ -12,6 +12,8 @@ pub const HALF_BLOCK_THREADS: u32 = 512;
 /// Threads of the largest block of multiplying kernels that iterate over chunks of quads: their lanes have two streams,
 /// so that they need fewer warps, and more registers.
 const QUAD_THREADS: u32 = 768;
+/// Threads of the largest block of kernels of many vectors.
+const MANY_THREADS: u32 = 32 * (MANY_WARPS + MANY_HELPERS) as u32;
 
 /// The types of decoded elements, without the symbols themselves.
 const FLOATS: &[OutputKind] = &[OutputKind::F16, OutputKind::BF16, OutputKind::F32];
@@ -31,14 +33,23 @@ struct Row {
     lookup: &'static str,
     /// Threads of the largest block of the multiplying kernels that iterate over chunks; `None` if nothing multiplies.
     mainloop: Option<u32>,
+    /// Threads of the largest block of the kernels of many vectors; `None` if there are none.
+    many: Option<u32>,
 }
 
 const BOTH: &[Module] = &[Module::Rans, Module::Huffman];
 /// Most modes' row: kernels of `Tile` for all outputs.
-const TILE: Row =
-    Row { name: "", number: None, coders: BOTH, outputs: &OutputKind::ALL, lookup: "general", mainloop: None };
+const TILE: Row = Row {
+    name: "",
+    number: None,
+    coders: BOTH,
+    outputs: &OutputKind::ALL,
+    lookup: "general",
+    mainloop: None,
+    many: None,
+};
 /// Layout `quad`, which only coder `huffman` supports.
-const QUAD: Row = Row { coders: &[Module::Huffman], mainloop: Some(QUAD_THREADS), ..TILE };
+const QUAD: Row = Row { coders: &[Module::Huffman], mainloop: Some(QUAD_THREADS), many: Some(MANY_THREADS), ..TILE };
 const JOINED: Row = Row { lookup: "fields", ..TILE };
 
 macro_rules! modes {
@@ -97,11 +108,35 @@ pub enum Variant {
     EightEarly,
     /// Up to sixteen vectors.
     Sixteen,
+    /// Up to eight vectors, by a kernel of many vectors.
+    Many8,
+    /// Up to sixteen vectors, by a kernel of many vectors.
+    Many16,
+    /// Up to 32 vectors, by a kernel of many vectors.
+    Many32,
+    /// Up to 64 vectors, by a kernel of many vectors.
+    Many64,
 }
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Self; 5] = [Self::One, Self::OneEarly, Self::Eight, Self::EightEarly, Self::Sixteen];
+    pub const ALL: [Self; 9] = [
+        Self::One,
+        Self::OneEarly,
+        Self::Eight,
+        Self::EightEarly,
+        Self::Sixteen,
+        Self::Many8,
+        Self::Many16,
+        Self::Many32,
+        Self::Many64,
+    ];
+
+    /// Whether a kernel of many vectors is meant: those of layout `quad` in the module `huffmanmany`, for which cuda/many.h
+    /// says how they work.
+    pub fn is_many(self) -> bool {
+        matches!(self, Self::Many8 | Self::Many16 | Self::Many32 | Self::Many64)
+    }
 
     /// The last part of the kernels' names.
     fn name(self) -> &'static str {
@@ -111,6 +146,10 @@ impl Variant {
             Self::Eight => "8",
             Self::EightEarly => "8_early",
             Self::Sixteen => "16",
+            Self::Many8 => "many8",
+            Self::Many16 => "many16",
+            Self::Many32 => "many32",
+            Self::Many64 => "many64",
         }
     }
 }
@@ -155,17 +194,19 @@ impl Mode {
 
     /// The kernel that multiplies vectors of type `kind` with planes of a coder; `None` if none does.
     pub fn multiplying_kernel(self, coder: Module, kind: OutputKind, variant: Variant) -> Option<String> {
-        self.row().mainloop?;
+        self.multiplying_threads(variant)?;
         Some(format!("wcodec_{}_{}_times_{}_{}", coder.name(), self.name(), kind.name(), variant.name()))
     }
 
     /// Threads of the largest block of that kernel.
     pub fn multiplying_threads(self, variant: Variant) -> Option<u32> {
-        let mainloop = self.row().mainloop?;
-        Some(match variant {
-            Variant::One | Variant::Eight => mainloop,
-            Variant::OneEarly => BLOCK_THREADS,
-            Variant::EightEarly | Variant::Sixteen => HALF_BLOCK_THREADS,
-        })
+        let Row { mainloop, many, .. } = *self.row();
+        let mainloop = mainloop?;
+        match variant {
+            Variant::One | Variant::Eight => Some(mainloop),
+            Variant::OneEarly => Some(BLOCK_THREADS),
+            Variant::EightEarly | Variant::Sixteen => Some(HALF_BLOCK_THREADS),
+            Variant::Many8 | Variant::Many16 | Variant::Many32 | Variant::Many64 => many,
+        }
     }
 }

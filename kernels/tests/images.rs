@@ -77,6 +77,6 @@ fn the_images_are_those_of_the_record() {
 fn the_images_are_small() {
     let total: usize = Module::ALL.iter().flat_map(|&m| images(m)).map(|i| i.zstd.len()).sum();
     // Each change of a kernel adds the images to the repository once more. A third of them are the multiplying ones,
-    // for each layout, number of vectors, dtype and generation of GPUs.
-    assert!(total <= 13 << 20, "{total} bytes");
+    // for each layout, number of vectors, dtype and generation of GPUs. Those of many vectors are 2.5 MB.
+    assert!(total <= 31 << 19, "{total} bytes");
 }

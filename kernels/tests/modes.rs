@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use wcodec_kernels::abi::OutputKind;
 use wcodec_kernels::{BLOCK_THREADS, Kind, Mode, Module, Variant, images};
 
-/// The multiplying and the gathering module of a coder.
+/// The multiplying and the gathering module of a coder, but for kernels of many vectors.
 fn modules(coder: Module) -> (Module, Module) {
     match coder {
         Module::Rans => (Module::Ranstimes, Module::Ransrows),
@@ -14,9 +14,14 @@ fn modules(coder: Module) -> (Module, Module) {
     }
 }
 
-/// The kernels of the table, by module, and the threads of their largest block.
-fn named(bf16: bool) -> BTreeMap<(Module, String), u32> {
+/// The kernels of the table for devices of a compute capability, by module, and the threads of their largest block.
+fn named(capability: (u32, u32)) -> BTreeMap<(Module, String), u32> {
+    // GPUs before 8.0 multiply no bf16.
+    let (bf16, many) = (capability >= (8, 0), capability >= Module::Huffmanmany.oldest());
     let mut all = BTreeMap::new();
+    if many {
+        all.insert((Module::Huffmanmany, "wcodec_many_selftest".to_owned()), 128);
+    }
     for mode in Mode::ALL {
         for &coder in mode.coders() {
             let (times, rows) = modules(coder);
@@ -27,9 +32,10 @@ fn named(bf16: bool) -> BTreeMap<(Module, String), u32> {
             }
             all.insert((rows, mode.lookup_kernel(coder)), BLOCK_THREADS);
             for kind in [OutputKind::F16, OutputKind::BF16].into_iter().filter(|&k| bf16 || k == OutputKind::F16) {
-                for variant in Variant::ALL {
+                for variant in Variant::ALL.into_iter().filter(|v| many || !v.is_many()) {
                     let Some(kernel) = mode.multiplying_kernel(coder, kind, variant) else { continue };
-                    all.insert((times, kernel), mode.multiplying_threads(variant).unwrap());
+                    let module = if variant.is_many() { Module::Huffmanmany } else { times };
+                    all.insert((module, kernel), mode.multiplying_threads(variant).unwrap());
                 }
             }
         }
@@ -51,10 +57,11 @@ fn compiled(ptx: &str) -> BTreeMap<String, u32> {
 fn the_kernels_are_those_of_the_table() {
     let coders = [Module::Rans, Module::Huffman];
     for image in images(Module::Rans).iter().filter(|image| image.kind == Kind::Ptx) {
-        // GPUs before 8.0 multiply no bf16.
-        let want = named(image.capability >= (8, 0));
+        let want = named(image.capability);
         let mut found = BTreeMap::new();
-        for module in coders.into_iter().flat_map(|coder| [coder, modules(coder).0, modules(coder).1]) {
+        let of_coders = coders.into_iter().flat_map(|coder| [coder, modules(coder).0, modules(coder).1]);
+        let all = of_coders.chain([Module::Huffmanmany]).filter(|module| module.oldest() <= image.capability);
+        for module in all {
             let same = images(module).iter().find(|i| i.kind == Kind::Ptx && i.capability == image.capability).unwrap();
             let ptx = zstd::bulk::decompress(same.zstd, same.len).unwrap();
             let kernels = compiled(&String::from_utf8(ptx).unwrap());

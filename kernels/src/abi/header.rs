@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::{
     ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
     CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE, LAYOUT_PAIR,
-    LAYOUT_QUAD, LAYOUT_SPLIT, MAX_ITEMS, MAX_PRODUCT_ITEMS, MAX_RUNS, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind,
-    PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS, STRUCTURES, TABLE_AT,
+    LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS, MANY_WARPS, MAX_ITEMS,
+    MAX_PRODUCT_ITEMS, MAX_RUNS, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP,
+    SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 use crate::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
@@ -73,6 +74,14 @@ fn header() -> String {
     define(
         "Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.",
         &[("KNOWN_BYTES", KNOWN_BYTES)],
+    );
+    define(
+        "Kernels of many vectors: a block's warps that decode, at most, its other warps, and the slots of its ring of vectors.",
+        &[("MANY_WARPS", MANY_WARPS), ("MANY_HELPERS", MANY_HELPERS), ("MANY_SLOTS", MANY_SLOTS)],
+    );
+    define(
+        "Addresses in shared memory of the barriers and of the ring of kernels of many vectors.",
+        &[("MANY_BARRIERS_AT", MANY_BARRIERS_AT), ("MANY_RING_AT", MANY_RING_AT)],
     );
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_UP", PART_UP)];
     define("The use of an item's results.", &parts.map(|(name, value)| (name, value as usize)));

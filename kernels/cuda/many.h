@@ -1,0 +1,651 @@
+// Products of matrices with up to 64 vectors, from compressed weights of layout `quad`: y = W x.
+//
+// A thread block has a group of strips of one matrix, a warp for each, and MANY_HELPERS warps more. All warps are at the
+// same columns, so that they read the vectors from one ring in shared memory, which three helpers fill. The fourth
+// copies chunks and side words for all warps, each as soon as its warp has released the place.
+//
+// A cluster of thread blocks has the same strips, and each block a part of their columns. Each leaves its sums in its
+// shared memory; then each block adds up some of the strips, in the order of the columns. So the order of all additions
+// is a fact of the matrix, and no sum lies in global memory.
+//
+// Nothing is converted: the level of a symbol is a signed magnitude of eight bits, and a number whose bits are the
+// magnitude below a sign is that magnitude times a power of two, since subnormal numbers and the first normal ones are
+// equally spaced. In f16 it is 2^-24. In bf16 it is 2^-133, so that vectors are multiplied by 2^80 on their way into the
+// ring; only vectors of 2^47 and more become infinite by that. Results are multiplied by what is left of the power. Tensor
+// cores take such numbers exactly, as the host checks once on each device (`wcodec_many_selftest`).
+//
+// Up to MANY_MOST_MMA vectors are multiplied by `mma`; more by `wgmma`, where there is one, while the warp decodes the
+// next block.
+#pragma once
+#include "async.h"
+#include "product.h"
+
+// Barriers, by address: of each slot of the ring, filled and empty again; of the table; and for each warp and each of
+// its two places for what is copied, arrived and released. Behind them the ends of the two chunks of each warp.
+#define MANY_FULL MANY_BARRIERS_AT
+#define MANY_EMPTY (MANY_FULL + 8 * MANY_SLOTS)
+#define MANY_TABLE (MANY_EMPTY + 8 * MANY_SLOTS)
+#define MANY_ARRIVED (MANY_TABLE + 16)
+#define MANY_RELEASED (MANY_ARRIVED + 16 * MANY_WARPS)
+#define MANY_BODIES (MANY_RELEASED + 16 * MANY_WARPS)
+static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u << 12) <= MANY_BARRIERS_AT, "they overlap");
+
+// Helpers that fill the ring.
+#define MANY_STAGERS (MANY_HELPERS - 1)
+// The most blocks of a cluster.
+#define MANY_MOST_RANKS 8u
+// The most vectors that are multiplied by `mma`.
+#if HAS_WGMMA
+#define MANY_MOST_MMA 16u
+#else
+#define MANY_MOST_MMA 64u
+#endif
+// Factors of bf16 vectors, two of them.
+#define MANY_UP 0x67806780u
+
+// Devices without what the kernels need have none.
+#if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
+
+// The factor of sums: what operands and vectors leave of the power of two.
+template <bool BF16>
+DEVICE float many_down(bool half) {
+  const float down = BF16 ? 9007199254740992.0f : 16777216.0f;
+  return half ? down / 2 : down;
+}
+
+// The share of a thread block.
+struct ManyShare {
+  u32 window;              // of its shared memory
+  u32 warps;               // that decode
+  u32 rank, ranks;         // in its cluster
+  u32 first_strip;         // of its group, counted through the plane
+  u32 end_strip;           // one past the item's last strip
+  u32 first_tile, end_tile;
+
+  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t) {
+    window = shared_window();
+    warps = block_threads() / LANES - MANY_HELPERS;
+    ranks = batch.staged;
+    const u32 block = block_index() - t.block_begin, group = block / ranks;
+    rank = block - group * ranks;
+    first_strip = divide(t.chunk_begin, t.by_tiles) + group * warps;
+    end_strip = divide(t.chunk_end, t.by_tiles);
+    first_tile = t.tiles * rank / ranks, end_tile = t.tiles * (rank + 1) / ranks;
+  }
+  // The strip of a warp. Warps that have none decode the last one, and nobody asks for their sums.
+  DEVICE_MEMBER u32 strip(u32 warp) const {
+    const u32 own = first_strip + warp;
+    return own < end_strip ? own : end_strip - 1;
+  }
+};
+
+DEVICE u32 many_blocks(const Tiles& t, u32 tile) { return tile + 1 == t.tiles ? t.last_blocks : t.blocks; }
+// Blocks of a tile are taken in groups, the last of which may not be full.
+DEVICE u32 many_groups(u32 blocks) { return (blocks + MANY_SLOTS - 1) / MANY_SLOTS; }
+
+// Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, with those that
+// fill groups up. What lies beyond the matrix, or beyond a tile, is 0.
+template <u32 N, bool BF16>
+struct VectorRing {
+  enum : bool { MMA = N <= MANY_MOST_MMA };
+  // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
+  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH };
+
+  const ProductBatch& batch;
+  const Tiles& t;
+  u64 x;
+  u32 lane;
+  u32 held[BATCH][4];
+  u32 tile, block;  // of the next step
+
+  DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane)
+      : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane) {}
+
+  // Takes every MANY_STAGERS-th step from `first` on.
+  DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
+    // `mma` reads 16 columns of a vector from a lane: they lie as they are, with every two times 16 bytes exchanged in
+    // rows with odd numbers, so that lanes meet in no bank. `wgmma` reads rows that are swizzled; of 16 columns that
+    // belong to a lane, operand j has columns 4 j to 4 j + 3, the first two as its columns 2 t, 2 t + 1, and the others
+    // as 2 t + 8, 2 t + 9.
+    const u32 u = lane % 8, row = lane / 8;
+    const u32 to = row * 128 + (MMA ? (u ^ row % 2) * 16 : ((4 * (u % 2)) ^ row) * 16 + u / 2 * 4);
+    tile = share.first_tile, block = 0;
+    u32 steps = 0;
+    for (u32 i = share.first_tile; i < share.end_tile; i++) steps += many_groups(many_blocks(t, i)) * MANY_SLOTS;
+    advance(first);
+    if (first < steps) load(0);
+#pragma unroll 1
+    for (u32 step = first; step < steps; step += MANY_STAGERS) {
+      const u32 slot = step % MANY_SLOTS, use = step / MANY_SLOTS;
+      if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
+      const u32 from_slot = share.window + MANY_RING_AT + slot * (N * 128);
+#pragma unroll 1
+      for (u32 b = 0; b < BATCHES; b++) {
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) {
+          const u32 at = from_slot + (b * BATCH + i) * 512;
+          if constexpr (BF16) {
+#pragma unroll
+            for (u32 w = 0; w < 4; w++) held[i][w] = mul_bf16(held[i][w], MANY_UP);
+          }
+          if constexpr (MMA) {
+            sts128(at + to, {held[i][0], held[i][1], held[i][2], held[i][3]});
+          } else {
+            // Rows 4 to 7 of eight are swizzled the other way round.
+#pragma unroll
+            for (u32 w = 0; w < 4; w++) sts32(at + (to ^ ((w + i % 2 * 4) * 16)), held[i][w]);
+          }
+        }
+        if (b + 1 == BATCHES) advance(MANY_STAGERS);
+        if (b + 1 < BATCHES) load(b + 1);
+        else if (step + MANY_STAGERS < steps) load(0);
+      }
+      // `wgmma` reads through another way than stores take.
+      if constexpr (!MMA) copy_fence();
+      syncwarp();
+      signal_arrive(share.window + MANY_FULL + 8 * slot, lane);
+    }
+  }
+
+ private:
+  DEVICE_MEMBER void advance(u32 steps) {
+    block += steps;
+    while (true) {
+      const u32 all = many_groups(many_blocks(t, tile)) * MANY_SLOTS;
+      if (block < all) break;
+      block -= all;
+      tile++;
+    }
+  }
+
+  DEVICE_MEMBER void load(u32 b) {
+    const u32 col = (tile * t.blocks + block) * BLOCK_COLS, from = col + lane % 8 * 8;
+    const bool exists = block < many_blocks(t, tile), inside = exists && batch.vector && col + BLOCK_COLS <= t.cols;
+#pragma unroll
+    for (u32 i = 0; i < BATCH; i++) {
+      const u32 place = (b * BATCH + i) * 4 + lane / 8;
+      // Places that have no vector get the last one's, and nobody asks for their sums.
+      const u64 vector = x + (u64)(place < batch.vectors ? place : batch.vectors - 1) * batch.x_stride * 2;
+      if (inside) load_vector(vector + (u64)from * 2, held[i]);
+      else load_words(batch, vector, exists ? from : t.cols, t.cols, held[i]);
+    }
+  }
+};
+
+// Copies side words and chunks for all decoding warps, a lane for each, group after group. A chunk comes with its first
+// group.
+DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 lane) {
+  const u32 words = t.shift + 1u, place = words * (MANY_SLOTS * 128);
+  const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
+  u32 tile = share.first_tile, k = 0, count = 0;
+  Chunk c = chunk_at(t, strip * t.tiles + tile);
+  const auto arrival = [&] { return Arrival{ldg32((const u32*)t.offsets + c.index), ldg32((const u32*)t.offsets + c.index + 1)}; };
+  Arrival now = arrival();
+  const u8* side = QuadTile<false>::side(t, c);
+  bool active = lane < share.warps;
+#pragma unroll 1
+  while (ballot(active) != 0) {
+    const u32 which = (count & 1) * 8 + warp * 16, arrived = share.window + MANY_ARRIVED + which;
+    const bool ready = active && (count < 2 || signal_passed(share.window + MANY_RELEASED + which, ((count >> 1) - 1) & 1));
+    if (ready) {
+      const u32 blocks = c.blocks - k < MANY_SLOTS ? c.blocks - k : MANY_SLOTS, bytes = blocks * words * 128;
+      const u32 to = share.window + batch.staging + (warp * 2 + (count & 1)) * place;
+      const u32 chunk = warp * 2 + ((tile - share.first_tile) & 1);
+      const u32 buffer = share.window + batch.buffers + chunk * batch.buffer_bytes;
+      if (k == 0) {
+        const Source s = source_of(t, now);
+        // A chunk that is not sound has no bytes.
+        const Body body = s.sound ? body_of(now, buffer) : Body{buffer, buffer};
+        sts64(share.window + MANY_BODIES + chunk * 8, {body.begin, body.end});
+        copy_start_two(buffer, s.from, s.bytes, to, side, bytes, arrived);
+      } else {
+        copy_start(to, side, bytes, arrived);
+      }
+      count++, k += MANY_SLOTS, side += bytes;
+      if (k >= c.blocks) {
+        k = 0, tile++;
+        active = tile < share.end_tile;
+        if (active) {
+          c = chunk_at(t, strip * t.tiles + tile);
+          now = arrival();
+        }
+      }
+    }
+    if (ballot(ready) == 0) rest();
+  }
+}
+
+// Magnitudes of a word's levels: of levels that are halves twice them. `signs` has bits 7 of bytes, and nothing else.
+template <u32 SHIFT, bool HALF>
+DEVICE u32 quad_magnitudes(u32 entry, const u32* side, u32 k, u32 signs) {
+  const u32 raised = quad_raised<SHIFT>(entry, side, k);
+  if constexpr (!HALF) return (raised >> (4 - SHIFT)) + (signs >> 7);
+  else if constexpr (SHIFT == 4) return raised + raised + 0x01010101u;
+  else return raised >> (3 - SHIFT) | 0x01010101u;
+}
+
+// A warp's decoder: the blocks of a strip, one after the other.
+template <u32 SHIFT, bool HALF, bool TRELLIS>
+struct ManyDecoder {
+  enum : u32 { WORDS = SHIFT + 1, PLACE = MANY_SLOTS * WORDS * 128, NO_PATCH = 0xFFFFFFFFu };
+
+  const ProductBatch& batch;
+  const Tiles& t;
+  const ManyShare& share;
+  u32 warp, lane;
+  QuadCoder<true, true> d;
+  Patches patches;
+  u32 patch, patched;  // the next patch, and its block
+  u32 raw;             // address of the symbols of a raw chunk
+  u32 index;           // the chunk's
+  u32 blocks;          // of the chunk, those that fill the last group up included
+  u32 live;            // blocks of it that are decoded: none if it is not valid,
+  u32 coded;           // and if it is not raw, either
+  u32 k;               // the next block, in its chunk
+  u32 left;            // chunks that are left, this one included
+  u32 count;           // groups before this one
+  u32 side;            // address of the next block's side words, of this lane
+  u32 carry;
+  bool lost;           // a chunk was not valid
+
+  DEVICE_MEMBER ManyDecoder(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 warp, u32 lane)
+      : batch(batch), t(t), share(share), warp(warp), lane(lane), raw(0), live(0), coded(0), k(0), count(0), carry(0), lost(false) {
+    index = share.strip(warp) * t.tiles + share.first_tile;
+    left = share.end_tile - share.first_tile;
+    open();
+  }
+
+  // Waits for a group, and begins its chunk if it is the first one.
+  DEVICE_MEMBER void open() {
+    copy_wait(share.window + MANY_ARRIVED + warp * 16 + (count & 1) * 8, count >> 1 & 1);
+    side = share.window + batch.staging + (warp * 2 + (count & 1)) * PLACE;
+    if (k == 0) begin();
+  }
+  // To the next block, of which the slot is `slot`; false if there is none.
+  DEVICE_MEMBER bool next(u32 slot) {
+    k++;
+    side += WORDS * 128;
+    if (slot != 0) return true;
+    if (k >= blocks) {
+      end();
+      left--, index++, k = 0;
+    }
+    // The copied words are read.
+    syncwarp();
+    signal_arrive(share.window + MANY_RELEASED + warp * 16 + (count & 1) * 8, lane);
+    count++;
+    if (left == 0) return false;
+    open();
+    return true;
+  }
+
+  // Symbols and side words of the next block. A block that fills a group up has any: vectors are 0 there.
+  DEVICE_MEMBER void symbols(u32 (&e)[8], u32 (&own)[WORDS]) {
+    if (__builtin_expect(k < coded, 1)) {
+      read_side<WORDS>(own, lane, SideCopied{side});
+      d.two(e[0], e[1], e[4], e[5]);
+      d.two(e[2], e[3], e[6], e[7]);
+    } else if (k < live) {
+      read_side<WORDS>(own, lane, SideCopied{side});
+      const u32 at = raw + k * 512 + lane * 8;
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) e[i] = quad_entry(lds16(at + i % 4 * 2 + i / 4 * 256));
+    } else {
+      any_values(e);
+      any_values(own);
+    }
+  }
+
+  // Magnitudes of its elements, and their signs at bits 7, which are finite numbers whatever the symbols are.
+  DEVICE_MEMBER void levels(const u32 (&e)[8], const u32 (&own)[WORDS], u32 (&m)[8], u32 (&s)[8]) {
+    if constexpr (TRELLIS) {
+      Block b;
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) b.q[i] = merge_quad<SHIFT>(e[i], own, i);
+      apply_patches<false>(patches, b, k, lane);
+      unfilter_trellis(b, lane, carry);
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) {
+        s[i] = b.q[i] & 0x80808080u;
+        const u32 v = (b.q[i] ^ prmt(b.q[i], b.q[i], 0xBA98)) & 0x7F7F7F7Fu;
+        m[i] = HALF ? v + v + 0x01010101u : v + (s[i] >> 7);
+      }
+    } else {
+#pragma unroll
+      for (u32 i = 0; i < 8; i++) {
+        s[i] = quad_signs<SHIFT>(own, i) & 0x80808080u;
+        m[i] = quad_magnitudes<SHIFT, HALF>(e[i], own, i, s[i]);
+      }
+      if (__builtin_expect(k == patched, 0)) put_patches(m, s);
+    }
+  }
+
+ private:
+  DEVICE_MEMBER void begin() {
+    const Chunk c = chunk_at(t, index);
+    const u32 chunk = warp * 2 + ((c.tile - share.first_tile) & 1);
+    const Vec2 ends = lds64(share.window + MANY_BODIES + chunk * 8);
+    Body body = {ends.x, ends.y};
+    blocks = many_groups(c.blocks) * MANY_SLOTS;
+    bool good = find_patches(body, patches, true);
+    if (good && patches.next < patches.end) good = are_sound(patches, c.blocks, lane);
+    const u32 length = body.end - body.begin, raw_length = c.blocks * 512;
+    const bool is_raw = length == raw_length;
+    if (good) good = length <= raw_length && (is_raw || d.begin(t, body, lane, 0));
+    // The table's address: it costs nothing here.
+    d.copy.copy = share.window;
+    raw = body.begin;
+    live = good ? c.blocks : 0;
+    coded = is_raw ? 0 : live;
+    carry = 0;
+    if (!good) patches.next = patches.end;
+    if constexpr (!TRELLIS) {
+      patch = next_patch();
+      patched = block_of(patch);
+    }
+  }
+
+  DEVICE_MEMBER void end() {
+    if (live && (!coded || d.ended_well())) return;
+    lost = true;
+    if (lane == 0) atomic_min((u32*)t.status, index);
+  }
+
+  DEVICE_MEMBER u32 next_patch() const { return patches.next < patches.end ? lds32(patches.next) : NO_PATCH; }
+  // Beyond all blocks for NO_PATCH: a chunk has fewer.
+  static DEVICE_MEMBER u32 block_of(u32 patch) { return patch == NO_PATCH ? NO_PATCH : patch >> 10 & 63; }
+
+  // Applies a block's patches, and loads the one behind them. They are few, so that all lanes go through all of them.
+  DEVICE_MEMBER void put_patches(u32 (&m)[8], u32 (&s)[8]) {
+#pragma unroll 1
+    do {
+      const u32 now = patch, word = now >> 2 & 7, shift = (now & 3) * 8;
+      patches.next += 4;
+      patch = next_patch();
+      patched = block_of(patch);
+      const u32 mask = (now >> 5 & 31) == lane ? 0xFFu << shift : 0;
+      const u32 q = now >> 16 & 0xFF, sign = q & 0x80, v = sign ? q ^ 0xFF : q;
+      const u32 magnitude = (HALF ? 2 * v + 1 : v + (sign >> 7)) << shift, signs = sign << shift;
+      // Not an index, for which the words would lie in memory.
+      switch (word) {
+        case 0: put(m[0], s[0], mask, magnitude, signs); break;
+        case 1: put(m[1], s[1], mask, magnitude, signs); break;
+        case 2: put(m[2], s[2], mask, magnitude, signs); break;
+        case 3: put(m[3], s[3], mask, magnitude, signs); break;
+        case 4: put(m[4], s[4], mask, magnitude, signs); break;
+        case 5: put(m[5], s[5], mask, magnitude, signs); break;
+        case 6: put(m[6], s[6], mask, magnitude, signs); break;
+        default: put(m[7], s[7], mask, magnitude, signs);
+      }
+    } while (patched == k);
+  }
+  static DEVICE_MEMBER void put(u32& m, u32& s, u32 mask, u32 magnitude, u32 sign) {
+    m = choose(mask, magnitude, m), s = choose(mask, sign, s);
+  }
+};
+
+// Operands of a word: two elements a register.
+DEVICE void many_operands(u32 m, u32 s, u32& a, u32& b) {
+  a = prmt(m, s, 0x5140);
+  b = prmt(m, s, 0x7362);
+}
+
+// Decodes a warp's strip and multiplies; returns whether all of it was valid.
+template <u32 SHIFT, bool HALF, bool TRELLIS, u32 N, bool BF16>
+DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 warp, u32 lane, float (&sum)[N / 2]) {
+  const u32 window = share.window;
+  u32 parity = 0;
+  copy_wait(window + MANY_TABLE, 0);
+  ManyDecoder<SHIFT, HALF, TRELLIS> d(batch, t, share, warp, lane);
+  if constexpr (N <= MANY_MOST_MMA) {
+    // The 16 columns of lane t of vector g, in two parts.
+    const u32 mine = window + MANY_RING_AT + lane / 4 * 128 + lane % 4 * 32;
+    u32 first = mine + lane / 4 % 2 * 16, second = mine + (1 - lane / 4 % 2) * 16;
+    u32 signal = window + MANY_FULL;
+    // The code of one block: of several it would not stay in the caches of instructions.
+#pragma unroll 1
+    for (u32 slot = 0;;) {
+      u32 e[8], own[SHIFT + 1], m[8], s[8];
+      d.symbols(e, own);
+      d.levels(e, own, m, s);
+      signal_wait(signal, parity);
+#pragma unroll
+      for (u32 h = 0; h < 2; h++) {
+        u32 a[2][4];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+          many_operands(m[2 * h + i], s[2 * h + i], a[i][0], a[i][2]);
+          many_operands(m[4 + 2 * h + i], s[4 + 2 * h + i], a[i][1], a[i][3]);
+        }
+#pragma unroll
+        for (u32 n = 0; n < N / 8; n++) {
+          const Vec4 x = lds128((h ? second : first) + n * 1024);
+          float(&c)[4] = *(float(*)[4])(sum + 4 * n);
+          Half<BF16>::mma(c, a[0], {x.x, x.y});
+          Half<BF16>::mma(c, a[1], {x.z, x.w});
+        }
+      }
+      syncwarp();
+      signal_arrive(signal + (MANY_EMPTY - MANY_FULL), lane);
+      first += N * 128, second += N * 128, signal += 8;
+      slot = (slot + 1) % MANY_SLOTS;
+      if (slot == 0) first -= MANY_SLOTS * N * 128, second -= MANY_SLOTS * N * 128, signal -= 8 * MANY_SLOTS, parity ^= 1;
+      if (!d.next(slot)) break;
+    }
+  } else {
+#if HAS_WGMMA
+    u32 a[4][4], e[8], own[SHIFT + 1];
+    u32 matrix = wgmma_matrix(MANY_RING_AT), signal = window + MANY_FULL;
+    bool more = true, add = false;
+    d.symbols(e, own);
+#pragma unroll 1
+    for (u32 slot = 0; more;) {
+      u32 m[8], s[8];
+      d.levels(e, own, m, s);
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) {
+        many_operands(m[i], s[i], a[i][0], a[i][2]);
+        many_operands(m[4 + i], s[4 + i], a[i][1], a[i][3]);
+      }
+      signal_wait(signal, parity);
+      wgmma_fence();
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) wgmma<BF16>(sum, a[i], matrix + i * 2, add || i);
+      wgmma_commit();
+      // Meanwhile the next block's symbols.
+      const u32 empty = signal + (MANY_EMPTY - MANY_FULL);
+      matrix += N * 128 / 16, signal += 8;
+      slot = (slot + 1) % MANY_SLOTS;
+      if (slot == 0) matrix -= MANY_SLOTS * N * 128 / 16, signal -= 8 * MANY_SLOTS, parity ^= 1;
+      more = d.next(slot);
+      if (more) d.symbols(e, own);
+      wgmma_wait();
+      held_until_here(sum);
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) held_until_here(a[i]);
+      signal_arrive(empty, lane);
+      add = true;
+    }
+#endif
+  }
+  return !d.lost;
+}
+
+// Sums of squares of all segments of all vectors, as `Squares` has them, in this block's shared memory.
+template <bool BF16>
+DEVICE void many_squares(const ProductBatch& batch, u32 cols, u32 window) {
+  const u32 each = segments(cols), lane = thread_index() % LANES;
+#pragma unroll 1
+  for (u32 i = thread_index() / LANES; i < each * batch.vectors; i += block_threads() / LANES) {
+    const u32 v = i / each;
+    u32 words[4];
+    load_words(batch, batch.squared + (u64)v * batch.x_stride * 2, (i - v * each) * SQUARES_COLS + lane * 8, cols, words);
+    float sum = 0;
+#pragma unroll
+    for (u32 k = 0; k < 8; k++) {
+      const float x = Half<BF16>::to_f32(words[k / 2] >> (k % 2 * 16) & 0xFFFF);
+      sum = add_rn(sum, mul_rn(x, x));
+    }
+#pragma unroll
+    for (u32 by = LANES / 2; by; by /= 2) sum = add_rn(sum, bits_f32(shfl(f32_bits(sum), lane ^ by)));
+    if (lane == 0) sts32(window + batch.squares + i * 4, f32_bits(sum));
+  }
+}
+// As `norm_factor`.
+DEVICE float many_norm_factor(const ProductBatch& batch, u32 cols, u32 vector, u32 window) {
+  const u32 each = segments(cols);
+  float sum = 0;
+  for (u32 k = 0; k < each; k++) sum = add_rn(sum, bits_f32(lds32(window + batch.squares + (vector * each + k) * 4)));
+  const float mean = add_rn(mul_rn(sum, bits_f32(batch.share)), bits_f32(batch.epsilon));
+  return div_rn(bits_f32(batch.norm_factor), sqrt_rn(mean));
+}
+
+// As `Stash::arrive`.
+DEVICE void many_arrive(const ProductBatch& batch, const Stash& stash, u32 first, u32 strips, u32 window) {
+  syncthreads();
+  for (u32 i = thread_index(); i < strips; i += block_threads()) {
+    fence_device();
+    const u32 before = atomic_add(stash.arrivals + first + i, 1);
+    fence_device();
+    // Zero again for the next launch.
+    if (before) stg32(stash.arrivals + first + i, 0);
+    sts32(window + batch.arrived + i * 4, before);
+  }
+  syncthreads();
+}
+
+// Results of a thread block: those of its share of the group's strips.
+template <u32 N, bool BF16>
+DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, float down) {
+  const Tiles& t = item.tiles;
+  const u32 each = batch.vectors * TILE_ROWS, row_bytes = (share.warps * TILE_ROWS + 4) * 4;
+  const u32 from = share.warps * share.rank / share.ranks, to = share.warps * (share.rank + 1) / share.ranks;
+  const u32 begin_strip = share.first_strip + from, there = share.end_strip - share.first_strip;
+  const u32 strips = from < there ? (to < there ? to : there) - from : 0, results = strips * each;
+  if (batch.squared) many_squares<BF16>(batch, t.cols, share.window);
+  // All sums are in shared memory.
+  if (share.ranks > 1) cluster_sync();
+  else syncthreads();
+  if (batch.squared && share.ranks > 1) syncthreads();
+  const auto asked = [&](u32 at) {
+    Result<BF16> result(item, begin_strip, at, each, batch);
+    result.settle(batch, item, at, each);
+    result.ask(batch, item, at % each / TILE_ROWS);
+    return result;
+  };
+#pragma unroll 1
+  for (u32 at = thread_index(); at < results; at += block_threads()) {
+    const Result<BF16> result = asked(at);
+    const u32 vector = at % each / TILE_ROWS, row = (from + at / each) * TILE_ROWS + at % TILE_ROWS;
+    const u32 place = share.window + MANY_RING_AT + vector * row_bytes + row * 4;
+    float sum = 0;
+    if (share.ranks == 1) {
+      sum = bits_f32(lds32(place));
+    } else {
+      u32 sums[MANY_MOST_RANKS];
+#pragma unroll
+      for (u32 r = 0; r < MANY_MOST_RANKS; r++) sums[r] = r < share.ranks ? lds32_of(place, r) : 0;
+#pragma unroll
+      for (u32 r = 0; r < MANY_MOST_RANKS; r++) sum = add_rn(sum, bits_f32(sums[r]));
+    }
+    if (!result.exists()) continue;
+    const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, many_norm_factor(batch, t.cols, vector, share.window)) : result.by;
+    const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
+    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
+    else result.write(batch, activated(batch.activation, v));
+  }
+  if (item.part == PART_RESULT) return;
+  const Stash stash(batch, item);
+  const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
+  many_arrive(batch, stash, first_strip, strips, share.window);
+#pragma unroll 1
+  for (u32 at = thread_index(); at < results; at += block_threads()) {
+    if (!lds32(share.window + batch.arrived + at / each * 4)) continue;
+    const Result<BF16> result = asked(at);
+    if (!result.exists()) continue;
+    const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
+    const bool gate = item.part == PART_GATE;
+    result.write(batch, mul_rn(activated(batch.activation, gate ? mine : other), gate ? other : mine));
+  }
+}
+
+// The whole launch.
+template <bool TRELLIS, u32 N, bool BF16>
+DEVICE void multiply_many(const ProductBatch& batch) {
+  // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
+  overlap_start();
+  prefetch_params(batch);
+  u32 i = 0;
+  while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
+  const ProductItem& item = batch.items[i];
+  const Tiles& t = item.tiles;
+  const ManyShare share(batch, t);
+  const u32 warp = thread_index() / LANES, lane = thread_index() % LANES;
+  const bool half = item.minus == 0;
+  if (thread_index() == share.warps * LANES) {
+    const u32 window = share.window;
+    for (u32 j = 0; j < MANY_SLOTS; j++) signal_init(window + MANY_FULL + 8 * j, 1), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
+    for (u32 j = 0; j < 2 * share.warps; j++) copy_init(window + MANY_ARRIVED + 8 * j), signal_init(window + MANY_RELEASED + 8 * j, 1);
+    copy_init(window + MANY_TABLE);
+    copy_init_fence();
+    copy_start(window + TABLE_AT, (const u8*)t.table, 4u << t.bits, window + MANY_TABLE);
+  }
+  syncthreads();
+  float sum[N / 2];
+#pragma unroll
+  for (u32 j = 0; j < N / 2; j++) sum[j] = 0;
+  bool good = true;
+  if (warp < share.warps) {
+    // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
+#define MANY_CASE(shift, halves)                                                                    \
+  case shift * 2 + halves:                                                                          \
+    good = many_multiply<shift, halves, TRELLIS, N, BF16>(batch, t, share, warp, lane, sum);         \
+    break;
+    const u32 which = t.shift * 2 + (half ? 1 : 0);
+    if constexpr (TRELLIS) {
+      switch (which) {
+        MANY_CASE(0, true)
+        MANY_CASE(1, true)
+        MANY_CASE(2, true)
+        MANY_CASE(3, true)
+        MANY_CASE(4, true)
+        default: good = false;
+      }
+    } else {
+      switch (which) {
+        MANY_CASE(0, true)
+        MANY_CASE(1, true)
+        MANY_CASE(2, true)
+        MANY_CASE(3, true)
+        MANY_CASE(4, true)
+        MANY_CASE(0, false)
+        MANY_CASE(1, false)
+        MANY_CASE(2, false)
+        MANY_CASE(3, false)
+        MANY_CASE(4, false)
+        default: good = false;
+      }
+    }
+#undef MANY_CASE
+  } else if (warp == share.warps) {
+    many_fetch(batch, t, share, lane);
+  } else {
+    overlap_wait();
+    VectorRing<N, BF16>(batch, item, lane).fill(share, warp - share.warps - 1);
+  }
+  // The ring and the copies are read: sums take their place.
+  syncthreads();
+  overlap_wait();
+  if (warp < share.warps) {
+    const u32 row_bytes = (share.warps * TILE_ROWS + 4) * 4;
+    const u32 to = share.window + MANY_RING_AT + lane % 4 * 2 * row_bytes + (warp * TILE_ROWS + lane / 4) * 4;
+#pragma unroll
+    for (u32 j = 0; j < N / 2; j++) {
+      sts32(to + (j / 4 * 8 + j % 2) * row_bytes + j % 4 / 2 * 32, good ? f32_bits(sum[j]) : 0x7FFFFFFFu);
+    }
+  }
+  many_results<N, BF16>(batch, item, share, many_down<BF16>(half));
+  // Other blocks of the cluster may still read this one's sums.
+  if (share.ranks > 1) cluster_sync();
+}
+#endif
