@@ -55,6 +55,7 @@ mod packed_rows;
 mod plan;
 mod residency;
 mod ring;
+mod selftest;
 mod shared;
 mod stream;
 mod table;

@@ -231,7 +231,7 @@ impl TensorDecoder {
 
     /// Prepares products of vectors with `items`, which all read the same vectors: what a linear layer does, without its weight being
     /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
-    /// multiplied in integers, they may be others than beside other vectors.
+    /// multiplied in integers, they may be others than beside other vectors, and beside up to 8, 16, 32 and 64 vectors they may be others, too.
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
@@ -262,6 +262,16 @@ impl TensorDecoder {
     /// The tensor was not planned.
     pub fn can_fuse(&self, name: &str) -> Result<Option<String>> {
         self.0.shared.tensors.can_fuse(name)
+    }
+
+    /// The most vectors that products with a tensor take on this device: 0 where none multiplies with it ([`can_fuse`](Self::can_fuse)), 16, or as many as
+    /// the kernels of many vectors that there are for it. A batch takes as many as each of its tensors does. The first call for a device tries whether
+    /// these kernels work there.
+    ///
+    /// # Errors
+    /// The tensor was not planned, or the device fails.
+    pub fn most_vectors(&self, name: &str) -> Result<usize> {
+        self.0.shared.most_vectors(name)
     }
 
     /// [`can_fuse`](Self::can_fuse) by its former name.

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{result, sys};
@@ -12,6 +12,7 @@ use wcodec_kernels::abi::TABLE_AT;
 use super::driver::{self, DriverResult};
 use super::info::{DeviceInfo, device_infos};
 use super::module::{Code, Function, Modules};
+use super::selftest;
 use crate::error::Result;
 
 /// Every device that can run the kernels. This makes a context on each, which takes a few hundred MB of its memory:
@@ -41,6 +42,8 @@ struct Inner {
     driver_version: (u32, u32),
     info: DeviceInfo,
     modules: Mutex<Modules>,
+    /// Whether kernels of many vectors run there, once that was asked.
+    many: OnceLock<bool>,
 }
 
 // SAFETY: The driver's contexts can be made current on every thread, also on several at once.
@@ -88,7 +91,8 @@ impl Device {
         }
         // SAFETY: The handle is a device's.
         let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
-        let inner = Arc::new(Inner { handle, context, driver_version, info, modules: Mutex::default() });
+        let inner =
+            Arc::new(Inner { handle, context, driver_version, info, modules: Mutex::default(), many: OnceLock::new() });
         in_use.push(Arc::downgrade(&inner));
         Ok(Self(inner))
     }
@@ -138,6 +142,15 @@ impl Device {
     /// The version of CUDA, major and minor, that the driver implements.
     pub fn driver_version(&self) -> (u32, u32) {
         self.0.driver_version
+    }
+
+    /// Whether kernels of many vectors run there, and give what they are meant to: the first call tries it.
+    pub(super) fn multiplies_many(&self) -> Result<bool> {
+        if let Some(answer) = self.0.many.get() {
+            return Ok(*answer);
+        }
+        let answer = selftest::multiplies_many(self)?;
+        Ok(*self.0.many.get_or_init(|| answer))
     }
 
     /// Makes the context current on this thread, and leaves it so. Not needed by anything here: it saves later calls

@@ -28,7 +28,8 @@ mod rate;
 mod residency;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
-const LIMITS: Limits = Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10 };
+const LIMITS: Limits =
+    Limits { multiprocessors: 2, shared_per_block: 40 << 10, shared_per_multiprocessor: 64 << 10, many: false };
 
 const POISON: u8 = 0xA5;
 const GUARD: usize = 256;

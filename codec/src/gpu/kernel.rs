@@ -107,6 +107,29 @@ impl Kernel {
         stream: &Stream,
         overlap: bool,
     ) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.launch_clusters(grid, 1, threads, smem, params, stream, overlap) }
+    }
+
+    /// As [`launch`](Self::launch), where each `cluster` blocks are a cluster, which devices of compute capability 9.0 and later know. The grid is
+    /// a multiple of it.
+    ///
+    /// # Safety
+    /// Conditions of [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch); and the device has no such clusters.
+    #[allow(clippy::too_many_arguments, reason = "those of `launch`, which are what a launch has, and one more")]
+    pub unsafe fn launch_clusters(
+        &self,
+        grid: u32,
+        cluster: u32,
+        threads: u32,
+        smem: u32,
+        params: &[u8],
+        stream: &Stream,
+        overlap: bool,
+    ) -> Result<()> {
         if params.len() != self.function.parameters {
             return Err(coded!(
                 INPUT_BUG,
@@ -120,12 +143,20 @@ impl Kernel {
         if grid == 0 {
             return Ok(());
         }
-        let mut overlapping = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { pad: [0; 64] },
-        };
-        overlapping.value.programmaticStreamSerializationAllowed = 1;
+        let attribute =
+            |id| sys::CUlaunchAttribute { id, pad: [0; 4], value: sys::CUlaunchAttributeValue { pad: [0; 64] } };
+        let mut attributes = Vec::with_capacity(2);
+        if overlap && self.device.compute_capability() >= (9, 0) {
+            let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            let mut overlapping = attribute(id);
+            overlapping.value.programmaticStreamSerializationAllowed = 1;
+            attributes.push(overlapping);
+        }
+        if cluster > 1 {
+            let mut clusters = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+            clusters.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+            attributes.push(clusters);
+        }
         let config = sys::CUlaunchConfig {
             gridDimX: grid,
             gridDimY: 1,
@@ -135,8 +166,8 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: smem,
             hStream: raw,
-            attrs: &mut overlapping,
-            numAttrs: u32::from(overlap && self.device.compute_capability() >= (9, 0)),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         let mut pointers = [params.as_ptr().cast_mut().cast::<c_void>()];
         let _scope = self.device.enter()?;

@@ -7,17 +7,17 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use super::device::Device;
 use super::driver::DriverResult;
 use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductLaunch, ProductTiles, TilesItem, TilesLaunch};
-use super::plan::{product_launches, tiles_launches};
+use super::plan::{most_vectors, product_launches, tiles_launches};
 use super::stream::Stream;
 use super::work_item::{
     Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, bits_batches, bits_item, elements_of, symbols_batch,
     symbols_item,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Dtype;
 
 /// Launches that are ready, by kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Launches {
     tiles: Vec<(super::kernel::Kernel, TilesLaunch)>,
     raw: Vec<(u64, u64, usize)>,
@@ -25,6 +25,27 @@ pub(super) struct Launches {
     bits: Vec<(super::kernel::Kernel, Box<abi::FieldsSymbolsBatch>, u32)>,
     /// For each of [`MOST_VECTORS`].
     products: [Vec<(super::kernel::Kernel, ProductLaunch)>; MOST_VECTORS.len()],
+    /// The most vectors that products have launches for.
+    pub most_vectors: usize,
+}
+
+impl Default for Launches {
+    fn default() -> Self {
+        Self {
+            tiles: Vec::new(),
+            raw: Vec::new(),
+            symbols: Vec::new(),
+            bits: Vec::new(),
+            products: Default::default(),
+            most_vectors: Vectors::MOST,
+        }
+    }
+}
+
+/// Says that a call has more vectors than its products take.
+pub(super) fn too_many_vectors(count: usize, most: usize) -> Error {
+    coded!(BAD_VECTORS, "{count} vectors for products that take {most} at most")
+        .advice("decode the weights for so many")
 }
 
 /// The launches that gather rows of a tensor, in the order of its planes.
@@ -54,6 +75,7 @@ impl Launcher {
             multiprocessors: device.multiprocessors() as usize,
             shared_per_block: device.shared_memory_per_block() as usize,
             shared_per_multiprocessor: device.shared_memory_per_multiprocessor() as usize,
+            many: false,
         };
         Self { device: device.clone(), limits }
     }
@@ -64,6 +86,11 @@ impl Launcher {
 
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// The limits of launches of products. The first call for a device finds out whether kernels of many vectors run there.
+    pub fn product_limits(&self) -> Result<Limits> {
+        Ok(Limits { many: self.device.multiplies_many()?, ..self.limits })
     }
 
     /// Turns work items, which are not empty, into launches, and loads their kernels.
@@ -98,9 +125,13 @@ impl Launcher {
             }
         }
         products.sort_by_key(ProductTiles::key);
+        let limits = if products.is_empty() { self.limits } else { self.product_limits()? };
+        let each = products.iter().map(|item| most_vectors(item.tiles.tensor, limits));
+        work.most_vectors = each.min().unwrap_or(Vectors::MOST);
         for items in products.chunk_by(|a, b| a.key() == b.key()) {
-            for (launches, vectors) in work.products.iter_mut().zip(MOST_VECTORS) {
-                for launch in product_launches(items, vectors, self.limits)? {
+            let sizes = MOST_VECTORS.into_iter().take_while(|&vectors| vectors <= work.most_vectors);
+            for (launches, vectors) in work.products.iter_mut().zip(sizes) {
+                for launch in product_launches(items, vectors, limits)? {
                     let kernel = self.device.kernel(launch.module, &launch.kernel)?;
                     kernel.max_shared(launch.shared)?;
                     launches.push((kernel, launch));
@@ -169,15 +200,19 @@ impl Launcher {
     /// # Safety
     /// Conditions of `Shared::multiply`.
     pub unsafe fn multiply(&self, work: &Launches, vectors: &Vectors, stream: &Stream, overlap: bool) -> Result<()> {
-        let Some(which) = MOST_VECTORS.iter().position(|&most| vectors.count <= most) else {
-            let (count, most) = (vectors.count, Vectors::MOST);
-            return Err(coded!(BAD_VECTORS, "{count} vectors for products that take {most} at most")
-                .advice("decode the weights for so many"));
+        let size = MOST_VECTORS.iter().position(|&most| vectors.count <= most);
+        let Some(which) = size.filter(|_| vectors.count <= work.most_vectors) else {
+            return Err(too_many_vectors(vectors.count, work.most_vectors));
         };
         if vectors.count == 0 {
             return Ok(());
         }
         let epilogue = vectors.epilogue;
+        if epilogue.squared != 0 && vectors.count > Vectors::MOST_SQUARED {
+            let (count, most) = (vectors.count, Vectors::MOST_SQUARED);
+            return Err(coded!(BAD_VECTORS, "{count} vectors for products behind a norm, which take {most} at most")
+                .advice("write their norm first, and multiply with that"));
+        }
         let Epilogue { squared, residual, scaled, stash, arrivals, .. } = epilogue;
         let gated = |launch: &ProductLaunch| launch.params.items.iter().any(|i| i.part != abi::PART_RESULT);
         if (stash == 0 || arrivals == 0) && work.products[which].iter().any(|(_, launch)| gated(launch)) {
@@ -227,7 +262,8 @@ impl Launcher {
             };
             // SAFETY: as the caller promises; the kernels wait for the work before them.
             unsafe {
-                kernel.launch(launch.grid, launch.threads, launch.shared, params.as_bytes(), stream, overlap)?;
+                let ProductLaunch { grid, cluster, threads, shared, .. } = *launch;
+                kernel.launch_clusters(grid, cluster, threads, shared, params.as_bytes(), stream, overlap)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 mod element_bits;
 mod lookup;
+mod many;
 mod packed;
 mod product;
 mod shared_memory;
@@ -15,8 +16,12 @@ use wcodec_kernels::{Mode, Module};
 
 pub use self::element_bits::ElementBits;
 pub use self::lookup::{LookupLaunch, can_look_up};
+#[cfg(test)]
+pub use self::many::launches as many_launches;
 pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
-pub use self::product::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
+pub use self::product::{
+    FEW_VECTORS, MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, most_vectors, product_launches,
+};
 use self::shared_memory::SharedMemory;
 use crate::coder::plane::{Coding, Tiling};
 use crate::coder::table::{MOST_BITS, Table};
@@ -442,6 +447,8 @@ pub struct Limits {
     pub shared_per_block: usize,
     /// Shared memory of a multiprocessor, bytes.
     pub shared_per_multiprocessor: usize,
+    /// Whether kernels of many vectors run there.
+    pub many: bool,
 }
 
 /// Warps of a multiprocessor up to which one block of them is faster than two.

@@ -24,6 +24,13 @@ pub(super) struct Work {
     overlap: bool,
 }
 
+impl Work {
+    /// The most vectors that its products take.
+    pub fn most_vectors(&self) -> usize {
+        self.launches.most_vectors
+    }
+}
+
 /// When the compressed bytes of work are in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bytes {
@@ -72,6 +79,11 @@ impl Shared {
     /// As [`Tensors::products`], for this device.
     pub fn products(&self, items: &[ProductItem]) -> Result<Vec<(DecodeItem, ProductOutput)>> {
         self.tensors.products(items, |dtype| self.launcher.multiplies(dtype))
+    }
+
+    /// As [`Tensors::most_vectors`], for this device.
+    pub fn most_vectors(&self, name: &str) -> Result<usize> {
+        self.tensors.most_vectors(name, self.launcher.product_limits()?)
     }
 
     fn overlaps(&self, bytes: Bytes) -> bool {

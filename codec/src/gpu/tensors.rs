@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use wcodec_kernels::abi::{self, OutputKind};
 
-use super::plan::{Method, PlaneAddresses, ProductOutput, TensorPlan, can_fuse, can_look_up};
+use super::plan::{Limits, Method, PlaneAddresses, ProductOutput, TensorPlan, can_fuse, can_look_up, most_vectors};
 use super::table::{Form, device_table};
 use super::work_item::{DecodeItem, ProductItem, ProductPart, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
@@ -244,6 +244,11 @@ impl Tensors {
     /// The reason why no kernel multiplies vectors with a tensor as it is stored; none if one does.
     pub fn can_fuse(&self, name: &str) -> Result<Option<String>> {
         Ok(can_fuse(&self.plans[self.find(name)?]))
+    }
+
+    /// The most vectors of a launch of products with a tensor; 0 if no kernel multiplies with it.
+    pub fn most_vectors(&self, name: &str, limits: Limits) -> Result<usize> {
+        Ok(most_vectors(&self.plans[self.find(name)?], limits))
     }
 
     /// The reason why no kernel gathers rows of a tensor by indices on the device; none if one does.

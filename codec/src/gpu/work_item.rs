@@ -6,7 +6,8 @@ use std::ops::Range;
 use wcodec_kernels::abi::{self, OutputKind};
 
 use super::plan::{
-    ElementBits, Limits, MOST_VECTORS, Method, PlaneAddresses, ProductOutput, TensorPlan, TilesItem, TilesPlan,
+    ElementBits, FEW_VECTORS, Limits, MOST_VECTORS, Method, PlaneAddresses, ProductOutput, TensorPlan, TilesItem,
+    TilesPlan,
 };
 use crate::coder::TILE_ROWS;
 use crate::error::{Code, Result};
@@ -72,7 +73,7 @@ pub struct Vectors {
     pub x: u64,
     /// From one vector to the next, elements.
     pub x_stride: usize,
-    /// The number of vectors: at most [`Vectors::MOST`].
+    /// The number of vectors: at most what the batch takes ([`Batch::most_vectors`](super::Batch::most_vectors)).
     pub count: usize,
     /// Device address of the results: of the first matrix those of all vectors, one vector after the other, then those of the next matrix.
     /// A gate and its up projection give results together.
@@ -140,7 +141,7 @@ impl Activation {
 #[derive(Clone, Copy, Debug)]
 pub struct Epilogue {
     /// Address of vectors that lie as those to multiply with do: each result is multiplied by `norm_factor / sqrt(mean(squares) + epsilon)`, of
-    /// the squares of its vector here. With these as `h` and `h * gain` as what to multiply with, that is an RMSNorm in front.
+    /// the squares of its vector here, of up to [`Vectors::MOST_SQUARED`]. With these as `h` and `h * gain` as what to multiply with, that is an RMSNorm in front.
     pub squared: u64,
     /// Is added to the mean of the squares.
     pub epsilon: f32,
@@ -189,8 +190,11 @@ impl Default for Epilogue {
 }
 
 impl Vectors {
-    /// The most vectors that a call takes.
+    /// The most vectors that any call takes.
     pub const MOST: usize = MOST_VECTORS[MOST_VECTORS.len() - 1];
+
+    /// The most vectors of a call whose results are divided by their norm ([`Epilogue::squared`]). The norm of more is written first.
+    pub const MOST_SQUARED: usize = FEW_VECTORS;
 }
 
 /// Indices of rows, in the device's memory.

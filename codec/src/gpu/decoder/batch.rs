@@ -7,6 +7,7 @@ use super::streaming::{Groups, Streaming};
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::gpu::device::Device;
+use crate::gpu::launch::too_many_vectors;
 use crate::gpu::shared::{Bytes, Work};
 use crate::gpu::stream::Stream;
 use crate::gpu::work_item::Vectors;
@@ -99,7 +100,7 @@ impl Batch {
     /// by other work meanwhile.
     ///
     /// # Errors
-    /// There are more than [`Vectors::MOST`]; and as for [`launch`](Self::launch).
+    /// There are more than [`most_vectors`](Self::most_vectors), or more than [`Vectors::MOST_SQUARED`] behind a norm; and as for [`launch`](Self::launch).
     pub unsafe fn multiply(&self, vectors: &Vectors, stream: &Stream) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { self.multiply_until(vectors, stream, &Cancel::new()) }
@@ -113,6 +114,11 @@ impl Batch {
     /// # Errors
     /// Those of [`multiply`](Self::multiply), and `cancel` was used.
     pub unsafe fn multiply_until(&self, vectors: &Vectors, stream: &Stream, cancel: &Cancel) -> Result<()> {
+        // Before some of it is launched.
+        let most = self.most_vectors();
+        if vectors.count > most {
+            return Err(too_many_vectors(vectors.count, most));
+        }
         // SAFETY: as the caller promises.
         self.run(stream, cancel, |work| unsafe { self.inner.shared.multiply(work, vectors, stream) })
     }
@@ -130,6 +136,14 @@ impl Batch {
         launch(&self.resident)?;
         let Some((streaming, groups)) = &self.streamed else { return Ok(()) };
         streaming.run(groups, stream, cancel, |group, slot| launch(self.work(groups, group, slot)?))
+    }
+
+    /// The most vectors that its products take: [`Vectors::MOST`] where kernels of many vectors multiply with all of its tensors
+    /// ([`TensorDecoder::most_vectors`](super::TensorDecoder::most_vectors)).
+    pub fn most_vectors(&self) -> usize {
+        let streamed = self.streamed.iter().flat_map(|(_, groups)| groups.work.iter().flatten());
+        let ready = streamed.filter_map(|work| work.get());
+        ready.map(Work::most_vectors).fold(self.resident.most_vectors(), usize::min)
     }
 
     /// The device.

@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::gpu::plan::{MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, product_launches};
+use crate::gpu::plan::{
+    MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, many_launches, most_vectors, product_launches,
+};
 use half::{bf16, f16};
 
 mod epilogue;
+mod many;
 mod random;
 
 /// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.
-const ROOMY: Limits = Limits { multiprocessors: 3, shared_per_block: 96 << 10, shared_per_multiprocessor: 200 << 10 };
+const ROOMY: Limits =
+    Limits { multiprocessors: 3, shared_per_block: 96 << 10, shared_per_multiprocessor: 200 << 10, many: false };
 
 /// A large device: blocks have a strip each, which is decoded before the vectors are there.
 const LARGE: Limits =
-    Limits { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10 };
+    Limits { multiprocessors: 132, shared_per_block: 227 << 10, shared_per_multiprocessor: 228 << 10, many: false };
 
 /// A device on which the same chunks are many.
 const SMALL: Limits = Limits { multiprocessors: 1, shared_per_block: 46 << 10, ..LIMITS };
@@ -80,12 +84,13 @@ fn items<'a>(
     (items, before as usize)
 }
 
-/// The launches of items, and their kernels' names.
+/// The launches of items, and their kernels' names. On devices that have kernels of many vectors these do all that they can, though it be little.
 pub fn launches(items: &[ProductTiles<'_>], count: usize, limits: Limits) -> (Vec<ProductLaunch>, BTreeSet<String>) {
-    let most = *MOST_VECTORS.iter().find(|&&m| m >= count).unwrap();
+    let most = *MOST_VECTORS.iter().find(|&&m| m >= count && (m > 1 || !limits.many)).unwrap();
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| a.key() == b.key()) {
-        launches.extend(product_launches(items, most, limits).unwrap());
+        let some = if limits.many { many_launches } else { product_launches };
+        launches.extend(some(items, most, limits).unwrap());
     }
     let kernels = launches.iter().map(|l| l.kernel.clone()).collect();
     (launches, kernels)
@@ -124,7 +129,8 @@ fn run(
         set(&mut params);
         let run =
             Launch::new(launch.module, &launch.kernel).grid(launch.grid).threads(launch.threads).shared(launch.shared);
-        run.seed(seed)
+        run.cluster(launch.cluster)
+            .seed(seed)
             .overlaps(true)
             .run(params.as_bytes(), &memory)
             .unwrap_or_else(|e| panic!("{}: {e}", launch.kernel));
@@ -241,47 +247,50 @@ fn products_are_those_of_the_decoded_weights() {
     assert_eq!(kernels.len(), 80, "{kernels:?}");
 }
 
-/// Matrices of one launch that are for one vector each, in any order, and twice.
+/// Multiplies matrices of one launch with a vector each, in any order, and with one matrix twice. The results are those of the matrices alone; how
+/// many there were.
+fn with_other_vectors(rng: &mut StdRng, o: &EncodeOptions, kind: OutputKind, limits: Limits, seed: u64) -> usize {
+    let source = sample(rng, &[vec![48, 515], vec![80, 515], vec![32, 515]]);
+    let container = Container::from_bytes(encode(&source, o)).unwrap();
+    let load = |name: &str| Loaded::new(&container.bytes_of(name, &oracle()).unwrap());
+    let mut tensors: Vec<Loaded> = ["w0", "w1", "w2", "w1"].into_iter().filter_map(load).collect();
+    if tensors.len() < 4 || tensors.iter().any(|t| can_fuse(&t.plan).is_some()) {
+        return 0;
+    }
+    let inputs = Inputs::new(rng, kind, 4, 515, 2.0);
+    let places = [2u32, 0, 3, 1];
+    let (mut items, rows) = items(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
+    items.iter_mut().zip(places).for_each(|(item, vector)| item.product.vector = vector);
+    let (launches, _) = launches(&items, 1, limits);
+    let mut out = Buffer::new(rows * 2 + 2 * GUARD);
+    out.fill(POISON);
+    let own = |params: &mut abi::ProductBatch| (params.vectors, params.vector) = (1, 0);
+    let sizes: Vec<usize> = items.iter().map(|j| j.product.stride as usize).collect();
+    run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, seed);
+    let mut at = GUARD;
+    for ((t, place), rows) in tensors.iter_mut().zip(places).zip(sizes) {
+        let alone = Inputs {
+            memory: inputs.memory.clone(),
+            off: inputs.off + place as usize * inputs.stride * 2,
+            count: 1,
+            ..inputs
+        };
+        let (want, _) = multiply(std::slice::from_mut(t), &alone, None, &|s| 0..s, limits, 9);
+        let got: Vec<u16> = out[at..at + rows * 2].as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
+        assert!(got == want[0], "{} of vector {place}: {o:?}", t.plan.name());
+        at += rows * 2;
+    }
+    tensors.len()
+}
+
 #[test]
 fn matrices_of_other_vectors_each() {
     let mut rng = StdRng::seed_from_u64(83);
     let mut compared = 0;
     for (i, o) in all_options().into_iter().enumerate() {
-        let source = sample(&mut rng, &[vec![48, 515], vec![80, 515], vec![32, 515]]);
-        let container = Container::from_bytes(encode(&source, &o)).unwrap();
-        let load = |name: &str| Loaded::new(&container.bytes_of(name, &oracle()).unwrap());
-        let loaded: Vec<Loaded> = ["w0", "w1", "w2", "w1"].into_iter().filter_map(load).collect();
-        if loaded.len() < 4 || loaded.iter().any(|t| can_fuse(&t.plan).is_some()) {
-            continue;
-        }
         let kind = [OutputKind::F16, OutputKind::BF16][i % 2];
         let limits = [SMALL, ROOMY, LARGE, LIMITS][i / 2 % 4];
-        let inputs = Inputs::new(&mut rng, kind, 4, 515, 2.0);
-        let mut tensors = loaded;
-        let places = [2u32, 0, 3, 1];
-        let (mut items, rows) = items(&tensors, kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
-        items.iter_mut().zip(places).for_each(|(item, vector)| item.product.vector = vector);
-        let (launches, _) = launches(&items, 1, limits);
-        let mut out = Buffer::new(rows * 2 + 2 * GUARD);
-        out.fill(POISON);
-        let own = |params: &mut abi::ProductBatch| (params.vectors, params.vector) = (1, 0);
-        let sizes: Vec<usize> = items.iter().map(|j| j.product.stride as usize).collect();
-        run(&launches, &mut tensors, &inputs, &mut out, Vec::new(), own, i as u64);
-        let mut at = GUARD;
-        for ((t, place), rows) in tensors.iter_mut().zip(places).zip(sizes) {
-            let alone = Inputs {
-                memory: inputs.memory.clone(),
-                off: inputs.off + place as usize * inputs.stride * 2,
-                count: 1,
-                ..inputs
-            };
-            let (want, _) = multiply(std::slice::from_mut(t), &alone, None, &|s| 0..s, limits, 9);
-            let got: Vec<u16> =
-                out[at..at + rows * 2].as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
-            assert!(got == want[0], "{} of vector {place}: {o:?}", t.plan.name());
-            at += rows * 2;
-            compared += 1;
-        }
+        compared += with_other_vectors(&mut rng, &o, kind, limits, i as u64);
     }
     assert!(compared >= 60, "{compared}");
 }

@@ -1,16 +1,20 @@
 //! Launches that multiply vectors with weights in tiles, without the weights being written anywhere.
 
+use std::ops::Range;
+
 use wcodec_kernels::abi::{self, OutputKind};
 use wcodec_kernels::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Module, Variant};
 
-use super::{Limits, TensorPlan, TilesItem, TilesPlan};
+use super::{Limits, TensorPlan, TilesItem, TilesPlan, many};
 use crate::coder::table::MOST_BITS;
 use crate::coder::{BLOCK_COLS, Filter, LANES, Layout, TILE_ROWS};
 use crate::error::Result;
 use crate::gpu::plan::Method;
 
 /// Vectors that a launch is prepared for, at most. Few vectors leave more of shared memory to the weights.
-pub const MOST_VECTORS: [usize; 3] = [1, 8, 16];
+pub const MOST_VECTORS: [usize; 5] = [1, 8, 16, 32, 64];
+/// Vectors up to which every matrix that kernels multiply with has a launch. More are for kernels of many vectors alone.
+pub const FEW_VECTORS: usize = 16;
 
 /// Shared memory of a block of weights that is decoded before the vectors are there: operands of all lanes, or their symbols.
 const STAGED_OPERANDS: usize = LANES * 16 * 4;
@@ -19,7 +23,7 @@ const STAGED_SYMBOLS: usize = LANES * 16 * 2;
 const DIGITS_BLOCK: usize = 4 * BLOCK_COLS;
 const DIGITS_SCALED: usize = 32;
 /// Shared memory that a device takes of each block's.
-const RESERVED: usize = 1 << 10;
+pub const RESERVED: usize = 1 << 10;
 /// The schedulers of a multiprocessor, which issue its instructions.
 const SCHEDULERS: usize = 4;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of those with twice as many.
@@ -111,6 +115,28 @@ pub fn can_fuse(plan: &TensorPlan) -> Option<String> {
     }
 }
 
+/// Whether kernels of many vectors multiply with a tensor, where a device has room and them: one whose rows have a scale each at most. With a trellis its
+/// levels have to be halves, as in every file that is written.
+pub fn takes_many(plan: &TensorPlan, tiles: &TilesPlan) -> bool {
+    let Some(scales) = plan.tensor.symbol_scales() else { return false };
+    let one = scales.granularity.scales_per_row(plan.matrix.2) <= 1;
+    match mode(tiles) {
+        Some(Mode::Quad) => one,
+        Some(Mode::QuadTrellis) => one && scales.offset != 0.0,
+        _ => false,
+    }
+}
+
+/// The most vectors of a launch with a tensor on a device, one of [`MOST_VECTORS`]; 0 where no kernel multiplies with it as it is stored.
+pub fn most_vectors(plan: &TensorPlan, limits: Limits) -> usize {
+    let [Method::Tiles(tiles)] = &plan.planes[..] else { return 0 };
+    if can_fuse(plan).is_some() {
+        return 0;
+    }
+    let has = |&&vectors: &&usize| vectors <= FEW_VECTORS || many::fits(plan, tiles, vectors, limits);
+    *MOST_VECTORS.iter().rfind(has).expect("few vectors")
+}
+
 /// A work item of products: strips of a matrix to multiply with.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductTiles<'a> {
@@ -126,7 +152,7 @@ impl ProductTiles<'_> {
         (tiles.module(), mode(tiles).expect("`can_fuse` was asked"), self.tiles.kind, tiles.tiling.changes)
     }
 
-    fn strips(&self) -> usize {
+    pub fn strips(&self) -> usize {
         self.tiles.strips.1 - self.tiles.strips.0
     }
 
@@ -145,6 +171,32 @@ impl ProductTiles<'_> {
     fn blocks(&self) -> usize {
         self.tiles.tiles.geometry.tile() / BLOCK_COLS
     }
+
+    /// The item as kernels are told of it: its thread blocks, and strips of each.
+    ///
+    /// # Errors
+    /// There are too many blocks, or too many results of so many vectors.
+    pub fn params(&self, blocks: Range<usize>, strips: usize, vectors: usize) -> Result<abi::ProductItem> {
+        let too_much =
+            || coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("multiply with fewer tensors at once");
+        let (Ok(block_begin), Ok(block_end)) = (u16::try_from(blocks.start), u16::try_from(blocks.end)) else {
+            return Err(too_much());
+        };
+        let ProductOutput { bias, before, stride, place, part, vector } = self.product;
+        // Kernels count results in 32 bits.
+        let results = (before as usize + stride as usize) * vectors + place as usize;
+        if results + self.strips() * TILE_ROWS >= u32::MAX as usize {
+            return Err(too_much());
+        }
+        let tiles = abi::Tiles { block_begin, block_end, ..self.tiles.params(0) };
+        let minus = match (tiles.output.offset, self.tiles.kind) {
+            (0, OutputKind::BF16) => 0xBF00_BF00,
+            (0, _) => 0xB800_B800,
+            _ => 0,
+        };
+        let strips = strips as u32;
+        Ok(abi::ProductItem { tiles, bias, before, stride, place, strips, minus, part, vector, reserved: 0 })
+    }
 }
 
 /// One launch of a multiplying kernel, but for where vectors and results are.
@@ -154,6 +206,8 @@ pub struct ProductLaunch {
     pub kernel: String,
     pub params: Box<abi::ProductBatch>,
     pub grid: u32,
+    /// Thread blocks of a cluster.
+    pub cluster: u32,
     pub threads: u32,
     pub shared: u32,
 }
@@ -381,9 +435,15 @@ fn divided(
     if memory.warps < least { Err(memory.bytes()) } else { Ok((memory, per_block)) }
 }
 
-/// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`].
+/// The launches that do `items`, which have one key, for up to `vectors` vectors, one of [`MOST_VECTORS`]. Which kernels do an item is a fact of its
+/// matrix and of the device, whatever else is launched.
 pub fn product_launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
-    items.chunks(abi::MAX_PRODUCT_ITEMS).map(|items| product_launch(items, vectors, limits)).collect()
+    let (many, others): (Vec<_>, Vec<_>) = items.iter().copied().partition(|item| many::is_for(item, vectors, limits));
+    let mut launches = many::launches(&many, vectors, limits)?;
+    for items in others.chunks(abi::MAX_PRODUCT_ITEMS) {
+        launches.push(product_launch(items, vectors, limits)?);
+    }
+    Ok(launches)
 }
 
 fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<ProductLaunch> {
@@ -414,33 +474,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         let begin = grid;
         let blocks = (least(item) + more * item.strips() / strips).min(item.strips());
         grid += blocks;
-        let (Ok(block_begin), Ok(block_end)) = (u16::try_from(begin), u16::try_from(grid)) else {
-            return Err(
-                coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("multiply with fewer tensors at once")
-            );
-        };
-        let tiles = abi::Tiles { block_begin, block_end, ..item.tiles.params(0) };
-        *to = abi::ProductItem {
-            tiles,
-            bias: item.product.bias,
-            before: item.product.before,
-            stride: item.product.stride,
-            place: item.product.place,
-            strips: (item.strips() / blocks) as u32,
-            part: item.product.part,
-            vector: item.product.vector,
-            reserved: 0,
-            minus: match (tiles.output.offset, kind) {
-                (0, OutputKind::BF16) => 0xBF00_BF00,
-                (0, _) => 0xB800_B800,
-                _ => 0,
-            },
-        };
-    }
-    // Kernels count results in 32 bits.
-    let results = |t: &ProductOutput| (t.before as usize + t.stride as usize) * vectors + t.place as usize;
-    if items.iter().any(|item| results(&item.product) + item.strips() * TILE_ROWS >= u32::MAX as usize) {
-        return Err(coded!(LAUNCH_TOO_LARGE, "too much for one launch").advice("multiply with fewer tensors at once"));
+        *to = item.params(begin..grid, item.strips() / blocks, vectors)?;
     }
     params.barriers = memory.barriers as u32;
     params.buffers = memory.buffers_at() as u32;
@@ -460,6 +494,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         kernel,
         params,
         grid: grid as u32,
+        cluster: 1,
         threads: (memory.warps * LANES) as u32,
         shared: memory.bytes() as u32,
     })

@@ -188,6 +188,74 @@ fn rate(bits: f64, huffman: bool) -> EncodeOptions {
         .unwrap()
 }
 
+/// A case of epilogues: two matrices of a shape, and vectors.
+struct Case {
+    steps: Steps,
+    options: EncodeOptions,
+    shape: (usize, usize),
+    kind: OutputKind,
+    count: usize,
+    seed: u64,
+}
+
+impl Case {
+    /// Compares results with exact ones, and results in another order of threads, and on the second of two devices, with each other. Returns the kernels
+    /// of the first device; none where no kernel multiplies with the matrices.
+    fn check(&self, rng: &mut StdRng, devices: [Limits; 2]) -> BTreeSet<String> {
+        let Self { steps, kind, count, seed, .. } = *self;
+        let (rows, cols) = self.shape;
+        let source = sample(rng, &[vec![rows, cols], vec![rows, cols]]);
+        let container = Container::from_bytes(encode(&source, &self.options)).unwrap();
+        let mut tensors = Vec::new();
+        let mut weights = Vec::new();
+        for name in ["w0", "w1"].into_iter().take(1 + usize::from(steps.gated)) {
+            let Some(t) = Loaded::new(&container.bytes_of(name, &oracle()).unwrap()) else { continue };
+            if can_fuse(&t.plan).is_none() {
+                let bytes = container.read_as(name, Dtype::F32, &oracle()).unwrap();
+                let floats = bytes.as_chunks::<4>().0;
+                weights.push(floats.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect::<Vec<_>>());
+                tensors.push(t);
+            }
+        }
+        if tensors.len() < 1 + usize::from(steps.gated) {
+            return BTreeSet::new();
+        }
+        // Squares get smaller inputs, so that nothing is beyond the largest f16.
+        let size = if steps.activation == Activation::ReluSquared { 0.05 } else { 0.5 };
+        let inputs = Inputs::new(rng, kind, count, cols, size);
+        let bias = random(rng, kind, rows);
+        let mut buffers = Buffers::new(rng, &inputs, rows, cols);
+        let mut run = |limits, seed| {
+            multiply_with_epilogue(&mut tensors, &inputs, Some(&bias), steps, &mut buffers, limits, seed)
+        };
+        let (y, scaled, used) = run(devices[0], seed);
+        // Results depend neither on the order of blocks nor on the device's limits.
+        let again = run(devices[0], seed + 1);
+        assert!((&y, &scaled) == (&again.0, &again.1), "{used:?}: blocks in another order");
+        let elsewhere = run(devices[1], seed);
+        assert!((&y, &scaled) == (&elsewhere.0, &elsewhere.1), "{used:?} and {:?}", elsewhere.2);
+        for (vector, row) in (0..count).flat_map(|vector| (0..rows).map(move |row| (vector, row))) {
+            let at = vector * rows + row;
+            let want = exact(&weights, &inputs, &buffers, &bias, steps, (vector, row), (rows, cols));
+            let got = number(kind, &y[at].to_le_bytes());
+            let last = if kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+            let far = (got - want).abs();
+            assert!(
+                far <= want.abs() * last * 1.01 + 2e-3 * (1.0 + want.abs()) / 16.0,
+                "{used:?} {steps:?} {:?}: ({vector}, {row}): {got}, not {want}",
+                self.options
+            );
+            if steps.scaled {
+                let gain = number(kind, &buffers.gain[2 * row..]);
+                let by = (gain as f32).mul_add(GAIN_SCALE, GAIN_OFFSET * GAIN_SCALE);
+                let want = bits(kind, got as f32 * by);
+                assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
+            }
+        }
+        used
+    }
+}
+
 #[test]
 fn norms_gates_residuals_and_gains() {
     let mut rng = StdRng::seed_from_u64(82);
@@ -205,64 +273,49 @@ fn norms_gates_residuals_and_gains() {
     let mut kernels = BTreeSet::new();
     for (i, steps) in all.into_iter().enumerate() {
         for (j, options) in all_options().into_iter().enumerate().skip(i % 3).step_by(3) {
-            // The last strip is not whole, and neither are the last columns.
-            let (rows, cols) = [(150, 300), (64, 640)][j % 2];
-            let source = sample(&mut rng, &[vec![rows, cols], vec![rows, cols]]);
-            let container = Container::from_bytes(encode(&source, &options)).unwrap();
-            let mut tensors = Vec::new();
-            let mut weights = Vec::new();
-            for name in ["w0", "w1"].into_iter().take(1 + usize::from(steps.gated)) {
-                let Some(t) = Loaded::new(&container.bytes_of(name, &oracle()).unwrap()) else { continue };
-                if can_fuse(&t.plan).is_none() {
-                    let bytes = container.read_as(name, Dtype::F32, &oracle()).unwrap();
-                    let floats = bytes.as_chunks::<4>().0;
-                    weights.push(floats.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect::<Vec<_>>());
-                    tensors.push(t);
-                }
-            }
-            if tensors.len() < 1 + usize::from(steps.gated) {
-                continue;
-            }
-            let kind = [OutputKind::F16, OutputKind::BF16][(i + j / 3) % 2];
-            // Squares get smaller inputs, so that nothing is beyond the largest f16.
-            let size = if steps.activation == Activation::ReluSquared { 0.05 } else { 0.5 };
-            let count = [1, 16, 3][j % 3];
-            let inputs = Inputs::new(&mut rng, kind, count, cols, size);
-            let bias = random(&mut rng, kind, rows);
-            let mut buffers = Buffers::new(&mut rng, &inputs, rows, cols);
-            let limits = [LARGE, SMALL, ROOMY][j % 3];
-            let run = |tensors: &mut [Loaded], buffers: &mut Buffers, limits, seed| {
-                multiply_with_epilogue(tensors, &inputs, Some(&bias), steps, buffers, limits, seed)
+            let case = Case {
+                steps,
+                options,
+                // The last strip is not whole, and neither are the last columns.
+                shape: [(150, 300), (64, 640)][j % 2],
+                kind: [OutputKind::F16, OutputKind::BF16][(i + j / 3) % 2],
+                count: [1, 16, 3][j % 3],
+                seed: 2 * j as u64,
             };
-            let (y, scaled, used) = run(&mut tensors, &mut buffers, limits, 2 * j as u64);
-            // Results depend neither on the order of blocks nor on the device's limits.
-            let again = run(&mut tensors, &mut buffers, limits, 2 * j as u64 + 1);
-            assert!((&y, &scaled) == (&again.0, &again.1), "{used:?}: blocks in another order");
-            let elsewhere = run(&mut tensors, &mut buffers, LIMITS, 2 * j as u64);
-            assert!((&y, &scaled) == (&elsewhere.0, &elsewhere.1), "{used:?} and {:?}", elsewhere.2);
-            for vector in 0..count {
-                for row in 0..rows {
-                    let at = vector * rows + row;
-                    let want = exact(&weights, &inputs, &buffers, &bias, steps, (vector, row), (rows, cols));
-                    let got = number(kind, &y[at].to_le_bytes());
-                    let last = if kind == OutputKind::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
-                    let far = (got - want).abs();
-                    assert!(
-                        far <= want.abs() * last * 1.01 + 2e-3 * (1.0 + want.abs()) / 16.0,
-                        "{used:?} {steps:?} {options:?}: ({vector}, {row}): {got}, not {want}"
-                    );
-                    if steps.scaled {
-                        let gain = number(kind, &buffers.gain[2 * row..]);
-                        let by = (gain as f32).mul_add(GAIN_SCALE, GAIN_OFFSET * GAIN_SCALE);
-                        let want = bits(kind, got as f32 * by);
-                        assert_eq!(scaled[at].to_le_bytes(), want, "{used:?}: ({vector}, {row})");
-                    }
-                }
-            }
-            kernels.extend(used);
+            kernels.extend(case.check(&mut rng, [[LARGE, SMALL, ROOMY][j % 3], LIMITS]));
         }
     }
     assert!(kernels.len() > 20, "{kernels:?}");
+}
+
+/// Kernels of many vectors do norms of few vectors, and all else of up to 64.
+#[test]
+fn epilogues_of_many_vectors() {
+    let mut rng = StdRng::seed_from_u64(86);
+    let all = [
+        (Steps { norm: true, ..Steps::default() }, 7),
+        (Steps { residual: true, scaled: true, ..Steps::default() }, 33),
+        (Steps { norm: true, gated: true, activation: Activation::Silu, ..Steps::default() }, 16),
+        (Steps { norm: true, gated: true, residual: true, scaled: true, activation: Activation::Silu }, 3),
+        (Steps { gated: true, activation: Activation::Gelu, ..Steps::default() }, 24),
+        (Steps { norm: true, activation: Activation::ReluSquared, ..Steps::default() }, 9),
+        (Steps { gated: true, residual: true, ..Steps::default() }, 64),
+    ];
+    let mut kernels = BTreeSet::new();
+    for (i, (steps, count)) in all.into_iter().enumerate() {
+        for (j, options) in many::options().into_iter().enumerate().skip(i % 4).step_by(4) {
+            let case = Case {
+                steps,
+                options,
+                shape: [(150, 300), (64, 640)][j / 4 % 2],
+                kind: [OutputKind::F16, OutputKind::BF16][(i + j / 4) % 2],
+                count,
+                seed: 2 * j as u64,
+            };
+            kernels.extend(case.check(&mut rng, many::DEVICES));
+        }
+    }
+    assert!(kernels.len() >= 12 && kernels.iter().all(|k| k.contains("_many")), "{kernels:?}");
 }
 
 /// A damaged chunk makes steps its row gives NaN, and nothing else.

@@ -60,13 +60,20 @@ fn random_shapes_rates_and_damage() {
             "{what}"
         );
         let kind = [OutputKind::F16, OutputKind::BF16][rng.random_range(0..2)];
-        let count = [1, 1, rng.random_range(2..17)][rng.random_range(0..3)];
+        let of_many = most_vectors(&t.plan, many::DEVICES[1]) == 64 && rng.random();
+        let usual = [1, 1, rng.random_range(2..17)][rng.random_range(0..3)];
+        let count = if of_many { rng.random_range(1..65) } else { usual };
         let size = 2f32.powf(rng.random_range(-8.0..6.0));
         let inputs = Inputs::new(&mut rng, kind, count, t.plan.matrix.2, size);
         let (plan, all) = (t.plan.clone(), t.plan.rows());
         // Some devices with the least memory refuse wide tiles and many columns.
         let (one, few) = (Limits { multiprocessors: 1, ..LARGE }, Limits { multiprocessors: 1, ..ROOMY });
-        let devices = if shape.last() > Some(&1400) { [LARGE, one, LARGE, one] } else { [few, ROOMY, LARGE, one] };
+        let [large, narrow] = many::DEVICES;
+        let devices = match shape.last() > Some(&1400) {
+            _ if of_many => [large, narrow, large, narrow],
+            true => [LARGE, one, LARGE, one],
+            false => [few, ROOMY, LARGE, one],
+        };
         let at = rng.random_range(0..devices.len());
         let mut tensors = [t];
         let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, devices[at], case);

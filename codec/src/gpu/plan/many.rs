@@ -1,0 +1,206 @@
+//! Launches of the kernels of many vectors (`kernels/cuda/many.h`): which matrices they are for, and how their blocks of threads lie.
+//!
+//! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
+//! of sums: it is a fact of the matrix, whereas the number of warps, which decides nothing, is what suits the device.
+
+use wcodec_kernels::abi::{self, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS, MANY_WARPS};
+use wcodec_kernels::{Module, Variant};
+
+use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, takes_many};
+use super::{Limits, TensorPlan, TilesPlan};
+use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
+use crate::error::Result;
+
+/// Matrices from which on these kernels take up to 8 and up to 16 vectors, too: weights, and strips. Other kernels were faster with less (H100, `int8` and
+/// 4 bits, `pyext/benches/products.py`): with few strips and 16 vectors they are as fast, whatever the number of columns.
+const LEAST: [(usize, usize, usize); 2] = [(8, 40 << 20, 0), (16, 20 << 20, 640)];
+/// Blocks of a cluster, at most. Every device with clusters has 8, but fewer multiprocessors have a place in such large ones.
+const MOST_RANKS: usize = 4;
+/// Strips that the blocks of all clusters take together, at most: where strips are many, each multiprocessor has some without their columns being shared.
+const MOST_SHARES: usize = 2048;
+/// Clusters of more than two blocks leave over one of this many multiprocessors: an H200 has places for 120 blocks on 132.
+const ONE_LEFT: usize = 11;
+/// Strips that multiply together on tensor cores, where vectors are more than few.
+const STRIPS_TOGETHER: usize = 4;
+/// Bytes of a block's side words: so many times one more than the shift of its plane.
+const SIDE_WORDS: usize = 128;
+
+/// Whether a kernel of many vectors multiplies up to `vectors` vectors with a tensor: one that [takes it](takes_many), and has room.
+pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits) -> bool {
+    let memory = Memory { vectors, warps: step(vectors), gates: true, ..Memory::of(tiles) };
+    limits.many && takes_many(plan, tiles) && memory.bytes() <= limit(limits)
+}
+
+/// Whether an item's products with up to `vectors` vectors are left to these kernels.
+pub fn is_for(item: &ProductTiles<'_>, vectors: usize, limits: Limits) -> bool {
+    let (plan, tiles) = (item.tiles.tensor, item.tiles.tiles);
+    let (weights, strips) = (plan.matrix.1 * plan.matrix.2, tiles.geometry.strips_per_matrix());
+    let least = LEAST.iter().find(|(most, ..)| *most == vectors);
+    let large = least.is_some_and(|(_, least, fewest)| weights >= *least && strips >= *fewest);
+    let wanted = vectors > FEW_VECTORS || large;
+    wanted && fits(plan, tiles, vectors, limits)
+}
+
+/// The launches that do `items`, which have one key and [fit](fits), for up to `vectors` vectors: 8, 16, 32 or 64.
+///
+/// # Errors
+/// Items have too many strips or results for a launch.
+pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
+    let mut items = items.to_vec();
+    items.sort_by_key(ranks);
+    let mut launches = Vec::new();
+    for items in items.chunk_by(|a, b| ranks(a) == ranks(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
+        match shape(items, vectors, limits) {
+            Some(warps) => launches.push(launch(items, vectors, warps)?),
+            // Each has room, but one has long chunks and another one many bits beside them.
+            None => {
+                for item in items.chunks(1) {
+                    launches.push(launch(item, vectors, shape(item, vectors, limits).unwrap_or(step(vectors)))?);
+                }
+            }
+        }
+    }
+    Ok(launches)
+}
+
+/// Blocks of the clusters that take a matrix: the most that its tiles are enough for, without more shares of columns than there is work for.
+fn ranks(item: &ProductTiles<'_>) -> usize {
+    let geometry = &item.tiles.tiles.geometry;
+    let fit = |ranks: &usize| *ranks <= geometry.tiles() && geometry.strips_per_matrix() * ranks <= MOST_SHARES;
+    std::iter::successors(Some(MOST_RANKS), |ranks| Some(ranks / 2).filter(|&half| half > 0)).find(fit).unwrap_or(1)
+}
+
+/// Warps that decode come in such numbers.
+fn step(vectors: usize) -> usize {
+    if vectors > FEW_VECTORS { STRIPS_TOGETHER } else { 1 }
+}
+
+/// Shared memory that a block can have, bytes: one is on a multiprocessor at a time.
+fn limit(limits: Limits) -> usize {
+    limits.shared_per_multiprocessor.saturating_sub(RESERVED).min(limits.shared_per_block)
+}
+
+/// Blocks of threads of a launch whose blocks have so many strips.
+fn grid(items: &[ProductTiles<'_>], warps: usize) -> usize {
+    items.iter().map(|item| item.strips().div_ceil(warps) * ranks(item)).sum()
+}
+
+/// Warps that decode, a strip each: the fewest with which multiprocessors take blocks the fewest times; nothing where there is no room.
+fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<usize> {
+    let processors = match limits.multiprocessors {
+        all if ranks(&items[0]) > 2 => all - all / ONE_LEFT,
+        all => all,
+    };
+    let memory = Memory::of_all(items, vectors);
+    let room = |warps: &usize| Memory { warps: *warps, ..memory }.bytes() <= limit(limits);
+    let times = |warps: &usize| grid(items, *warps).div_ceil(processors);
+    (1..=MANY_WARPS).filter(|warps| warps.is_multiple_of(step(vectors))).filter(room).min_by_key(times)
+}
+
+fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize) -> Result<ProductLaunch> {
+    let (module, mode, kind, _) = items[0].key();
+    let ranks = ranks(&items[0]);
+    let memory = Memory { warps, ..Memory::of_all(items, vectors) };
+    let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
+    let mut blocks = 0;
+    for (item, to) in items.iter().zip(&mut params.items) {
+        let begin = blocks;
+        blocks += item.strips().div_ceil(warps) * ranks;
+        *to = item.params(begin..blocks, 0, vectors)?;
+    }
+    params.barriers = MANY_BARRIERS_AT as u32;
+    params.sums = MANY_RING_AT as u32;
+    params.staging = memory.side_at() as u32;
+    params.staged = ranks as u32;
+    params.buffers = memory.buffers_at() as u32;
+    params.buffer_bytes = memory.buffer as u32;
+    params.buffers_per_warp = 2;
+    params.squares = memory.squares_at() as u32;
+    params.arrived = memory.arrived_at() as u32;
+    let variant = match vectors {
+        8 => Variant::Many8,
+        16 => Variant::Many16,
+        32 => Variant::Many32,
+        _ => Variant::Many64,
+    };
+    let kernel = mode.multiplying_kernel(module, kind, variant).expect("`takes_many` was asked");
+    Ok(ProductLaunch {
+        module: Module::Huffmanmany,
+        kernel,
+        params,
+        grid: blocks as u32,
+        cluster: ranks as u32,
+        threads: ((warps + MANY_HELPERS) * LANES) as u32,
+        shared: memory.bytes() as u32,
+    })
+}
+
+/// The layout of a block's shared memory. The sums take the place of all that is there while weights are decoded.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    vectors: usize,
+    warps: usize,
+    /// Bytes of a buffer, for a chunk.
+    buffer: usize,
+    /// Bytes of the side words of a block of weights.
+    side: usize,
+    slack: usize,
+    /// Columns whose squares are summed together.
+    segments: usize,
+    /// Whether there are gates, whose strips have a word each.
+    gates: bool,
+}
+
+impl Memory {
+    /// That of a tensor, without vectors and warps.
+    fn of(tiles: &TilesPlan) -> Self {
+        Self {
+            // Whole 16 bytes around a chunk, which begins at any multiple of 4.
+            buffer: (12 + tiles.max_chunk.next_multiple_of(4)).next_multiple_of(16),
+            side: (tiles.tiling.shift as usize + 1) * SIDE_WORDS,
+            slack: tiles.slack(),
+            segments: tiles.geometry.cols().div_ceil(abi::SQUARES_COLS),
+            ..Self::default()
+        }
+    }
+
+    /// That of any of these items, without warps.
+    fn of_all(items: &[ProductTiles<'_>], vectors: usize) -> Self {
+        let gates = items.iter().any(|item| item.product.part != abi::PART_RESULT);
+        let each = items.iter().map(|item| Self::of(item.tiles.tiles));
+        let larger = |a: Self, b: Self| Self {
+            buffer: a.buffer.max(b.buffer),
+            side: a.side.max(b.side),
+            slack: a.slack.max(b.slack),
+            segments: a.segments.max(b.segments),
+            ..a
+        };
+        Self { vectors, gates, ..each.reduce(larger).unwrap_or_default() }
+    }
+
+    fn side_at(self) -> usize {
+        MANY_RING_AT + MANY_SLOTS * self.vectors * BLOCK_COLS * 2
+    }
+
+    fn buffers_at(self) -> usize {
+        self.side_at() + self.warps * 2 * MANY_SLOTS * self.side
+    }
+
+    fn squares_at(self) -> usize {
+        // Reads behind a chunk may reach the next buffer: only behind the last one is space left for them.
+        let decoding = self.buffers_at() + self.warps * 2 * self.buffer + self.slack;
+        // Four words between vectors, so that lanes meet in no bank.
+        let sums = MANY_RING_AT + self.vectors * (self.warps * TILE_ROWS + 4) * 4;
+        decoding.max(sums).next_multiple_of(16)
+    }
+
+    fn arrived_at(self) -> usize {
+        // A norm of more than few vectors is not part of the launch.
+        let squares = if self.vectors > FEW_VECTORS { 0 } else { self.segments * self.vectors * 4 };
+        self.squares_at() + squares.next_multiple_of(16)
+    }
+
+    fn bytes(self) -> usize {
+        self.arrived_at() + if self.gates { 4 * self.warps } else { 0 }
+    }
+}
