@@ -4,7 +4,7 @@ table in `pyext/python/wcodec/nn/_weights/crossover.json`, by kind of GPU, coder
     python pyext/benches/crossover.py [--json FILE] [--write]
 
 Each matrix is rotated among up to 32 copies, which the GPU's cache does not hold but for the smallest matrices, in CUDA
-graphs that take turns; weights are random with heavy tails. Products of more than 16 tokens take a launch for each 16.
+graphs that take turns; weights are random with heavy tails. Products of more tokens than a launch takes take several.
 The result is the largest number of tokens up to which products were never slower; for rate, the least of some rates,
 tables and trellises.
 """
@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import wcodec
 from products import Graph, Weights, copies, microseconds
 from wcodec.nn._weights import crossover
 
@@ -44,7 +43,7 @@ def graphs(held: Weights, tokens: int) -> dict[str, Graph]:
     names = [group[0][0] for group in held.groups]
     products = [held.decoder.products([(name, None)]) for name in names]
     batches = [held.decoder.prepare([(name, scratch)]) for name in names]
-    most = wcodec.ProductBatch.MOST
+    most = min(product.most for product in products)
 
     def multiplied() -> None:
         for product in products:

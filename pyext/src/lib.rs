@@ -67,6 +67,8 @@ mod _native {
     #[pymodule_export]
     const PRODUCT_VECTORS: usize = wcodec::gpu::Vectors::MOST;
     #[pymodule_export]
+    const PRODUCT_VECTORS_SQUARED: usize = wcodec::gpu::Vectors::MOST_SQUARED;
+    #[pymodule_export]
     const QUANTIZED_KEY: &str = wcodec::QUANTIZED_KEY;
     #[pymodule_export]
     const REST_KEY: &str = wcodec::REST_KEY;

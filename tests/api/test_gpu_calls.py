@@ -30,6 +30,7 @@ class Native:
 
     made: list[Native] = []
     failures: list[Exception] = []
+    most = {"head": 64}
 
     def __init__(
         self,
@@ -78,6 +79,12 @@ class Native:
             self.decode([(name, address, dtype, (begin, end))], stream)
             address += (end - begin) * row
 
+    def most_vectors(self, name: str) -> int:
+        return Native.most.get(name, 0)
+
+    def prepare_products(self, items: list[tuple[str, Any, int, int]], dtype: str) -> NativeProducts:
+        return NativeProducts(min(self.most_vectors(item[0]) for item in items))
+
     def can_look_up(self, name: str) -> str | None:
         return "stored transposed" if name == "turned" else None
 
@@ -115,6 +122,19 @@ class NativeBatch:
 
     def slots(self) -> int:
         return 1
+
+
+class NativeProducts:
+    """A stand-in for prepared products, whose results are the number of vectors."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def most_vectors(self) -> int:
+        return self.most
+
+    def multiply(self, x: int, stride: int, count: int, y: int, stream: int) -> None:
+        ctypes.memmove(y, np.array([count], np.float32).tobytes(), 4)
 
 
 class NativeLookup:
@@ -201,6 +221,23 @@ def test_decoder(path: Path, simulated: list[Any]) -> None:
     decoder.check()
     assert Native.made[0].checks == 1
     assert decoder.info("embed").name == "head"
+
+
+def test_products_take_as_many_vectors_as_their_matrices(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = wcodec.GpuDecoder(path)
+    assert decoder.most_vectors("embed") == 64 and decoder.most_vectors("norm") == 0
+    for most in (64, 16):
+        monkeypatch.setattr(Native, "most", {"head": most})
+        products = decoder.products([("head", None)], "float32")
+        assert products.most == most <= wcodec.ProductBatch.MOST
+        (y,) = products(torch.zeros((most, 96)))
+        assert y.shape == (most, 40) and y[0, 0] == most
+        with pytest.raises(wcodec.InputError, match=f"products take up to {most} vectors of 96"):
+            products(torch.zeros((most + 1, 96)))
+        # Each matrix has one of them, whatever their number.
+        own = decoder.products([("head", None)], "float32", vectors=[63])
+        (y,) = own(torch.zeros((64, 96)))
+        assert y.shape == (40,) and y[0] == 1
 
 
 def test_floats_that_are_stored_raw_are_converted(path: Path) -> None:

@@ -31,7 +31,10 @@ DTYPES = (torch.bfloat16, torch.float16)
 
 
 def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype) -> list[Fused]:
-    return [Fused(decoder, name, tuple(decoder.info(name).shape), dtype, PrefetchOrder(0)) for name in names]
+    return [
+        Fused(decoder, name, tuple(decoder.info(name).shape), dtype, PrefetchOrder(0), decoder.most_vectors(name))
+        for name in names
+    ]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +106,44 @@ def test_launches_do_what_is_around(scheme: str, way: str, tmp_path: Path) -> No
                     captured.fill_(float("nan"))
                     graph.replay()
                     assert torch.equal(captured, y.view(-1))
+    decoder.check()
+
+
+@pytest.mark.parametrize("scheme", ("rows", "scalar", "trellis"))
+def test_gates_and_residuals_of_many_tokens(scheme: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(gpu_helpers.seed())
+    shapes = {"gate": (2064, 1040), "up": (2064, 1040), "down": (1040, 2064)}
+    tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
+    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, **WAYS["quad"], **SCHEMES[scheme]))
+    most = decoder.most_vectors("gate")
+    exact = {name: decoder.decode(name, torch.float32).double() for name in shapes}
+    for dtype in DTYPES:
+        first = Launch(parts(decoder, ("gate", "up"), dtype), [None, None], gated=True)
+        last = Launch(parts(decoder, ("down",), dtype), [None])
+        assert first.limit == most * 1040
+        norm = Norm(torch.rand(1040, generator=generator).to("cuda", dtype), 0.5, 1e-5)
+        for count in (n for n in (13, 17, 31, 64) if n <= most):
+            h = torch.randn((count, 1040), generator=generator).to("cuda", dtype)
+            poisoned(count * 2064, dtype)
+            y = first.all(h).view(count, 2064)
+            want = F.silu(h.double() @ exact["gate"].T) * (h.double() @ exact["up"].T)
+            plain = F.silu(F.linear(h, exact["gate"].to(dtype))) * F.linear(h, exact["up"].to(dtype))
+            assert error(y, want) <= error(plain, want), (scheme, dtype, count)
+            z, scaled = last.added(y, h, norm)
+            want = h.double() + y.double() @ exact["down"].T
+            assert error(z, want) <= 1.05 * error(h + F.linear(y, exact["down"].to(dtype)), want)
+            assert scaled is not None and torch.equal(scaled, norm.scaled(z))
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = first.all(h)
+            captured.fill_(float("nan"))
+            graph.replay()
+            assert torch.equal(captured, y.view(-1))
+        # The norm of more is a step of its own.
+        if most > wcodec.ProductBatch.MOST_NORMED:
+            h = torch.zeros((wcodec.ProductBatch.MOST_NORMED + 1, 1040), dtype=dtype, device="cuda")
+            with pytest.raises(wcodec.WcodecError, match="behind a norm"):
+                first.normed(h, h, norm)
     decoder.check()
 
 

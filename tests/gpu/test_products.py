@@ -47,6 +47,17 @@ def fits(scheme: str, way: str) -> bool:
     return (scheme, way) != ("blocks", "narrow quad")
 
 
+def most_vectors(scheme: str, way: str) -> int:
+    """The most vectors of a call: more are for kernels of newer GPUs, with one scale in a row at most."""
+    many = "quad" in way and scheme != "blocks" and torch.cuda.get_device_capability() >= (9, 0)
+    return 64 if many else 16
+
+
+def fewer(count: int) -> int:
+    """The least number of vectors for which the kernels are those of ``count``, for matrices that are not large."""
+    return next(least for least in (33, 17, 2, 1) if least <= count)
+
+
 def weights(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
     """Rows of different sizes, with tails, and a row of zeros."""
     tensor = torch.randn(shape, generator=generator) * torch.rand((shape[0], 1), generator=generator) * 0.1
@@ -90,10 +101,13 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
         exact_weight = decoder.decode(name, torch.float32).double()
         for dtype in DTYPES:
             bias = torch.randn(tensor.shape[0], generator=generator).to("cuda", dtype) * 0.1
-            for count in (1, 2, 7, 8, 9, 16):
+            most = most_vectors(scheme, way)
+            assert decoder.most_vectors(name) == most
+            for count in (n for n in (1, 2, 7, 8, 9, 16, 17, 32, 33, 64) if n <= most):
                 with_bias = count % 2 == 0
                 x = torch.randn((count, tensor.shape[1]), generator=generator).to("cuda", dtype)
                 products = decoder.products([(name, bias if with_bias else None)], dtype)
+                assert products.most == most
                 poisoned(count * tensor.shape[0], dtype)
                 (y,) = products(x)
                 exact = x.double() @ exact_weight.T + (bias.double() if with_bias else 0)
@@ -101,8 +115,9 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
                 assert y.shape == exact.shape and y.dtype == dtype
                 assert error(y, exact) <= 1.05 * torch_error, (name, dtype, count)
                 # Fewer vectors give the same bits; one alone is multiplied in whole numbers.
-                few = products(x[-2:])[0]
-                assert torch.equal(few.view(torch.int16), y[-2:].view(torch.int16)), (name, count)
+                least = fewer(count)
+                few = products(x[-least:])[0]
+                assert torch.equal(few.view(torch.int16), y[-least:].view(torch.int16)), (name, count)
                 alone = F.linear(x[-1:], exact_weight.to(dtype), bias if with_bias else None)
                 (one,) = products(x[-1:])
                 assert error(one, exact[-1:]) <= 1.05 * error(alone, exact[-1:]), (name, dtype)
@@ -115,6 +130,26 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
     decoder.check()
     stored.close()
     assert taken >= 3
+
+
+@pytest.mark.parametrize("scheme", ("rows", "scalar"))
+def test_large_matrices(scheme: str, tmp_path: Path) -> None:
+    """Those whose products with few vectors are done by kernels of many, where there are some, and some just below."""
+    generator = torch.Generator().manual_seed(gpu_helpers.seed())
+    shapes = {"8": (4096, 2048), "below 8": (4080, 2048), "16": (1536, 2048), "below 16": (1520, 2048)}
+    tensors = {name: weights(shape, generator) for name, shape in shapes.items()}
+    decoder = wcodec.GpuDecoder(container(tmp_path, tensors, **WAYS["quad"], **SCHEMES[scheme]))
+    together = decoder.products([(name, None) for name in shapes])
+    for count in (n for n in (2, 8, 9, 16, 40) if n <= together.most):
+        x = torch.randn((count, 2048), generator=generator).to("cuda", torch.bfloat16)
+        for name, y in zip(shapes, together(x), strict=True):
+            exact_weight = decoder.decode(name, torch.float32).double()
+            exact = x.double() @ exact_weight.T
+            plain = F.linear(x, exact_weight.bfloat16())
+            assert error(y, exact) <= 1.05 * error(plain, exact), (name, count)
+            (alone,) = decoder.products([(name, None)])(x)
+            assert torch.equal(alone, y), (name, count)
+    decoder.check()
 
 
 @pytest.mark.parametrize("size", (1e4, 1e-6, 1e30))
@@ -142,7 +177,7 @@ def test_bits_depend_on_nothing_else(way: str, tmp_path: Path) -> None:
     decoder = wcodec.GpuDecoder(path)
     # The head passes the ring in pieces.
     host = wcodec.HostDecoder(path, ring=1 << 20)
-    for count in (1, 5, 16):
+    for count in (n for n in (1, 5, 16, 40) if n <= most_vectors("scalar", way)):
         x = torch.randn((count, 1024), generator=generator).to("cuda", torch.bfloat16)
         together = decoder.products([(name, None) for name in shapes])(x)
         for (name, shape), want in zip(shapes.items(), together, strict=True):
@@ -199,12 +234,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     decoder = wcodec.GpuDecoder(path)
     products = decoder.products([("w", None)])
     for x in (
-        torch.zeros((17, 128), dtype=torch.bfloat16, device="cuda"),
+        torch.zeros((products.most + 1, 128), dtype=torch.bfloat16, device="cuda"),
         torch.zeros((1, 128), dtype=torch.float16, device="cuda"),
         torch.zeros((1, 127), dtype=torch.bfloat16, device="cuda"),
         torch.zeros((1, 128), dtype=torch.bfloat16),
     ):
-        with pytest.raises(wcodec.InputError, match="products take up to 16 vectors of 128"):
+        with pytest.raises(wcodec.InputError, match=f"products take up to {products.most} vectors of 128"):
             products(x)
     with pytest.raises(wcodec.InputError, match="matrices of one width"):
         decoder.products([("w", None), ("wide", None)])
@@ -226,6 +261,7 @@ def test_why_not(tmp_path: Path) -> None:
     ):
         decoder = wcodec.GpuDecoder(container(tmp_path, tensor, coder="huffman", **options))
         assert decoder.can_fuse("w") == decoder.unfused("w") == why, json.dumps(options)
+        assert decoder.most_vectors("w") == 0
         with pytest.raises(wcodec.InputError, match=why):
             decoder.products([("w", None)])
 
@@ -269,7 +305,7 @@ def replayed(layers: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> None:
     layers = model(bias, **({"scheme": "int8"} if scheme == "int8" else {"bits": 5.0}))
     x = torch.randn((2, 3, 512), device="cuda", dtype=torch.bfloat16)
-    many = torch.randn((17, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((65, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         decoded, decoded_many = layers(x), layers(many)
         assert wcodec.nn.fuse_(layers) == 8
@@ -303,7 +339,7 @@ def test_few_tokens_need_no_memory_for_decoded_weights() -> None:
     gc.collect()
     layers = model(True, bits=5.0)
     x = torch.randn((3, 512), device="cuda", dtype=torch.bfloat16)
-    many = torch.randn((40, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((80, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         want = layers(many)
         taken = scratch(place)
@@ -334,7 +370,7 @@ def test_compiled_models_multiply_with_what_is_compressed(compiler: None) -> Non
 def test_what_is_streamed_is_multiplied_with() -> None:
     layers, streamed = model(True), model(True, residency="host")
     x = torch.randn((3, 512), device="cuda", dtype=torch.bfloat16)
-    many = torch.randn((40, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((80, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         decoded = layers(x)
         wcodec.nn.fuse_(layers)

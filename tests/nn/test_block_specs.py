@@ -14,7 +14,7 @@ from wcodec.nn._fusion import blocks, norms, recognize, specs
 from wcodec.nn._fusion.halves import activation_of
 from wcodec.nn._fusion.launches import Norm
 
-from tests.nn.test_blocks import IDS, played  # noqa: F401  (pytest looks for fixtures in the module)
+from tests.nn.test_blocks import IDS, Played, played  # noqa: F401  (pytest looks for fixtures in the module)
 
 transformers = pytest.importorskip("transformers")
 
@@ -121,6 +121,35 @@ def test_models_compute_what_they_did(name: str, played: list[str], monkeypatch:
         assert seen
         wcodec.nn.fuse_(model, False)
         assert torch.equal(model(IDS).logits, want)
+
+
+@pytest.mark.parametrize("name", ("llama", "gemma3", "cohere", "phi3"))
+def test_norms_of_many_tokens_are_steps_of_their_own(
+    name: str,
+    played: list[str],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Launches that take more tokens than divide their results by a norm: all but the norms is as with few."""
+    monkeypatch.setattr(norms, "run", norms_by_torch(played))
+    monkeypatch.setattr(Played, "tokens", 64)
+    model = small(name)
+    ids = torch.arange(34).view(2, 17)
+    with torch.no_grad():
+        want = model(ids).logits
+        wcodec.nn.fuse_(model)
+        played.clear()
+        torch.testing.assert_close(model(ids).logits, want, rtol=2e-4, atol=2e-4)
+        steps = [step for few in CASES[name][2] for step in _of_many(few)]
+        assert played[: len(steps)] == steps and len(played) == 2 * len(steps)
+        played.clear()
+        model(ids[:, :8])
+        assert played[: len(CASES[name][2]) - 1] == CASES[name][2][:-1]
+
+
+def _of_many(step: str) -> list[str]:
+    """The steps of many tokens that do what a step of few does."""
+    step = step.removesuffix(" and scaled")
+    return ["norm", step.replace("normed", "all")] if step.startswith("normed") else [step]
 
 
 def test_a_layer_with_linear_attention_is_done_by_its_modules(played: list[str]) -> None:  # noqa: F811

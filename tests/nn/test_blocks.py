@@ -33,11 +33,13 @@ ACTIVATIONS: dict[str, Any] = {
 
 
 class Played:
-    """A launch that torch computes."""
+    """A launch that torch computes, of so many tokens at most."""
+
+    tokens = 16
 
     def __init__(self, layers: Any, epilogue: Any) -> None:
         self.layers, self.epilogue = layers, epilogue
-        self.limit = 16 * layers[0].in_features
+        self.limit = self.tokens * layers[0].in_features
 
     def _products(self, x: torch.Tensor) -> list[torch.Tensor]:
         found = []

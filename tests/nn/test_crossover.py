@@ -36,7 +36,7 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
         "device": "a GPU",
         "capability": "9.0",
         "measured": [
-            measured("int8", 1000, 1000, 32),
+            measured("int8", 1000, 1000, 2 * MOST),
             measured("int8", 4000, 4000, 8),
             # The least of several rates counts.
             measured("rate", 1000, 1000, 16),
@@ -66,6 +66,6 @@ def test_the_table_of_the_package_is_sound() -> None:
     assert table["capabilities"]
     for one in table["capabilities"].values():
         for kind, rows in one["tokens"].items():
-            scheme, coder = kind.split()
-            assert scheme in ("int8", "rate") and coder in ("huffman", "rans")
+            scheme, coder, *layout = kind.split()
+            assert scheme in ("int8", "rate") and coder in ("huffman", "rans") and layout in ([], ["quad"])
             assert rows and all(int(size) > 0 and 0 <= tokens <= 64 for size, tokens in rows.items())

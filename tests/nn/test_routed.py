@@ -42,6 +42,9 @@ class Decoder:
     def weight(self, name: str) -> Any:
         return self.layer._store.entry(name).torch(torch.float32)
 
+    def most_vectors(self, name: str) -> int:
+        return 16
+
     def products(self, factors: list[Any], dtype: Any, vectors: list[int]) -> Batch:
         return Batch(self, factors, vectors)
 

@@ -77,6 +77,11 @@ impl DecodeBatch {
         detached(py, || self.batch.prefetch().map_err(|e| named(self.path.as_ref(), e)))
     }
 
+    /// The most vectors that its products take.
+    fn most_vectors(&self) -> usize {
+        self.batch.most_vectors()
+    }
+
     /// Slots of the ring that it takes; 0 where the bytes are on the GPU.
     fn slots(&self) -> usize {
         self.batch.slots()

@@ -152,6 +152,11 @@ impl TensorDecoder {
         self.decoder.can_fuse(name).map_err(|e| to_py(py, &e))
     }
 
+    /// The most vectors that products with a tensor take; 0 if no kernel multiplies with it as it is stored.
+    fn most_vectors(&self, py: Python<'_>, name: &str) -> PyResult<usize> {
+        detached(py, || self.decoder.most_vectors(name).map_err(|e| self.named(e)))
+    }
+
     /// Waits for the stream, and raises what was found damaged.
     fn check(&self, py: Python<'_>, stream: usize) -> PyResult<()> {
         detached(py, || self.decoder.check(&crate_stream(self.decoder.device(), stream)).map_err(|e| self.named(e)))

@@ -148,14 +148,17 @@ class ProductBatch:
     (elements of ``x`` beyond 1e34 may overflow), and results are rounded once: the same bits in whatever launch, and
     wherever the compressed bytes are. One vector is multiplied in whole numbers, its elements as multiples of 2^-28 of
     a power of two above the largest one: alone it may give other last bits than beside others, and an element that
-    is infinite makes all its results NaN. A damaged chunk makes its rows NaN, and the decoder's ``check()`` names it::
+    is infinite makes all its results NaN. Beside up to 8, 16, 32 and 64 vectors last bits may be others, too. A damaged
+    chunk makes its rows NaN, and the decoder's ``check()`` names it::
 
         products = decoder.products([("q.weight", None), ("k.weight", None), ("v.weight", None)])
-        q, k, v = products(x)                # x: up to 16 vectors of bfloat16
+        q, k, v = products(x)                # x: up to products.most vectors of bfloat16
     """
 
     MOST: ClassVar[int] = _native.PRODUCT_VECTORS
-    """The most vectors that a call takes."""
+    """The most vectors that any call takes; :attr:`most` is the number for these matrices."""
+    MOST_NORMED: ClassVar[int] = _native.PRODUCT_VECTORS_SQUARED
+    """The most vectors of a call that divides results by the vectors' norm, as launches of whole blocks do."""
 
     def __init__(
         self,
@@ -209,15 +212,23 @@ class ProductBatch:
             for info, bias, vector in zip(infos, biases, first, strict=True)
         ]  # fmt: skip
         self._native = native.prepare_products(factors, dtype)
+        self._most = self._native.most_vectors()
         self._current = _current_stream()
 
+    @property
+    def most(self) -> int:
+        """The most vectors that a call takes: 64 where each of the matrices has a kernel for so many on this GPU, which
+        takes layout ``quad``, at most one scale for each row, and compute capability 9.0; otherwise 16."""
+        return self._most
+
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The products of each matrix with the last dimension of ``x``: up to 16 vectors. If each matrix has a vector
-        of its own, each result is a vector."""
+        """The products of each matrix with the last dimension of ``x``: up to :attr:`most` vectors. If each matrix has
+        a vector of its own, of up to :attr:`MOST`, each result is a vector."""
         count = x.numel() // self._in if self._in else 0
-        if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > self.MOST:
+        most = self._most if self._own is None else self.MOST
+        if x.shape[-1:] != (self._in,) or x.dtype != self._dtype or x.device != self._device or count > most:
             raise InputError(
-                f"products take up to {self.MOST} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
+                f"products take up to {most} vectors of {self._in} elements, {self._dtype} on {self._device}, not "
                 f"{list(x.shape)} of {x.dtype} on {x.device} (decode the weight for more; convert the input)",
                 code="I436",
             )
@@ -449,6 +460,11 @@ class DeviceDecoder:
         """The reason for which no kernel multiplies with this tensor as it is stored; None where :meth:`products` takes
         it."""
         return self._native.can_fuse(self.info(name).name)
+
+    def most_vectors(self, name: str) -> int:
+        """The most vectors that :meth:`products` with this tensor take on this GPU (:attr:`ProductBatch.most`): 0 where
+        no kernel multiplies with it as it is stored."""
+        return self._native.most_vectors(self.info(name).name)
 
     def products(
         self,

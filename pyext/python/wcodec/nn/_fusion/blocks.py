@@ -159,7 +159,7 @@ class Block:
         start = h if self._form.spec.parallel else None
         scaled = None
         if attention == "launches":
-            scales = mlp == "launches" and start is None and self.halves["mlp"].takes_scaled
+            scales = mlp == "launches" and start is None and self.halves["mlp"].divides(h)
             h, scaled = self._attend(module, h, self._given(args, kwargs), scales)
         elif attention == "decoded":
             h = self.halves["attention"].result(self._attend_decoded(module, h, self._given(args, kwargs)), h)
@@ -175,7 +175,7 @@ class Block:
         # A change of it in place changes its version; tensors of inference mode have none.
         ahead = False
         if after is not None and not _is_compiling() and not h.is_inference():
-            ahead = after.halves["attention"].takes_scaled and after._fitting_launches("attention", h) is not None
+            ahead = after.halves["attention"].divides(h) and after._fitting_launches("attention", h) is not None
         h, scaled = self._added("mlp", values, h, ahead)
         if ahead and after is not None and scaled is not None:
             after._incoming[current_thread()] = (h, h._version, scaled)
@@ -279,7 +279,7 @@ class Block:
             first, norm = launches.first, launches.before
             if norm is None:
                 return first.all(h)
-            if not half.takes_scaled:
+            if not half.divides(h):
                 return first.all(_norms.run(h, norm)[0])
             return first.normed(h, norm.scaled(h) if scaled is None else scaled, norm)
         x = h if half.before is None else half.before.norm(h)

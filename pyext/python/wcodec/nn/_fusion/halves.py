@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 
+from ..._gpu.decoder import ProductBatch
 from .._weights.workspace import is_capturing
 from ..linear import CompressedLinear
 from .groups import plain_class
@@ -189,6 +190,10 @@ class Half:
         """Whether the launch before can prepare for this half: its norm is one whose results are divided behind
         products."""
         return self.first is not None and self.before is not None and self.before.is_rms
+
+    def divides(self, h: torch.Tensor) -> bool:
+        """Whether launches divide results by the norm of these vectors. The norm of more is written first."""
+        return self.takes_scaled and h.numel() <= ProductBatch.MOST_NORMED * h.shape[-1]
 
     def is_as_it_was(self, layer: Any) -> bool:
         """Whether the half is what it was taken for: its scalars, its activation, and no dropout."""

@@ -93,7 +93,7 @@ class Launch:
         self._link = self._prefetch_order.link(native)
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
-        self.limit = min(part.tokens for part in parts) * self._in
+        self.limit = min(native.most_vectors(), *(part.tokens for part in parts)) * self._in
         self._activation = activation or ("silu" if gated else "none")
         self._total = sum(part.features[0] for part in parts) // (2 if gated else 1)
         self._index: int = first.decoder.device.index
@@ -122,7 +122,8 @@ class Launch:
             _native.gpu_keep(self._index, stream, (self._biases, more))
 
     def normed(self, h: torch.Tensor, scaled: torch.Tensor, norm: Norm) -> torch.Tensor:
-        """The products with ``RMSNorm(h)``, of one layer behind those of the other; or gates with values.
+        """The products with ``RMSNorm(h)``, of one layer behind those of the other; or gates with values. For up to
+        :attr:`ProductBatch.MOST_NORMED` tokens.
 
         :param scaled: ``norm.scaled(h)``.
         """

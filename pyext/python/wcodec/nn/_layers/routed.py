@@ -33,6 +33,8 @@ class Routed:
         self.decoder, self._form = decoder, form
         self._names, self._parts = experts._names, experts._parts
         self._dtype, self._device = experts._dtype, experts._device
+        # Tokens, each counted with each of its experts.
+        self._most = min(decoder.most_vectors(name) for name in experts.tensors)
         self._launches: OrderedDict[_Route, tuple[ProductBatch, ProductBatch]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -43,11 +45,7 @@ class Routed:
         original takes; then the original says why."""
         if x.dim() != 2 or x.dtype is not self._dtype or x.device != self._device or routed_to.dim() != 2:
             return None
-        if (
-            not 0 < routed_to.numel() <= ProductBatch.MOST
-            or routed_to.shape != weights.shape
-            or len(routed_to) != len(x)
-        ):
+        if not 0 < routed_to.numel() <= self._most or routed_to.shape != weights.shape or len(routed_to) != len(x):
             return None
         tokens, each = routed_to.shape
         # Which experts these are has to be known here, as in the original's loop over them.

@@ -18,11 +18,11 @@ _TABLE = Path(__file__).with_name("crossover.json")
 
 def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
     """The largest number of tokens for which a matrix of so many weights is multiplied with as it is stored; not more
-    than one launch takes. The residency of the compressed bytes does not matter, so that results are the same bits
+    than any launch takes. The residency of the compressed bytes does not matter, so that results are the same bits
     anywhere.
 
     The nearest of the sizes that were measured on GPUs of this compute capability counts. For GPUs without a
-    measurement, the number is the most that one launch takes.
+    measurement, the number is the most that any launch takes; one with the tensor may take fewer.
     """
     coder, *how = coder.split("/")
     kind = " ".join([scheme.split("/")[0], coder, *(["quad"] if "quad" in how else [])])

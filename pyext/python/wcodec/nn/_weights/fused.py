@@ -24,7 +24,7 @@ class Fused:
     to memory.
 
     :param prefetch_order: the order in which streamed weights are used.
-    :param tokens: the most that are few, :attr:`ProductBatch.MOST` at most.
+    :param tokens: the most that are few, no more than the decoder's kernels take.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Fused:
         shape: tuple[int, ...],
         dtype: torch.dtype,
         prefetch_order: PrefetchOrder,
-        tokens: int = ProductBatch.MOST,
+        tokens: int,
     ) -> None:
         self.decoder, self.name, self.dtype, self.prefetch_order = decoder, name, dtype, prefetch_order
         self._out, self._in = shape
@@ -93,7 +93,8 @@ def fused(
         return None
     if decoder.can_fuse(name) is not None or not decoder.multiplies(dtype):
         return None
-    tokens = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
+    measured = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
+    tokens = min(measured, decoder.most_vectors(name))
     product = Fused(decoder, name, shape, dtype, prefetch_order, tokens)
     try:
         # Kernels are loaded now, and not when a graph is captured.
@@ -101,4 +102,5 @@ def fused(
     except DeviceError:
         # Tiles so wide that a block of threads has no room for them.
         return None
+    prefetch_order.most_few = max(prefetch_order.most_few, tokens)
     return product

@@ -35,6 +35,8 @@ class PrefetchOrder:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
+        self.most_few = 0
+        """The most tokens that any of the layers is multiplied with."""
         self._links: weakref.WeakKeyDictionary[WeightProvider, list[Link]] = weakref.WeakKeyDictionary()
         # Made of these when it is wanted and empty: all links, and where each provider's begin.
         self._in_order: list[Link] = []

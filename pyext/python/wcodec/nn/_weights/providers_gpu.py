@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from ..._gpu.decoder import ProductBatch
 from .fused import Fused, fused
 from .providers import ALIGN, Back, Product, WeightProvider, decoded_bytes, joined, slices, weak
 from .workspace import Space, is_capturing, workspace
@@ -52,7 +51,7 @@ class _PreparedProvider(WeightProvider):
 
     def _is_decode_step(self, x: torch.Tensor) -> bool:
         """Whether layers of kinds that kernels multiply with would be multiplied with, as others are in this pass."""
-        return self._fuses and x.numel() <= ProductBatch.MOST * x.shape[-1]
+        return self._fuses and x.numel() <= self._prefetch_order.most_few * x.shape[-1]
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
         """Views of the memory, and the batches that decode into them."""

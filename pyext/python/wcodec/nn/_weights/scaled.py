@@ -104,6 +104,11 @@ class ScaledDecoder:
         reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_fuse(name)
         return reason
 
+    def most_vectors(self, name: str) -> int:
+        """The most vectors that products with a tensor as it is stored take; 0 where no kernel multiplies with it."""
+        most: int = 0 if name in self._scaled else self.unscaled.most_vectors(name)
+        return most
+
     def can_look_up(self, name: str) -> str | None:
         """Why rows of a tensor are not looked up as they are stored."""
         reason: str | None = "it has scales beside it" if name in self._scaled else self.unscaled.can_look_up(name)
