@@ -18,6 +18,7 @@ import wcodec.nn
 from gpu_helpers import torch
 from wcodec.nn._fusion import launches
 from wcodec.nn._fusion.launches import Launch, Norm
+from wcodec.nn._weights.crossover import Kind
 from wcodec.nn._weights.fused import Fused
 from wcodec.nn._weights.prefetch_order import PrefetchOrder
 from wcodec.nn._weights.providers_gpu import GpuProvider
@@ -28,11 +29,13 @@ from tests.gpu.test_products import SCHEMES, WAYS, container, error, fits, poiso
 gpu, compiler = gpu_helpers.gpu, gpu_helpers.compiler
 
 DTYPES = (torch.bfloat16, torch.float16)
+# Nothing was measured of it, so that launches take as many vectors as there are kernels for.
+KIND = Kind("int8", "none", "none")
 
 
 def parts(decoder: wcodec.GpuDecoder, names: tuple[str, ...], dtype: torch.dtype) -> list[Fused]:
     return [
-        Fused(decoder, name, tuple(decoder.info(name).shape), dtype, PrefetchOrder(0), decoder.most_vectors(name))
+        Fused(decoder, name, tuple(decoder.info(name).shape), dtype, PrefetchOrder(0), decoder.most_vectors(name), KIND)
         for name in names
     ]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import wcodec
 from wcodec.nn._weights import crossover
+from wcodec.nn._weights.crossover import Kind
 
 MOST = wcodec.ProductBatch.MOST
 
@@ -46,19 +47,29 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
     crossover.write(report)
     device = torch.device("cpu")
     # One launch takes no more.
-    assert crossover.tokens(device, "rans/pair", "int8/row", 1) == MOST
+    assert crossover.tokens(device, Kind("int8", "rans", "pair"), 1) == MOST
     # The border is their geometric middle, 4 million.
-    assert crossover.tokens(device, "rans/pair", "int8/row", 3_900_000) == MOST
-    assert crossover.tokens(device, "rans/pair", "int8/row", 4_100_000) == 8
-    assert crossover.tokens(device, "rans/pair", "int8/row", 10**10) == 8
-    assert crossover.tokens(device, "rans/pair/trellis", "rate/row", 5) == 1
+    assert crossover.tokens(device, Kind("int8", "rans", "pair"), 3_900_000) == MOST
+    assert crossover.tokens(device, Kind("int8", "rans", "pair"), 4_100_000) == 8
+    assert crossover.tokens(device, Kind("int8", "rans", "pair"), 10**10) == 8
+    assert crossover.tokens(device, Kind("rate", "rans", "pair"), 5) == 1
     # Nothing is known of other coders.
-    assert crossover.tokens(device, "huffman/pair", "int8/row", 4_100_000) == MOST
+    assert crossover.tokens(device, Kind("int8", "huffman", "pair"), 4_100_000) == MOST
     # Nor of this layout.
-    assert crossover.tokens(device, "huffman/quad/trellis", "rate/row", 5) == MOST
+    assert crossover.tokens(device, Kind("rate", "huffman", "quad"), 5) == MOST
     # Another GPU's rows stay.
     crossover.write({**report, "capability": "8.0"})
     assert set(json.loads(table.read_text())["capabilities"]) == {"8.0", "9.0"}
+
+
+@pytest.mark.parametrize(("layout", "most"), [("pair", 8), ("quad", 32)])
+def test_a_stored_tensor_has_the_row_of_its_layout(table: Path, tmp_path: Path, layout: str, most: int) -> None:
+    rows = {"int8 huffman": {"4096": 8}, "int8 huffman quad": {"4096": 32}}
+    table.write_text(json.dumps({"capabilities": {"9.0": {"tokens": rows}}}))
+    file = tmp_path / "a.wcodec"
+    wcodec.compress({"a": torch.randn(64, 1024) ** 3}, file, scheme="int8", coder="huffman", layout=layout, progress=False)
+    kind = Kind.of(wcodec.open(file)["a"])
+    assert crossover.tokens(torch.device("cpu"), kind, 4096) == most
 
 
 def test_the_table_of_the_package_is_sound() -> None:

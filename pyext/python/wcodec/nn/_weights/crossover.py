@@ -7,16 +7,30 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from ..._file.container import TensorEntry
 from ..._gpu.decoder import ProductBatch
 
 _TABLE = Path(__file__).with_name("crossover.json")
 
 
-def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
+class Kind(NamedTuple):
+    """What of a matrix decides, beside its size, how fast kernels multiply with it."""
+
+    scheme: str
+    coder: str
+    layout: str
+
+    @classmethod
+    def of(cls, entry: TensorEntry) -> Kind:
+        """That of a stored tensor."""
+        return cls(entry.scheme, entry.coder, entry.layout or "")
+
+
+def tokens(device: torch.device, kind: Kind, weights: int) -> int:
     """The largest number of tokens for which a matrix of so many weights is multiplied with as it is stored; not more
     than any launch takes. The residency of the compressed bytes does not matter, so that results are the same bits
     anywhere.
@@ -24,9 +38,9 @@ def tokens(device: torch.device, coder: str, scheme: str, weights: int) -> int:
     The nearest of the sizes that were measured on GPUs of this compute capability counts. For GPUs without a
     measurement, the number is the most that any launch takes; one with the tensor may take fewer.
     """
-    coder, *how = coder.split("/")
-    kind = " ".join([scheme.split("/")[0], coder, *(["quad"] if "quad" in how else [])])
-    return _measured_tokens(torch.cuda.get_device_capability(device), kind, weights)
+    # Layout pair is the one that tables leave out.
+    key = " ".join([kind.scheme, kind.coder, *(["quad"] if kind.layout == "quad" else [])])
+    return _measured_tokens(torch.cuda.get_device_capability(device), key, weights)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -25,6 +25,7 @@ class Fused:
 
     :param prefetch_order: the order in which streamed weights are used.
     :param tokens: the most that are few, no more than the decoder's kernels take.
+    :param kind: by which that was measured.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class Fused:
         dtype: torch.dtype,
         prefetch_order: PrefetchOrder,
         tokens: int,
+        kind: crossover.Kind,
     ) -> None:
+        self.kind = kind
         self.decoder, self.name, self.dtype, self.prefetch_order = decoder, name, dtype, prefetch_order
         self._out, self._in = shape
         self._index = decoder.device.index
@@ -93,9 +96,10 @@ def fused(
         return None
     if decoder.can_fuse(name) is not None or not decoder.multiplies(dtype):
         return None
-    measured = crossover.tokens(decoder.device, entry.coder, entry.scheme, shape[0] * shape[1])
+    kind = crossover.Kind.of(entry)
+    measured = crossover.tokens(decoder.device, kind, shape[0] * shape[1])
     tokens = min(measured, decoder.most_vectors(name))
-    product = Fused(decoder, name, shape, dtype, prefetch_order, tokens)
+    product = Fused(decoder, name, shape, dtype, prefetch_order, tokens, kind)
     try:
         # Kernels are loaded now, and not when a graph is captured.
         product.prepare(None)
