@@ -78,7 +78,7 @@ pub use options::GpuOptions;
 pub use residency::Residency;
 pub use stream::{Event, Stream};
 pub use timing::TimedDecoder;
-pub use work_item::{Activation, DecodeItem, Epilogue, ProductItem, ProductPart, RowIds, Vectors};
+pub use work_item::{Activation, DecodeItem, Epilogue, ProductItem, ProductPart, ResultOrder, RowIds, Vectors};
 
 /// A [`DecodeItem`] by its former name.
 pub type Target = DecodeItem;

@@ -22,7 +22,7 @@ use super::residency::{Home, Residency};
 use super::ring::SLOTS;
 use super::shared::{Bytes, Shared};
 use super::stream::{Event, Stream};
-use super::work_item::{DecodeItem, ProductItem};
+use super::work_item::{DecodeItem, ProductItem, ResultOrder};
 use crate::cancel::Cancel;
 use crate::decode::Container;
 use crate::error::Result;
@@ -237,7 +237,15 @@ impl TensorDecoder {
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with
     /// ([`can_fuse`](Self::can_fuse)), or vectors are of a dtype that none of the device's does.
     pub fn prepare_products(&self, items: &[ProductItem]) -> Result<Batch> {
-        let items = self.0.shared.products(items)?;
+        self.prepare_products_in(ResultOrder::ByMatrix, items)
+    }
+
+    /// As [`prepare_products`](Self::prepare_products), with results in this order.
+    ///
+    /// # Errors
+    /// Those of [`prepare_products`](Self::prepare_products).
+    pub fn prepare_products_in(&self, order: ResultOrder, items: &[ProductItem]) -> Result<Batch> {
+        let items = self.0.shared.products(items, order)?;
         self.batch(items.into_iter().map(|(item, product)| (item, Some(product))).collect())?.prepared()
     }
 

@@ -10,7 +10,7 @@ use super::options::GpuOptions;
 use super::plan::{Method, ProductOutput, TensorPlan};
 use super::stream::Stream;
 use super::tensors::Tensors;
-use super::work_item::{DecodeItem, ProductItem, RowIds, Vectors, WorkItem};
+use super::work_item::{DecodeItem, ProductItem, ResultOrder, RowIds, Vectors, WorkItem};
 use super::zstd::{self, FrameRun, Zstd};
 use crate::decode::Container;
 use crate::error::Result;
@@ -77,8 +77,8 @@ impl Shared {
     }
 
     /// As [`Tensors::products`], for this device.
-    pub fn products(&self, items: &[ProductItem]) -> Result<Vec<(DecodeItem, ProductOutput)>> {
-        self.tensors.products(items, |dtype| self.launcher.multiplies(dtype))
+    pub fn products(&self, items: &[ProductItem], order: ResultOrder) -> Result<Vec<(DecodeItem, ProductOutput)>> {
+        self.tensors.products(items, order, |dtype| self.launcher.multiplies(dtype))
     }
 
     /// As [`Tensors::most_vectors`], for this device.

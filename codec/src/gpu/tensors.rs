@@ -7,7 +7,7 @@ use wcodec_kernels::abi::{self, OutputKind};
 
 use super::plan::{Limits, Method, PlaneAddresses, ProductOutput, TensorPlan, can_fuse, can_look_up, most_vectors};
 use super::table::{Form, device_table};
-use super::work_item::{DecodeItem, ProductItem, ProductPart, Vectors, WorkItem, checked_rows};
+use super::work_item::{DecodeItem, ProductItem, ProductPart, ResultOrder, Vectors, WorkItem, checked_rows};
 use super::zstd::Demand;
 use crate::decode::Container;
 use crate::error::{Code, Error, Result};
@@ -170,6 +170,7 @@ impl Tensors {
     pub fn products(
         &self,
         items: &[ProductItem],
+        order: ResultOrder,
         multiplies: impl Fn(Dtype) -> bool,
     ) -> Result<Vec<(DecodeItem, ProductOutput)>> {
         self.check_parts(items)?;
@@ -211,7 +212,13 @@ impl Tensors {
             let item = DecodeItem { name: item.name.clone(), out: 0, dtype: item.dtype, rows: item.rows.clone() };
             Ok((item, product))
         });
-        each.collect()
+        let mut found = each.collect::<Result<Vec<_>>>()?;
+        if order == ResultOrder::ByVector {
+            for (_, product) in &mut found {
+                *product = ProductOutput { place: product.before, before: 0, stride: before, ..*product };
+            }
+        }
+        Ok(found)
     }
 
     /// A gate is followed by its up projection, and nothing else is launched with them: both are all rows of matrices of

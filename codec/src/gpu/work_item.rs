@@ -47,6 +47,17 @@ pub struct ProductItem {
     pub vector: usize,
 }
 
+/// The order of the results of products with several matrices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResultOrder {
+    /// All vectors' results of a matrix lie before those of the next one, each matrix's as an array `[vectors, rows]`.
+    #[default]
+    ByMatrix,
+    /// All matrices' results of a vector lie before those of the next one: an array `[vectors, rows of all]`, as of one matrix that has them one
+    /// below the other.
+    ByVector,
+}
+
 /// The use of the products with a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProductPart {

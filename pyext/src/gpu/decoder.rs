@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use wcodec::gpu::{Batch, DecodeItem, Device, Residency};
+use wcodec::gpu::{Batch, DecodeItem, Device, Residency, ResultOrder};
 use wcodec::{Cancel, Dtype, Result};
 
 use super::batch::DecodeBatch;
@@ -120,18 +120,20 @@ impl TensorDecoder {
     }
 
     /// Fixes launches for products of vectors of `dtype` with these matrices, together. `gated`: they are gate and up projections in turn,
-    /// which give results together.
-    #[pyo3(signature = (items, dtype, gated = false))]
+    /// which give results together. `by_vector`: results of all matrices lie side by side for each vector.
+    #[pyo3(signature = (items, dtype, gated = false, by_vector = false))]
     fn prepare_products(
         &self,
         py: Python<'_>,
         items: Vec<PyProductItem>,
         dtype: &str,
         gated: bool,
+        by_vector: bool,
     ) -> PyResult<DecodeBatch> {
         self.batch(py, || {
             let items = product_items(items, dtype, gated, |name, rows| self.decoder.rows_of(name, rows))?;
-            self.decoder.prepare_products(&items)
+            let order = if by_vector { ResultOrder::ByVector } else { ResultOrder::ByMatrix };
+            self.decoder.prepare_products_in(order, &items)
         })
     }
 

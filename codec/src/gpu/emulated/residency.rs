@@ -8,7 +8,7 @@ use crate::gpu::groups::{FileLookup, Group, Sources, Wanted, split};
 use crate::gpu::plan::{LookupLaunch, ProductTiles, can_fuse, can_look_up};
 use crate::gpu::residency::{Home, Residency};
 use crate::gpu::tensors::Tensors;
-use crate::gpu::work_item::{DecodeItem, ProductItem, ProductPart, RowIds};
+use crate::gpu::work_item::{DecodeItem, ProductItem, ProductPart, ResultOrder, RowIds};
 use crate::{ErrorKind, TensorInfo};
 
 const ALL: [Residency; 3] = [Residency::Device, Residency::Host, Residency::Disk];
@@ -155,6 +155,7 @@ impl Machine {
         &mut self,
         rng: &mut StdRng,
         items: &[ProductItem],
+        order: ResultOrder,
         inputs: &Inputs,
         bias: &Buffer,
         out: &mut Buffer,
@@ -163,7 +164,7 @@ impl Machine {
         let (mut bias, mut vectors) = (bias.clone(), Buffer::from(&inputs.memory[..]));
         let at = |f: &ProductItem| if f.bias == 0 { 0 } else { bias.address() };
         let items: Vec<ProductItem> = items.iter().map(|f| ProductItem { bias: at(f), ..f.clone() }).collect();
-        let wanted = self.tensors.products(&items, |dtype| dtype != Dtype::F32)?;
+        let wanted = self.tensors.products(&items, order, |dtype| dtype != Dtype::F32)?;
         let wanted = wanted.into_iter().map(|(item, product)| (item, Some(product))).collect();
         let (seed, y, x) = (rng.random(), out.address() + GUARD as u64, vectors.address() + inputs.off as u64);
         self.each(rng, wanted, &mut [out, &mut bias, &mut vectors], |items, memory| {
@@ -480,6 +481,17 @@ fn runs_of_rows_of_every_residency_are_those_of_the_whole() {
     assert!(seen > 200, "{seen}");
 }
 
+/// Results that lie side by side for each vector, as those of one matrix behind those of the other. `sizes` are bytes of a vector's results.
+fn by_matrix(results: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let all = sizes.iter().sum();
+    let begins = sizes.iter().scan(0, |at, size| Some(std::mem::replace(at, *at + size)));
+    begins
+        .zip(sizes)
+        .flat_map(|(at, size)| results.chunks(all).flat_map(move |vector| &vector[at..at + size]))
+        .copied()
+        .collect()
+}
+
 #[test]
 fn products_of_every_residency_are_those_of_the_decoded_weights() {
     let mut rng = StdRng::seed_from_u64(102);
@@ -518,11 +530,17 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
                     vector: 0,
                 })
                 .collect();
+            // Side by side for each vector in the last turn.
+            let order = if turn < 3 { ResultOrder::ByMatrix } else { ResultOrder::ByVector };
             let mut out = poisoned(rows * count * 2);
-            slots += machine.multiply(&mut rng, &items, &inputs, &bias, &mut out).unwrap();
+            slots += machine.multiply(&mut rng, &items, order, &inputs, &bias, &mut out).unwrap();
             let what = format!("{o:?} turn {turn}");
             assert!(machine.check().is_none(), "{what}");
-            let results = inside(&out, &what).to_vec();
+            let mut results = inside(&out, &what).to_vec();
+            if order == ResultOrder::ByVector {
+                let sizes: Vec<usize> = multiplied.iter().map(|(_, plan)| plan.rows() * 2).collect();
+                results = by_matrix(&results, &sizes);
+            }
             let mut at = 0;
             for (_, plan) in &multiplied {
                 let end = at + plan.rows() * count * 2;
@@ -547,7 +565,7 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
             // Any address but 0 stands for the bias.
             let item = ProductItem { name, dtype, rows: Some(some.clone()), bias: 1, part, vector: 0 };
             let mut out = poisoned(some.len() * count * 2);
-            machine.multiply(&mut rng, &[item], &inputs, &bias, &mut out).unwrap();
+            machine.multiply(&mut rng, &[item], ResultOrder::ByMatrix, &inputs, &bias, &mut out).unwrap();
             let what = format!("{o:?} rows {some:?} of {}, {residency:?}", info.name);
             let got: Vec<u16> = inside(&out, &what).as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
             product::compare(&container, plan, &inputs, Some(&bias), some.clone(), &got, &what);
@@ -665,8 +683,8 @@ fn what_cannot_be_done_is_refused_alike_for_every_residency() {
         for (name, dtype) in [("nobody", Dtype::F16), ("w1", Dtype::F16), ("w0", Dtype::F32)] {
             let (part, name) = (ProductPart::Result, name.to_owned());
             let item = ProductItem { name, dtype, rows: None, bias: 0, part, vector: 0 };
-            refused
-                .push(refusal(&machine.multiply(&mut rng, &[item], &inputs, &Buffer::new(0), &mut out).unwrap_err()));
+            let (order, bias) = (ResultOrder::ByVector, Buffer::new(0));
+            refused.push(refusal(&machine.multiply(&mut rng, &[item], order, &inputs, &bias, &mut out).unwrap_err()));
         }
         assert!(out.iter().all(|&b| b == POISON), "{residency:?}: wrote something");
         assert!(refused.iter().all(|(kind, _)| *kind == ErrorKind::Input), "{refused:?}");
