@@ -12,6 +12,7 @@ import torch
 from ... import _native
 from ..._core import dtypes as _dtypes
 from ..._core.errors import DeviceError
+from .._weights import crossover
 from .._weights.fused import Fused
 from .._weights.workspace import is_capturing, memory
 
@@ -51,6 +52,8 @@ class Epilogue(NamedTuple):
     """One layer gives both: the first half of its rows are gates."""
     activation: str = "none"
     """The kernels' name of a function of gates, or of results."""
+    by_vector: bool = False
+    """Results of all layers lie side by side for each vector."""
 
 
 NO_EPILOGUE = Epilogue()
@@ -66,6 +69,8 @@ class Launch:
     :param gated: they are gates and values in turn, or with ``packed`` one layer of both, and the results are
         ``activation(gate) * value``.
     :param activation: the kernels' name of a function of gates, or of results; ``silu`` for gates where it is absent.
+    :param by_vector: results of all layers lie side by side for each vector, and not those of one layer behind those of
+        the other.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Launch:
         gated: bool = False,
         packed: bool = False,
         activation: str | None = None,
+        by_vector: bool = False,
     ) -> None:
         first = parts[0]
         # Their memory is what the launches add.
@@ -84,7 +90,7 @@ class Launch:
             for part, bias in zip(parts, self._biases, strict=True)
             for rows in (_halves(part.features[0]) if packed else (None,))
         ]
-        native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated)
+        native = first.decoder._native.prepare_products(factors, _dtypes.requested(str(first.dtype)), gated, by_vector)
         self._multiply = native.multiply
         self._multiply_fused = native.multiply_with_epilogue
         self._native = native
@@ -93,7 +99,7 @@ class Launch:
         self._link = self._prefetch_order.link(native)
         self._in = first.features[1]
         # Elements of the input up to which there are few enough tokens.
-        self.limit = min(native.most_vectors(), *(part.tokens for part in parts)) * self._in
+        self.limit = min(native.most_vectors(), crossover_of(parts)) * self._in
         self._activation = activation or ("silu" if gated else "none")
         self._total = sum(part.features[0] for part in parts) // (2 if gated else 1)
         self._index: int = first.decoder.device.index
@@ -186,6 +192,16 @@ class Launch:
         self._multiply_fused(x.data_ptr(), self._in, count, y.data_ptr(), stream, epilogue)
         self._used()
         return y, scaled
+
+
+def crossover_of(parts: Sequence[Fused]) -> int:
+    """Up to how many tokens one launch of all of these is faster than decoding: they are as one matrix of their sizes
+    together, as far as they are stored alike."""
+    first = parts[0]
+    if any(part.kind != first.kind for part in parts):
+        return min(part.tokens for part in parts)
+    weights = sum(part.features[0] * part.features[1] for part in parts)
+    return crossover.tokens(first.decoder.device, first.kind, weights)
 
 
 class ArrivalCounters:
