@@ -13,7 +13,7 @@ import gpu_helpers
 import pytest
 import wcodec
 from gpu_helpers import torch
-from wcodec._integrations.vllm import ops
+from wcodec._integrations.vllm import blocks, ops
 from wcodec._integrations.vllm.deferred import Placeholder
 from wcodec._integrations.vllm.experts import RankExperts
 from wcodec._integrations.vllm.parts import Linear
@@ -33,6 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {
         "q": torch.randn(256, WIDTH) / 16,
         "k": torch.randn(64, WIDTH) / 16,
+        "v": torch.randn(64, WIDTH) / 16,
+        "o": torch.randn(WIDTH, 256) / 16,
+        "gate": torch.randn(2 * INNER, WIDTH) / 16,
+        "up": torch.randn(2 * INNER, WIDTH) / 16,
+        "down": torch.randn(WIDTH, 2 * INNER) / 16,
         "table": torch.randn(1000, WIDTH),
         **{f"experts.up.{i}": torch.randn(2 * INNER, WIDTH) / 16 for i in range(EXPERTS)},
         **{f"experts.down.{i}": torch.randn(WIDTH, INNER) / 11 for i in range(EXPERTS)},
@@ -148,3 +153,188 @@ def test_compiled_into_graphs(folder: Path) -> None:
         for _ in range(4):
             out = found(x)
         assert torch.allclose(out.float(), F.linear(x.float() * 2, weight.float()) + 1, atol=0.03, rtol=0.02)
+
+
+# Decoder layers, of classes that stand for vLLM's.
+
+
+class RMSNorm(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(1 + torch.randn(WIDTH, dtype=DTYPE, device="cuda") / 8, requires_grad=False)
+        self.variance_epsilon = 1e-5
+
+    def forward(self, x: Any, residual: Any = None) -> Any:
+        total = x if residual is None else x + residual
+        normed = F.rms_norm(total.float(), (WIDTH,), self.weight.float(), self.variance_epsilon).to(DTYPE)
+        return normed if residual is None else (normed, total)
+
+
+class SiluAndMul(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+
+class Merged(torch.nn.Module):
+    """A linear layer of vLLM's kind, of several matrices of the folder."""
+
+    def __init__(self, folder: Path, names: tuple[str, ...], bias: bool = False) -> None:
+        super().__init__()
+        rank, found, decoded = rank_of(folder, True)
+        weight = Placeholder(names[0], (sum(decoded[n].shape[0] for n in names), decoded[names[0]].shape[1]), DTYPE)
+        at = 0
+        for name in names:
+            end = at + decoded[name].shape[0]
+            weight.parameter.data[at:end].copy_(found[name])
+            at = end
+        taken: list[Linear] = []
+        assert rank.linear(weight, taken.append)
+        rank.make()
+        object.__setattr__(self, "_wcodec", taken[0])
+        self.exact = torch.cat([decoded[name] for name in names]).float()
+        self.weight = ops.marker(taken[0], DTYPE, torch.device("cuda"))
+        values = torch.randn(at, dtype=DTYPE, device="cuda")
+        self.bias = torch.nn.Parameter(values, requires_grad=False) if bias else None
+
+    def forward(self, x: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return ops.linear(x, self.weight, self.bias, self._wcodec.rows), None
+        return self._wcodec.product(x, self.bias), None
+
+
+class LlamaAttention(torch.nn.Module):
+    def __init__(self, folder: Path, bias: bool) -> None:
+        super().__init__()
+        self.qkv_proj, self.o_proj = Merged(folder, ("q", "k", "v"), bias), Merged(folder, ("o",), bias)
+
+    def forward(self, positions: Any, hidden_states: Any) -> Any:
+        qkv, _ = self.qkv_proj(hidden_states)
+        q, k, v = qkv.split([256, 64, 64], -1)
+        output, _ = self.o_proj(q * (k + v).repeat(1, 4) + positions[:, None])
+        return output
+
+
+class LlamaMLP(torch.nn.Module):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = Merged(folder, ("gate", "up")), Merged(folder, ("down",))
+        self.act_fn = SiluAndMul()
+
+    def forward(self, x: Any) -> Any:
+        x, _ = self.gate_up_proj(x)
+        x, _ = self.down_proj(self.act_fn(x))
+        return x
+
+
+class LlamaDecoderLayer(torch.nn.Module):
+    def __init__(self, folder: Path, bias: bool) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = LlamaAttention(folder, bias), LlamaMLP(folder)
+        self.input_layernorm, self.post_attention_layernorm = RMSNorm(), RMSNorm()
+
+    def forward(self, positions: Any, hidden_states: Any, residual: Any) -> Any:
+        if residual is None:
+            residual, hidden_states = hidden_states, self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
+class LlamaModel(torch.nn.Module):
+    def __init__(self, folder: Path, bias: bool, layers: int = 3) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([LlamaDecoderLayer(folder, bias) for _ in range(layers)])
+        self.norm = RMSNorm()
+
+    def forward(self, positions: Any, hidden_states: Any) -> Any:
+        residual = None
+        for layer in self.layers:
+            hidden_states, residual = layer(positions, hidden_states, residual)
+        return self.norm(hidden_states, residual)[0]
+
+
+for _kind in (LlamaAttention, LlamaMLP, LlamaDecoderLayer, LlamaModel):
+    _kind.forward.__module__ = "vllm.model_executor.models.llama"
+
+
+def exact(model: Any, positions: Any, x: Any) -> Any:
+    """The model's result in float32, with its decoded weights."""
+
+    def norm(module: Any, h: Any) -> Any:
+        return F.rms_norm(h, (WIDTH,), module.weight.float(), module.variance_epsilon)
+
+    def linear(layer: Any, h: Any) -> Any:
+        return F.linear(h, layer.exact, None if layer.bias is None else layer.bias.float())
+
+    h = x.float()
+    for layer in model.layers:
+        q, k, v = linear(layer.self_attn.qkv_proj, norm(layer.input_layernorm, h)).split([256, 64, 64], -1)
+        h = h + linear(layer.self_attn.o_proj, q * (k + v).repeat(1, 4) + positions[:, None].float())
+        gate, up = linear(layer.mlp.gate_up_proj, norm(layer.post_attention_layernorm, h)).chunk(2, -1)
+        h = h + linear(layer.mlp.down_proj, F.silu(gate) * up)
+    return norm(model.norm, h)
+
+
+TOKENS = (1, 5, 8, 16, 17, 40, 64, 65, 300)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_decoder_layers(folder: Path, bias: bool, ranks: int) -> None:
+    device = torch.device("cuda")
+    model = LlamaModel(folder, bias)
+    with torch.inference_mode():
+        inputs = {
+            n: (torch.randn(n, device=device).to(DTYPE), torch.randn(n, WIDTH, device=device).to(DTYPE)) for n in TOKENS
+        }
+        want = {n: exact(model, *inputs[n]) for n in TOKENS}
+        plain = {n: model(*inputs[n]) for n in TOKENS}
+        # With several ranks gates alone are fused.
+        assert blocks.fuse(model, device, ranks=ranks) == 3
+        assert [layer._wcodec_block.joins_before for layer in model.layers if ranks == 1] == [False, True, True][
+            : 3 * (ranks == 1)
+        ]
+        for n in TOKENS:
+            found = model(*inputs[n])
+            # As near to the exact result as modules by themselves.
+            assert error(found, want[n]) <= 1.1 * error(plain[n], want[n]) + 1e-4, (
+                n,
+                error(found, want[n]),
+                error(plain[n], want[n]),
+            )
+            graph, out = captured(lambda n=n: model(*inputs[n]))
+            out.fill_(7)
+            graph.replay()
+            assert torch.equal(out, found), n
+
+
+def test_decoder_layers_that_nothing_may_follow(folder: Path) -> None:
+    model = LlamaModel(folder, False)
+    with torch.inference_mode():
+        positions, x = torch.randn(4, device="cuda").to(DTYPE), torch.randn(4, WIDTH, device="cuda").to(DTYPE)
+        assert blocks.fuse(model, torch.device("cuda"), joins=False) == 3
+        hidden, residual = model.layers[0](positions, x, None)
+        again = LlamaDecoderLayer(folder, False)
+        for one, other in zip(again.parameters(), model.layers[0].parameters(), strict=True):
+            if one.numel() == WIDTH:
+                one.copy_(other)
+        want, added = again(positions, x, None)
+        assert error(hidden + residual, (want + added).float()) < 0.01
+
+
+def error(found: Any, want: Any) -> float:
+    return float((found.float() - want).norm() / want.norm())
+
+
+def test_decoder_layers_compiled(folder: Path) -> None:
+    model = LlamaModel(folder, True)
+    with torch.inference_mode():
+        positions, x = torch.randn(7, device="cuda").to(DTYPE), torch.randn(7, WIDTH, device="cuda").to(DTYPE)
+        blocks.fuse(model, torch.device("cuda"))
+        want = model(positions, x)
+        found = torch.compile(model, fullgraph=True)(positions, x)
+        # The compiler rounds what lies between in other places.
+        assert error(found, want.float()) < 0.01

@@ -42,6 +42,7 @@ import wcodec  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.plugins import load_general_plugins  # noqa: E402
+from wcodec._integrations.vllm import blocks  # noqa: E402
 
 TEXT = ("The function returns", "A list is")
 TOKENS = [5, 17, 200, 33, 8]
@@ -55,7 +56,7 @@ def _of(kind: str, **other: Any) -> Callable[[], Any]:
     def make() -> Any:
         config = getattr(transformers, f"{kind}Config")(**{**SIZES, **other})
         head = "LMHeadModel" if kind == "GPT2" else "ForCausalLM"
-        return getattr(transformers, f"{kind}{head}")(config)
+        return getattr(transformers, f"{kind.removesuffix('Text')}{head}")(config)
 
     return make
 
@@ -67,6 +68,8 @@ MODELS = {
     "qwen2, tied": _of("Qwen2", tie_word_embeddings=True),
     "phi3, merged in the file": _of("Phi3"),
     "gpt2, transposed": _of("GPT2", n_embd=128, n_layer=2, n_head=4, n_positions=128),
+    "qwen3": _of("Qwen3"),
+    "gemma3": _of("Gemma3Text", sliding_window=32),
     "mixtral": _of("Mixtral", num_local_experts=4, num_experts_per_tok=2),
     "qwen3 moe": _of("Qwen3Moe", moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True),
 }
@@ -164,6 +167,36 @@ def test_same_tokens_as_transformers(made: Any, name: str, how: str) -> None:
         assert sum(n for kind, n in kinds.items() if "ParallelLinear" in kind) == 8
 
 
+BLOCKS = {"llama, one head of keys": 2, "qwen2, tied": 2, "phi3, merged in the file": 2, "qwen3": 2, "gemma3": 2}
+"""The decoder layers that are taken apart, of each model whose layers are known."""
+
+
+@pytest.mark.parametrize("name", [*BLOCKS, "qwen3 moe"])
+def test_layers_taken_apart_give_the_same_tokens(made: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a GPU, but for the launches.
+    monkeypatch.setattr(blocks, "KINDS", {"cpu"})
+    folder, expected = made(name, "saved")
+    llm = engine(folder)
+    assert generated(llm) == expected
+    [found] = llm.apply_model(lambda model: [type(m._wcodec_block).__name__ for m in model.modules() if taken(m)])
+    assert found == ["Block"] * BLOCKS.get(name, 0)
+
+
+def taken(module: torch.nn.Module) -> bool:
+    return hasattr(module, "_wcodec_block")
+
+
+def test_what_follows_a_layer_taken_apart(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers give vLLM's own pair where somebody may look at it."""
+    monkeypatch.setattr(blocks, "KINDS", {"cpu"})
+    folder, expected = made("qwen3", "saved")
+    monkeypatch.setattr(blocks, "MODELS", frozenset())
+    llm = engine(folder)
+    assert generated(llm) == expected
+    [joined] = llm.apply_model(lambda model: [m._wcodec_block.joins_before for m in model.modules() if taken(m)])
+    assert joined == [False, False]
+
+
 def test_same_text_as_transformers(text_folder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(text_folder)
     model = wcodec.load_model(text_folder)
@@ -214,12 +247,13 @@ def test_models_of_transformers_in_vllm(made: Any) -> None:
     assert llm.apply_model(layers)[0]["stored"] > 0
 
 
-@pytest.mark.parametrize("name", ["qwen2, tied", "mixtral"])
-def test_compiled_by_inductor(made: Any, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kinds"), [("qwen2, tied", {"cpu"}), ("gemma3", {"cpu"}), ("mixtral", set())])
+def test_compiled_by_inductor(made: Any, name: str, kinds: set[str], tmp_path: Path) -> None:
     """In a process of its own: the settings of tests take another compiler."""
     folder, expected = made(name, "saved")
     call = f"e.generated(e.engine(e.Path({str(folder)!r}), enforce_eager=False))"
-    code = f"import os, vllm_engine as e; os.environ.pop('VLLM_CPU_CI_ENV'); print('TOKENS', {call})"
+    code = f"import os, vllm_engine as e; e.blocks.KINDS = {kinds}; os.environ.pop('VLLM_CPU_CI_ENV')"
+    code += f"; print('TOKENS', {call})"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "VLLM_CACHE_ROOT": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=900)
     assert f"TOKENS {expected}" in done.stdout, done.stdout + done.stderr

@@ -67,7 +67,9 @@ def test_a_stored_tensor_has_the_row_of_its_layout(table: Path, tmp_path: Path, 
     rows = {"int8 huffman": {"4096": 8}, "int8 huffman quad": {"4096": 32}}
     table.write_text(json.dumps({"capabilities": {"9.0": {"tokens": rows}}}))
     file = tmp_path / "a.wcodec"
-    wcodec.compress({"a": torch.randn(64, 1024) ** 3}, file, scheme="int8", coder="huffman", layout=layout, progress=False)
+    wcodec.compress(
+        {"a": torch.randn(64, 1024) ** 3}, file, scheme="int8", coder="huffman", layout=layout, progress=False
+    )
     kind = Kind.of(wcodec.open(file)["a"])
     assert crossover.tokens(torch.device("cpu"), kind, 4096) == most
 

@@ -14,6 +14,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
+from . import blocks
 from .arguments import FORMAT, engine_settings, record_of
 from .config import METHOD
 from .deferred import Placeholder, virtual
@@ -72,6 +73,10 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
         rank = Rank(self._weights, device, settings, fused=bool(engine.get("fused", True)))
         make_layers(model, rank, bool(engine.get("decode_embeddings", False)))
         self._weights = None
+        if engine.get("fused", True) and config.lora_config is None:
+            # Adapters stand in the place of layers, and engines that guess ahead look at what goes between them.
+            ranks, guesses = config.parallel_config.tensor_parallel_size, config.speculative_config is not None
+            blocks.fuse(model, device, ranks=ranks, joins=not guesses)
 
     def _folder(self, model_config: Any) -> Path:
         name = model_config.model

@@ -89,3 +89,47 @@ experts = torch.library.custom_op(
 )
 """``experts(x, marked, shares, ids)``: the sum of what the experts ``ids`` make of each token, by their shares."""
 experts.register_fake(_experts_fake)
+
+
+def add(half: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two results of a half's last layer, in tensors of one shape."""
+    total, scaled = half.added(x, residual)
+    # The operator promises a second tensor, which is not read where tokens are many.
+    return total, torch.empty_like(total) if scaled is None else scaled
+
+
+def _normed(x: torch.Tensor, scaled: torch.Tensor | None, marked: torch.Tensor, features: int) -> torch.Tensor:
+    products: torch.Tensor = layer_of(marked).half.normed(x, scaled)
+    return products
+
+
+def _normed_fake(x: torch.Tensor, scaled: torch.Tensor | None, marked: torch.Tensor, features: int) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], features))
+
+
+def _added(x: torch.Tensor, residual: torch.Tensor, marked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return add(layer_of(marked).half, x, residual)
+
+
+def _added_fake(x: torch.Tensor, residual: torch.Tensor, marked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(residual), torch.empty_like(residual)
+
+
+normed = torch.library.custom_op(
+    "wcodec::rank_normed",
+    _normed,
+    mutates_args=(),
+    schema="(Tensor x, Tensor? scaled, Tensor marked, int features) -> Tensor",
+)
+"""``normed(x, scaled, marked, features)``: what the first layer of a half gives for the norm of ``x``."""
+normed.register_fake(_normed_fake)
+
+added = torch.library.custom_op(
+    "wcodec::rank_added",
+    _added,
+    mutates_args=(),
+    schema="(Tensor x, Tensor residual, Tensor marked) -> (Tensor, Tensor)",
+)
+"""``added(x, residual, marked)``: ``residual`` and what the last layer of a half makes of ``x``; and that times the
+gain of the norm behind it."""
+added.register_fake(_added_fake)

@@ -33,13 +33,19 @@ class Linear:
     def __init__(self, pieces: list[LayerRows], rows: int, width: int) -> None:
         self.pieces, self.rows, self.width = pieces, rows, width
         self._table: CompressedEmbedding | None = None
-        self._together = Together.of(pieces, rows)
+        # The compressed layers that make up the whole layer, as query, key and value projections do; none where there
+        # is anything else.
+        self.layers = _whole(pieces, rows)
+        self._launch = CachedLaunch(self.layers, Epilogue(by_vector=True)) if len(self.layers) > 1 else None
+        self._bias = 0
+        # The half of a decoder layer that it is of, for the operators of compiled code.
+        self.half: Any = None
 
     def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """The product with ``x``, and the bias."""
         pieces = self.pieces
-        if self._together is not None:
-            product = self._together.product(x, bias)
+        if self._launch is not None:
+            product = self._together(self._launch, x, bias)
             if product is not None:
                 return product
         if len(pieces) == 1 and pieces[0].begin == 0 and pieces[0].end == self.rows:
@@ -54,6 +60,41 @@ class Linear:
             parts.append(_nothing(x, bias, at, self.rows))
         return torch.cat(parts, -1)
 
+    def _together(self, launch: CachedLaunch, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """The products with all pieces side by side, by one launch, or by one product with what they decode to; nothing
+        where neither is there."""
+        first = self.layers[0]
+        if x.dtype is not first._dtype or x.device != first._device:
+            return None
+        self.adopt(bias)
+        found = launch.get()
+        if found is not None and x.numel() <= found.limit:
+            return found.all(x).view(*x.shape[:-1], self.rows)
+        return self._below(x, bias, None)
+
+    def added(self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        """``residual`` and the product with ``x``, by one call of torch where the weight is decoded as a whole."""
+        total = self._below(x, bias, residual) if self.layers and x.dtype is self.layers[0]._dtype else None
+        return residual + self.product(x, bias) if total is None else total
+
+    def _below(self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> torch.Tensor | None:
+        providers = [layer._weights.provider or layer._weights.prepared() for layer in self.layers]
+        provider, begin = providers[0]
+        if providers != [(provider, begin + i) for i in range(len(providers))]:
+            return None
+        return provider.apply_below(begin, len(providers), x, bias, residual)
+
+    def adopt(self, bias: torch.Tensor | None) -> None:
+        """Gives each piece its part of the layer's bias, which launches add."""
+        # Compiled code has other objects for the same memory.
+        address = 0 if bias is None else bias.data_ptr()
+        if address == self._bias:
+            return
+        for piece in self.pieces:
+            part = None if bias is None else torch.nn.Parameter(bias[piece.begin : piece.end], requires_grad=False)
+            piece.layer.register_parameter("bias", part)
+        self._bias = address
+
     def prepare_rows(self) -> None:
         """Makes the weight one whose rows can be looked up. It has one piece then, from the first row on."""
         [piece] = self.pieces
@@ -67,46 +108,12 @@ class Linear:
         return self._table._look_up(ids)
 
 
-class Together:
-    """Pieces that make up a whole layer, as its query, key and value projections do: one launch multiplies with all of
-    them, and where they are decoded, they are decoded as one matrix."""
-
-    def __init__(self, layers: list[CompressedLinear], rows: list[int]) -> None:
-        self._layers, self._rows = layers, rows
-        self._launch = CachedLaunch(layers, Epilogue(by_vector=True))
-        self._address = 0
-
-    @classmethod
-    def of(cls, pieces: list[LayerRows], rows: int) -> Together | None:
-        """The pieces of a layer with so many rows, if they are several and all of it."""
-        ends = [0, *(piece.end for piece in pieces)]
-        layers = [piece.layer for piece in pieces if type(piece.layer) is CompressedLinear]
-        whole = ends[-1] == rows and all(piece.begin == end for piece, end in zip(pieces, ends, strict=False))
-        return cls(layers, ends) if whole and len(layers) == len(pieces) > 1 else None
-
-    def product(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
-        """The products with ``x`` side by side, and the bias; nothing where neither can be had in one piece."""
-        first = self._layers[0]
-        if x.dtype is not first._dtype or x.device != first._device:
-            return None
-        # Compiled code has other objects for the same memory.
-        if (0 if bias is None else bias.data_ptr()) != self._address:
-            self._take(bias)
-        launch = self._launch.get()
-        if launch is not None and x.numel() <= launch.limit:
-            return launch.all(x).view(*x.shape[:-1], self._rows[-1])
-        providers = [layer._weights.provider or layer._weights.prepared() for layer in self._layers]
-        provider, begin = providers[0]
-        if providers != [(provider, begin + i) for i in range(len(providers))]:
-            return None
-        return provider.apply_below(begin, len(providers), x, bias)
-
-    def _take(self, bias: torch.Tensor | None) -> None:
-        """Gives each layer its part of the bias, which launches add."""
-        for layer, begin, end in zip(self._layers, self._rows, self._rows[1:], strict=False):
-            part = None if bias is None else torch.nn.Parameter(bias[begin:end], requires_grad=False)
-            layer.register_parameter("bias", part)
-        self._address = 0 if bias is None else bias.data_ptr()
+def _whole(pieces: list[LayerRows], rows: int) -> tuple[CompressedLinear, ...]:
+    """The layers of pieces that are all rows, each a layer by itself."""
+    ends = [0, *(piece.end for piece in pieces)]
+    layers = tuple(piece.layer for piece in pieces if type(piece.layer) is CompressedLinear)
+    is_whole = ends[-1] == rows and all(piece.begin == end for piece, end in zip(pieces, ends, strict=False))
+    return layers if is_whole and len(layers) == len(pieces) else ()
 
 
 def _product(layer: Any, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

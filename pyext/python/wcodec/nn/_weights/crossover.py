@@ -18,7 +18,7 @@ _TABLE = Path(__file__).with_name("crossover.json")
 
 
 class Kind(NamedTuple):
-    """What of a matrix decides, beside its size, how fast kernels multiply with it."""
+    """The facts of a matrix that decide, beside its size, how fast kernels multiply with it."""
 
     scheme: str
     coder: str

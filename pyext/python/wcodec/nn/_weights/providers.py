@@ -90,12 +90,20 @@ class WeightProvider:
         """``product(weights)`` with the weights of all layers of the provider."""
         raise NotImplementedError
 
-    def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+    def apply_below(
+        self,
+        begin: int,
+        count: int,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         """The products of so many layers, one behind the other in the last dimension, by one call of torch; nothing
         where their decoded weights do not lie one below the other.
 
         :param begin: the first layer's place.
         :param bias: theirs, joined.
+        :param residual: is added to the products.
         """
         return None
 

@@ -146,7 +146,14 @@ class GpuProvider(_PreparedProvider):
         with self._workspace.lock:
             return product(x, self._weights(x)[place], bias)
 
-    def apply_below(self, begin: int, count: int, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+    def apply_below(
+        self,
+        begin: int,
+        count: int,
+        x: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
         key = begin, count
         if key not in self._below:
             self._below[key] = self._factor(begin, count)
@@ -154,8 +161,12 @@ class GpuProvider(_PreparedProvider):
         if shape is None:
             return None
         with self._workspace.lock:
-            first = self._weights(x)[begin]
-            return F.linear(x, first.as_strided(shape, (shape[1], 1)), bias)
+            weight = self._weights(x)[begin].as_strided(shape, (shape[1], 1))
+            if residual is None:
+                return F.linear(x, weight, bias)
+            # One kernel adds both, which rounds once.
+            total = torch.addmm(residual.reshape(-1, shape[0]), x.reshape(-1, shape[1]), weight.t())
+            return (total if bias is None else total + bias).view(residual.shape)
 
     def _weights(self, x: torch.Tensor | None = None) -> list[torch.Tensor]:
         """The decoded weights, for whoever has the lock.
