@@ -79,12 +79,8 @@ struct ManyShare {
   }
 };
 
-DEVICE u32 many_blocks(const Tiles& t, u32 tile) { return tile + 1 == t.tiles ? t.last_blocks : t.blocks; }
-// Blocks of a tile are taken in groups, the last of which may not be full.
-DEVICE u32 many_groups(u32 blocks) { return (blocks + MANY_SLOTS - 1) / MANY_SLOTS; }
-
-// Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, with those that
-// fill groups up. What lies beyond the matrix, or beyond a tile, is 0.
+// Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, one after the
+// other. What lies beyond the matrix is 0.
 template <u32 N, bool BF16>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
@@ -96,7 +92,6 @@ struct VectorRing {
   u64 x;
   u32 lane;
   u32 held[BATCH][4];
-  u32 tile, block;  // of the next step
 
   DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane)
       : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane) {}
@@ -109,11 +104,10 @@ struct VectorRing {
     // as 2 t + 8, 2 t + 9.
     const u32 u = lane % 8, row = lane / 8;
     const u32 to = row * 128 + (MMA ? (u ^ row % 2) * 16 : ((4 * (u % 2)) ^ row) * 16 + u / 2 * 4);
-    tile = share.first_tile, block = 0;
-    u32 steps = 0;
-    for (u32 i = share.first_tile; i < share.end_tile; i++) steps += many_groups(many_blocks(t, i)) * MANY_SLOTS;
-    advance(first);
-    if (first < steps) load(0);
+    const u32 begin = share.first_tile * t.blocks;
+    const u32 end = share.end_tile == t.tiles ? (t.tiles - 1u) * t.blocks + t.last_blocks : share.end_tile * t.blocks;
+    const u32 steps = end - begin;
+    if (first < steps) load(begin + first, 0);
 #pragma unroll 1
     for (u32 step = first; step < steps; step += MANY_STAGERS) {
       const u32 slot = step % MANY_SLOTS, use = step / MANY_SLOTS;
@@ -136,9 +130,8 @@ struct VectorRing {
             for (u32 w = 0; w < 4; w++) sts32(at + (to ^ ((w + i % 2 * 4) * 16)), held[i][w]);
           }
         }
-        if (b + 1 == BATCHES) advance(MANY_STAGERS);
-        if (b + 1 < BATCHES) load(b + 1);
-        else if (step + MANY_STAGERS < steps) load(0);
+        if (b + 1 < BATCHES) load(begin + step, b + 1);
+        else if (step + MANY_STAGERS < steps) load(begin + step + MANY_STAGERS, 0);
       }
       // `wgmma` reads through another way than stores take.
       if constexpr (!MMA) copy_fence();
@@ -148,32 +141,23 @@ struct VectorRing {
   }
 
  private:
-  DEVICE_MEMBER void advance(u32 steps) {
-    block += steps;
-    while (true) {
-      const u32 all = many_groups(many_blocks(t, tile)) * MANY_SLOTS;
-      if (block < all) break;
-      block -= all;
-      tile++;
-    }
-  }
-
-  DEVICE_MEMBER void load(u32 b) {
-    const u32 col = (tile * t.blocks + block) * BLOCK_COLS, from = col + lane % 8 * 8;
-    const bool exists = block < many_blocks(t, tile), inside = exists && batch.vector && col + BLOCK_COLS <= t.cols;
+  // Vectors of part `b` of a block of columns, counted through the matrix.
+  DEVICE_MEMBER void load(u32 block, u32 b) {
+    const u32 col = block * BLOCK_COLS, from = col + lane % 8 * 8;
+    const bool inside = batch.vector && col + BLOCK_COLS <= t.cols;
 #pragma unroll
     for (u32 i = 0; i < BATCH; i++) {
       const u32 place = (b * BATCH + i) * 4 + lane / 8;
       // Places that have no vector get the last one's, and nobody asks for their sums.
       const u64 vector = x + (u64)(place < batch.vectors ? place : batch.vectors - 1) * batch.x_stride * 2;
       if (inside) load_vector(vector + (u64)from * 2, held[i]);
-      else load_words(batch, vector, exists ? from : t.cols, t.cols, held[i]);
+      else load_words(batch, vector, from, t.cols, held[i]);
     }
   }
 };
 
-// Copies side words and chunks for all decoding warps, a lane for each, group after group. A chunk comes with its first
-// group.
+// Copies side words and chunks for all decoding warps, a lane for each, group after group: the words of MANY_SLOTS blocks
+// of a tile, or of those that are left of it. A chunk comes with its first group.
 DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 lane) {
   const u32 words = t.shift + 1u, place = words * (MANY_SLOTS * 128);
   const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
@@ -238,10 +222,11 @@ struct ManyDecoder {
   u32 patch, patched;  // the next patch, and its block
   u32 raw;             // address of the symbols of a raw chunk
   u32 index;           // the chunk's
-  u32 blocks;          // of the chunk, those that fill the last group up included
-  u32 live;            // blocks of it that are decoded: none if it is not valid,
-  u32 coded;           // and if it is not raw, either
+  u32 blocks;          // of the chunk
+  bool coded;          // whether the chunk is valid and not raw,
+  bool live;           // or valid at all
   u32 k;               // the next block, in its chunk
+  u32 stop;            // the end of the group that it is in
   u32 left;            // chunks that are left, this one included
   u32 count;           // groups before this one
   u32 side;            // address of the next block's side words, of this lane
@@ -249,7 +234,7 @@ struct ManyDecoder {
   bool lost;           // a chunk was not valid
 
   DEVICE_MEMBER ManyDecoder(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 warp, u32 lane)
-      : batch(batch), t(t), share(share), warp(warp), lane(lane), raw(0), live(0), coded(0), k(0), count(0), carry(0), lost(false) {
+      : batch(batch), t(t), share(share), warp(warp), lane(lane), raw(0), coded(false), live(false), k(0), count(0), carry(0), lost(false) {
     index = share.strip(warp) * t.tiles + share.first_tile;
     left = share.end_tile - share.first_tile;
     open();
@@ -260,13 +245,14 @@ struct ManyDecoder {
     copy_wait(share.window + MANY_ARRIVED + warp * 16 + (count & 1) * 8, count >> 1 & 1);
     side = share.window + batch.staging + (warp * 2 + (count & 1)) * PLACE;
     if (k == 0) begin();
+    stop = k + MANY_SLOTS < blocks ? k + MANY_SLOTS : blocks;
   }
-  // To the next block, of which the slot is `slot`; false if there is none.
-  DEVICE_MEMBER bool next(u32 slot) {
+  // To the next block; false if there is none.
+  DEVICE_MEMBER bool next() {
     k++;
     side += WORDS * 128;
-    if (slot != 0) return true;
-    if (k >= blocks) {
+    if (k != stop) return true;
+    if (k == blocks) {
       end();
       left--, index++, k = 0;
     }
@@ -279,13 +265,13 @@ struct ManyDecoder {
     return true;
   }
 
-  // Symbols and side words of the next block. A block that fills a group up has any: vectors are 0 there.
+  // Symbols and side words of the next block. A chunk that is not valid has any.
   DEVICE_MEMBER void symbols(u32 (&e)[8], u32 (&own)[WORDS]) {
-    if (__builtin_expect(k < coded, 1)) {
+    if (__builtin_expect(coded, 1)) {
       read_side<WORDS>(own, lane, SideCopied{side});
       d.two(e[0], e[1], e[4], e[5]);
       d.two(e[2], e[3], e[6], e[7]);
-    } else if (k < live) {
+    } else if (live) {
       read_side<WORDS>(own, lane, SideCopied{side});
       const u32 at = raw + k * 512 + lane * 8;
 #pragma unroll
@@ -322,21 +308,20 @@ struct ManyDecoder {
 
  private:
   DEVICE_MEMBER void begin() {
-    const Chunk c = chunk_at(t, index);
-    const u32 chunk = warp * 2 + ((c.tile - share.first_tile) & 1);
+    const u32 tile = share.end_tile - left, chunk = warp * 2 + ((tile - share.first_tile) & 1);
     const Vec2 ends = lds64(share.window + MANY_BODIES + chunk * 8);
     Body body = {ends.x, ends.y};
-    blocks = many_groups(c.blocks) * MANY_SLOTS;
+    blocks = tile + 1 == t.tiles ? t.last_blocks : t.blocks;
     bool good = find_patches(body, patches, true);
-    if (good && patches.next < patches.end) good = are_sound(patches, c.blocks, lane);
-    const u32 length = body.end - body.begin, raw_length = c.blocks * 512;
+    if (good && patches.next < patches.end) good = are_sound(patches, blocks, lane);
+    const u32 length = body.end - body.begin, raw_length = blocks * 512;
     const bool is_raw = length == raw_length;
     if (good) good = length <= raw_length && (is_raw || d.begin(t, body, lane, 0));
     // The table's address: it costs nothing here.
     d.copy.copy = share.window;
     raw = body.begin;
-    live = good ? c.blocks : 0;
-    coded = is_raw ? 0 : live;
+    live = good;
+    coded = good && !is_raw;
     carry = 0;
     if (!good) patches.next = patches.end;
     if constexpr (!TRELLIS) {
@@ -430,7 +415,7 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
       first += N * 128, second += N * 128, signal += 8;
       slot = (slot + 1) % MANY_SLOTS;
       if (slot == 0) first -= MANY_SLOTS * N * 128, second -= MANY_SLOTS * N * 128, signal -= 8 * MANY_SLOTS, parity ^= 1;
-      if (!d.next(slot)) break;
+      if (!d.next()) break;
     }
   } else {
 #if HAS_WGMMA
@@ -457,7 +442,7 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
       matrix += N * 128 / 16, signal += 8;
       slot = (slot + 1) % MANY_SLOTS;
       if (slot == 0) matrix -= MANY_SLOTS * N * 128 / 16, signal -= 8 * MANY_SLOTS, parity ^= 1;
-      more = d.next(slot);
+      more = d.next();
       if (more) d.symbols(e, own);
       wgmma_wait();
       held_until_here(sum);
@@ -597,34 +582,23 @@ DEVICE void multiply_many(const ProductBatch& batch) {
   bool good = true;
   if (warp < share.warps) {
     // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
-#define MANY_CASE(shift, halves)                                                                    \
-  case shift * 2 + halves:                                                                          \
-    good = many_multiply<shift, halves, TRELLIS, N, BF16>(batch, t, share, warp, lane, sum);         \
+#define MANY_CASE(shift, halves)                                                                             \
+  case shift * 2 + halves:                                                                                   \
+    if constexpr (TRELLIS && !halves) good = false;                                                          \
+    else good = many_multiply<shift, halves, TRELLIS, N, BF16>(batch, t, share, warp, lane, sum);             \
     break;
-    const u32 which = t.shift * 2 + (half ? 1 : 0);
-    if constexpr (TRELLIS) {
-      switch (which) {
-        MANY_CASE(0, true)
-        MANY_CASE(1, true)
-        MANY_CASE(2, true)
-        MANY_CASE(3, true)
-        MANY_CASE(4, true)
-        default: good = false;
-      }
-    } else {
-      switch (which) {
-        MANY_CASE(0, true)
-        MANY_CASE(1, true)
-        MANY_CASE(2, true)
-        MANY_CASE(3, true)
-        MANY_CASE(4, true)
-        MANY_CASE(0, false)
-        MANY_CASE(1, false)
-        MANY_CASE(2, false)
-        MANY_CASE(3, false)
-        MANY_CASE(4, false)
-        default: good = false;
-      }
+    switch (t.shift * 2 + (half ? 1 : 0)) {
+      MANY_CASE(0, false)
+      MANY_CASE(0, true)
+      MANY_CASE(1, false)
+      MANY_CASE(1, true)
+      MANY_CASE(2, false)
+      MANY_CASE(2, true)
+      MANY_CASE(3, false)
+      MANY_CASE(3, true)
+      MANY_CASE(4, false)
+      MANY_CASE(4, true)
+      default: good = false;
     }
 #undef MANY_CASE
   } else if (warp == share.warps) {
