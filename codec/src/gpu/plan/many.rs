@@ -3,13 +3,18 @@
 //! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
 //! of sums: it is a fact of the matrix, whereas the number of warps, which decides nothing, is what suits the device.
 
-use wcodec_kernels::abi::{self, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS, MANY_WARPS};
+use wcodec_kernels::abi::{self, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS};
 use wcodec_kernels::{Module, Variant};
 
+use self::shape::{Work, step};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
 use crate::error::Result;
+
+mod shape;
+#[cfg(test)]
+mod tests;
 
 /// Matrices from which on these kernels take up to 8 and up to 16 vectors, too: weights, and strips. Other kernels were faster with less (H100, `int8` and
 /// 4 bits, `pyext/benches/products.py`): with few strips and 16 vectors they are as fast, whatever the number of columns.
@@ -18,10 +23,6 @@ const LEAST: [(usize, usize, usize); 2] = [(8, 40 << 20, 0), (16, 20 << 20, 640)
 const MOST_RANKS: usize = 4;
 /// Strips that the blocks of all clusters take together, at most: where strips are many, each multiprocessor has some without their columns being shared.
 const MOST_SHARES: usize = 2048;
-/// Clusters of more than two blocks leave over one of this many multiprocessors: an H200 has places for 120 blocks on 132.
-const ONE_LEFT: usize = 11;
-/// Strips that multiply together on tensor cores, where vectors are more than few.
-const STRIPS_TOGETHER: usize = 4;
 /// Bytes of a block's side words: so many times one more than the shift of its plane.
 const SIDE_WORDS: usize = 128;
 
@@ -39,6 +40,11 @@ pub fn is_for(item: &ProductTiles<'_>, vectors: usize, limits: Limits) -> bool {
     let large = least.is_some_and(|(_, least, fewest)| weights >= *least && strips >= *fewest);
     let wanted = vectors > FEW_VECTORS || large;
     wanted && fits(plan, tiles, vectors, limits)
+}
+
+/// Shared memory that a block can have, bytes.
+fn limit(limits: Limits) -> usize {
+    limits.shared_per_multiprocessor.saturating_sub(RESERVED).min(limits.shared_per_block)
 }
 
 /// The launches that do `items`, which have one key and [fit](fits), for up to `vectors` vectors: 8, 16, 32 or 64.
@@ -66,35 +72,30 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
 /// Blocks of the clusters that take a matrix: the most that its tiles are enough for, without more shares of columns than there is work for.
 fn ranks(item: &ProductTiles<'_>) -> usize {
     let geometry = &item.tiles.tiles.geometry;
-    let fit = |ranks: &usize| *ranks <= geometry.tiles() && geometry.strips_per_matrix() * ranks <= MOST_SHARES;
+    shares(geometry.strips_per_matrix(), geometry.tiles())
+}
+
+/// As [`ranks`], of a matrix of so many strips, which have so many tiles each.
+fn shares(strips: usize, tiles: usize) -> usize {
+    let fit = |ranks: &usize| *ranks <= tiles && strips * ranks <= MOST_SHARES;
     std::iter::successors(Some(MOST_RANKS), |ranks| Some(ranks / 2).filter(|&half| half > 0)).find(fit).unwrap_or(1)
 }
 
-/// Warps that decode come in such numbers.
-fn step(vectors: usize) -> usize {
-    if vectors > FEW_VECTORS { STRIPS_TOGETHER } else { 1 }
-}
-
-/// Shared memory that a block can have, bytes: one is on a multiprocessor at a time.
-fn limit(limits: Limits) -> usize {
-    limits.shared_per_multiprocessor.saturating_sub(RESERVED).min(limits.shared_per_block)
-}
-
-/// Blocks of threads of a launch whose blocks have so many strips.
-fn grid(items: &[ProductTiles<'_>], warps: usize) -> usize {
-    items.iter().map(|item| item.strips().div_ceil(warps) * ranks(item)).sum()
-}
-
-/// Warps that decode, a strip each: the fewest with which multiprocessors take blocks the fewest times; nothing where there is no room.
-fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<usize> {
-    let processors = match limits.multiprocessors {
-        all if ranks(&items[0]) > 2 => all - all / ONE_LEFT,
-        all => all,
+/// The work with items of one number of ranks.
+fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
+    let ranks = ranks(&items[0]);
+    let steps = |item: &ProductTiles<'_>| {
+        let geometry = &item.tiles.tiles.geometry;
+        geometry.tiles().div_ceil(ranks) * (geometry.tile() / BLOCK_COLS)
     };
+    let most = items.iter().map(steps).max().unwrap_or(0);
+    Work { strips: items.iter().map(ProductTiles::strips).collect(), ranks, steps: most, vectors }
+}
+
+/// Warps of each block that decode, a strip each; nothing where there is no room.
+fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<usize> {
     let memory = Memory::of_all(items, vectors);
-    let room = |warps: &usize| Memory { warps: *warps, ..memory }.bytes() <= limit(limits);
-    let times = |warps: &usize| grid(items, *warps).div_ceil(processors);
-    (1..=MANY_WARPS).filter(|warps| warps.is_multiple_of(step(vectors))).filter(room).min_by_key(times)
+    work(items, vectors).warps(|warps| Memory { warps, ..memory }.bytes(), limits)
 }
 
 fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize) -> Result<ProductLaunch> {
