@@ -145,17 +145,19 @@ impl Kernel {
         }
         let attribute =
             |id| sys::CUlaunchAttribute { id, pad: [0; 4], value: sys::CUlaunchAttributeValue { pad: [0; 64] } };
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes = [attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE); 2];
+        let mut used = 0;
         if overlap && self.device.compute_capability() >= (9, 0) {
             let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-            let mut overlapping = attribute(id);
-            overlapping.value.programmaticStreamSerializationAllowed = 1;
-            attributes.push(overlapping);
+            attributes[used] = attribute(id);
+            attributes[used].value.programmaticStreamSerializationAllowed = 1;
+            used += 1;
         }
         if cluster > 1 {
-            let mut clusters = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
-            clusters.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
-            attributes.push(clusters);
+            attributes[used] = attribute(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+            attributes[used].value.clusterDim =
+                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: cluster, y: 1, z: 1 };
+            used += 1;
         }
         let config = sys::CUlaunchConfig {
             gridDimX: grid,
@@ -167,7 +169,7 @@ impl Kernel {
             sharedMemBytes: smem,
             hStream: raw,
             attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
+            numAttrs: used as u32,
         };
         let mut pointers = [params.as_ptr().cast_mut().cast::<c_void>()];
         let _scope = self.device.enter()?;
