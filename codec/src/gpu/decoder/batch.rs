@@ -25,11 +25,14 @@ pub struct Batch {
     resident: Work,
     /// The part of it whose bytes come through a ring.
     streamed: Option<(Arc<Streaming>, Arc<Groups>)>,
+    /// The most vectors that its products take, as far as they are prepared.
+    most_vectors: usize,
 }
 
 impl Batch {
     pub(super) fn new(inner: Arc<Inner>, resident: Work, streamed: Option<(Arc<Streaming>, Arc<Groups>)>) -> Self {
-        Self { inner, resident, streamed }
+        let most_vectors = resident.most_vectors();
+        Self { inner, resident, streamed, most_vectors }
     }
 
     /// The launches of a group, from each slot; kernels are loaded by the first call.
@@ -44,12 +47,16 @@ impl Batch {
     }
 
     /// Prepares all launches now.
-    pub(super) fn prepared(self) -> Result<Self> {
+    pub(super) fn prepared(mut self) -> Result<Self> {
+        let mut most_vectors = self.most_vectors;
         if let Some((streaming, groups)) = &self.streamed {
             for group in 0..groups.all.len() {
-                streaming.slots().try_for_each(|slot| self.work(groups, group, slot).map(drop))?;
+                for slot in streaming.slots() {
+                    most_vectors = most_vectors.min(self.work(groups, group, slot)?.most_vectors());
+                }
             }
         }
+        self.most_vectors = most_vectors;
         Ok(self)
     }
 
@@ -115,9 +122,8 @@ impl Batch {
     /// Those of [`multiply`](Self::multiply), and `cancel` was used.
     pub unsafe fn multiply_until(&self, vectors: &Vectors, stream: &Stream, cancel: &Cancel) -> Result<()> {
         // Before some of it is launched.
-        let most = self.most_vectors();
-        if vectors.count > most {
-            return Err(too_many_vectors(vectors.count, most));
+        if vectors.count > self.most_vectors {
+            return Err(too_many_vectors(vectors.count, self.most_vectors));
         }
         // SAFETY: as the caller promises.
         self.run(stream, cancel, |work| unsafe { self.inner.shared.multiply(work, vectors, stream) })
@@ -141,9 +147,7 @@ impl Batch {
     /// The most vectors that its products take: [`Vectors::MOST`] where kernels of many vectors multiply with all of its tensors
     /// ([`TensorDecoder::most_vectors`](super::TensorDecoder::most_vectors)).
     pub fn most_vectors(&self) -> usize {
-        let streamed = self.streamed.iter().flat_map(|(_, groups)| groups.work.iter().flatten());
-        let ready = streamed.filter_map(|work| work.get());
-        ready.map(Work::most_vectors).fold(self.resident.most_vectors(), usize::min)
+        self.most_vectors
     }
 
     /// The device.
