@@ -401,6 +401,30 @@ fn no_mistake_is_made_up() {
     }
 }
 
+/// In a cluster an address in shared memory has its block's rank, and without it is another block's.
+#[test]
+fn addresses_of_other_blocks_are_refused() {
+    let run = |mode: u32, n: u32, cluster: u32| {
+        let mut test = SelfTest::new(&[0; 1024], 64);
+        (test.mode, test.n) = (mode, n);
+        test.run(&launch("mistakes").grid(2).threads(32).shared(4096).cluster(cluster)).map(drop)
+    };
+    // Loads and stores.
+    for mode in [0, 1, 2] {
+        assert_eq!(run(mode, 8, 1), Ok(()), "mode {mode}");
+        for (address, block, other) in [(8, 1, 0), (1 << 24 | 8, 0, 1)] {
+            let message = run(mode, address, 2).expect_err("one of the blocks has another rank");
+            let expected = format!(
+                "shared byte 8 of block {block} of the cluster, without whose rank in its address this is block {other}'s"
+            );
+            assert!(
+                message.starts_with(&format!("kernel mistakes, block {block}")) && message.contains(&expected),
+                "{message}"
+            );
+        }
+    }
+}
+
 #[test]
 fn races_need_not_be_errors() {
     for mode in [28, 29, 30, 31] {
