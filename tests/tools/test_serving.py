@@ -323,6 +323,13 @@ def test_an_earlier_architecture_of_the_generation_serves() -> None:
         fatbin.slim(bytearray(elf([("other.cu", OTHER)])), 120)
 
 
+def test_ptx_stays_where_it_is_asked_for_and_there_is_no_code() -> None:
+    old = container(entry(fatbin.CODE, 80, b"a" * 64), entry(fatbin.PTX, 80, b"p" * 8))
+    data = bytearray(elf([("repack.cu", old), ("other.cu", OTHER)]))
+    fatbin.slim(data, 90, None, "repack|other")
+    assert [[e.data[64:] for e in f.entries] for f in fatbin.fatbins(data)] == [[b"p" * 8], [b"e" * 8]]
+
+
 def test_bytes_that_are_no_fatbins_are_refused() -> None:
     with pytest.raises(fatbin.NotUnderstood, match="no little-endian ELF"):
         fatbin.fatbins(b"MZ" + bytes(100))

@@ -150,24 +150,27 @@ def runs_on(entry: Entry, architecture: int) -> bool:
     return entry.kind == CODE and made // 10 == architecture // 10 and made <= architecture
 
 
-def kept(found: Fatbin, architecture: int, pattern: str | None) -> list[Entry]:
+def kept(found: Fatbin, architecture: int, pattern: str | None = None, ptx: str | None = None) -> list[Entry]:
     """The entries that stay: code of the nearest architecture, if the source is one that stays."""
     if pattern is not None and not re.search(pattern, found.source):
         return []
     fits = [entry for entry in found.entries if runs_on(entry, architecture)]
+    if not fits and ptx is not None and re.search(ptx, found.source):
+        fits = [entry for entry in found.entries if entry.kind == PTX and entry.architecture <= architecture]
     nearest = max((entry.architecture for entry in fits), default=0)
     return [entry for entry in fits if entry.architecture == nearest]
 
 
-def slim(data: bytearray, architecture: int, pattern: str | None = None) -> int:
+def slim(data: bytearray, architecture: int, pattern: str | None = None, ptx: str | None = None) -> int:
     """Leaves the code of one architecture in a file, in place.
 
     :param pattern: a regular expression that is found in the names of the sources that stay; all stay without it.
+    :param ptx: one for the sources whose PTX stays where they have no such code: the driver compiles it.
     :returns: the number of bytes of code that stay.
     """
     found = fatbins(data)
-    chosen = [kept(fatbin, architecture, pattern) for fatbin in found]
-    every = [entry for entries in chosen for entry in entries]
+    chosen = [kept(fatbin, architecture, pattern, ptx) for fatbin in found]
+    every = [entry for entries in chosen for entry in entries if entry.kind == CODE]
     if not every:
         raise NotUnderstood(f"there is no code for sm_{architecture}" + (f" in {pattern!r}" if pattern else ""))
     donor = min(every, key=_length)

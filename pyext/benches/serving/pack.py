@@ -34,6 +34,8 @@ ATTENTION: dict[int, tuple[str, str | None]] = {
     ),
 }
 """The extension of attention by architecture, and the sources of it that stay; FlashAttention 2 elsewhere."""
+PTX = r"gptq_marlin_repack|_marlin\."
+"""Sources that have no code for an H100: what Marlin prepares weights with, which `make peers` uses."""
 FLASH_2 = ("vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so", None)
 ARCHIVES = ("packages.tar.xz", "vllm.tar.xz")
 PATH = re.compile(r"(^/|(^|/)\.\.(/|$))")
@@ -68,7 +70,7 @@ def extension(wheel: Path, name: str, folder: Path, arch: int, pattern: str | No
             there = ", ".join(n for n in file.namelist() if n.endswith(".so"))
             raise CannotPack(f"{wheel.name} has no {name} (there are {there})")
         data = bytearray(file.read(name))
-    before, code = len(data), fatbin.slim(data, arch, pattern)
+    before, code = len(data), fatbin.slim(data, arch, pattern, PTX)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
