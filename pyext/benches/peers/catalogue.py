@@ -15,10 +15,10 @@ class UnknownPeer(ValueError):
 def package(requirement: str) -> str:
     """The name in a requirement.
 
-    >>> package("hqq==0.2.8"), package("cupy-cuda13x>=13")
-    ('hqq', 'cupy-cuda13x')
+    >>> package("hqq==0.2.8"), package("cupy-cuda13x>=13"), package("humming-kernels[cu13]==0.1.19")
+    ('hqq', 'cupy-cuda13x', 'humming-kernels')
     """
-    return re.split("[=<>!~ ]", requirement, maxsplit=1)[0]
+    return re.split(r"[=<>!~ \[]", requirement, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Peer:
     """Packages that it needs in addition on a GPU; ``{cuda}`` is the major version of torch's CUDA."""
     no_build_isolation: bool = False
     """Its build looks at the torch that is there."""
+    no_dependencies: bool = False
+    """Nothing that it asks for is needed here."""
     ours: bool = False
     note: str = ""
 
@@ -180,7 +182,10 @@ PEERS: dict[str, Peer] = {
 DECODING = "nvcomp"
 """Decoding alone, beside nvCOMP: the benchmark in Rust, not a model."""
 
-NAMES = (*PEERS, DECODING)
+MATRICES = "matrices"
+"""Products of one matrix, beside kernels for weights of fixed width: engines of their own, not models."""
+
+NAMES = (*PEERS, DECODING, MATRICES)
 
 
 def chosen(names: list[str] | None) -> list[str]:

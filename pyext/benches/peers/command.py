@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, decoding, environments, report
-from .catalogue import DECODING, PEERS
+from .catalogue import DECODING, MATRICES, PEERS
 from .environments import Environment, Unavailable, versions
 from .events import Event
+from .matrices import catalogue as engines
+from .matrices.drive import Drive
 from .plan import planned
 from .runner import NOT_RUN, Job, Limits, Runner, Todo, by_limit, worker_command
 from .turns import VARIABLE, Turns
@@ -60,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
     add("--layers", type=int, help="of the model for speeds: so many, and not all")
     add("--limit", type=float, metavar="S", help="for a row (default: 900 s, with --quick 75)")
     add("--total-limit", type=float, metavar="S", help="for everything; what does not fit says so")
+    add("--engines", type=listed, metavar="LIST", help=f"of products: some of {', '.join(engines.ENGINES)}")
+    add("--matrices", type=listed, metavar="LIST", help=f"of products: default {','.join(engines.SHAPES)}")
+    add("--matrix-tokens", type=listed, metavar="LIST", help=f"default: {','.join(map(str, engines.TOKENS))}")
     add("--no-reference", action="store_true", help="do not measure bf16 once more in the process of each peer")
     add(
         "--turns",
@@ -98,6 +103,9 @@ def show_list() -> None:
         print(f"{peer.name:13} {', '.join((*peer.requirements, *peer.gpu_requirements)) or 'nothing else'}")
         print(f"{'':13} rows: {', '.join(v.name for v in peer.variants)}")
     print(f"{DECODING:13} the benchmark of decoding alone (make bench-gpu), with nvCOMP")
+    for name, engine in engines.ENGINES.items():
+        print(f"{MATRICES:13} {name}: {', '.join(engine.peer.gpu_requirements) or 'nothing else'}")
+        print(f"{'':13} rows: {', '.join(v.name for v in engine.variants)}")
 
 
 def checked(args: argparse.Namespace) -> list[str]:
@@ -107,6 +115,14 @@ def checked(args: argparse.Namespace) -> list[str]:
         if section not in SECTIONS:
             raise ValueError(f"there is no section {section!r} (choose from {', '.join(SECTIONS)})")
     variants = [v.name for n in names if n in PEERS for v in PEERS[n].variants]
+    chosen = args.engines or list(engines.ENGINES)
+    for name in chosen:
+        if name not in engines.ENGINES:
+            raise ValueError(f"there is no engine {name!r} of products (there are {', '.join(engines.ENGINES)})")
+    if MATRICES in names:
+        variants += [v.name for n in chosen for v in engines.ENGINES[n].variants]
+    for text in args.matrices or ():
+        engines.shape(text)
     for row in args.rows or ():
         if row not in variants:
             raise ValueError(
@@ -114,9 +130,9 @@ def checked(args: argparse.Namespace) -> list[str]:
             )
     if args.turns is not None and importlib.util.find_spec("fcntl") is None:
         raise ValueError("--turns needs locks of files, which this system's Python does not have (leave it out)")
-    for batch in args.batches or ():
+    for batch in (*(args.batches or ()), *(args.matrix_tokens or ())):
         if not batch.isdecimal() or int(batch) < 1:
-            raise ValueError(f"{batch!r} is no batch (a whole number from 1)")
+            raise ValueError(f"{batch!r} is no batch and no number of tokens (a whole number from 1)")
     return names
 
 
@@ -311,10 +327,30 @@ class Run:
             about.update({"versions": {"nvCOMP": found["nvcomp"]}} if found["nvcomp"] else {"reason": found["reason"]})
         self.save()
 
+    def matrices(self) -> None:
+        """Products of one matrix on a GPU; on a CPU the quality of each width."""
+        args = self.args
+        around = {} if args.turns is None else {VARIABLE: str(args.turns.resolve())}
+        settings = {
+            **self.settings,
+            "matrix_shapes": args.matrices or list(engines.SHAPES),
+            "matrix_tokens": [int(t) for t in args.matrix_tokens or engines.TOKENS],
+            "matrix_repeats": 9 if args.quick else 15,
+        }
+        drive = Drive(self.report, settings, self.limits, self.options, self.cuda, around, self.say, self.save)
+        if self.device == "cpu":
+            drive.qualities()
+        else:
+            drive.known_qualities(args.environments / "cpu.json")
+            drive.speeds(args.engines or list(engines.ENGINES), args.rows)
+        self.save()
+
     def all(self) -> None:
         for name in self.names:
             if name == DECODING:
                 self.decode()
+            elif name == MATRICES:
+                self.matrices()
             else:
                 self.peer(name)
 

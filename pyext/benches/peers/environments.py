@@ -99,7 +99,13 @@ def prepare(peer: Peer, cuda: str | None, options: Options, limit: float = INSTA
         return Environment(sys.executable, "this interpreter, as --installed asks")
     folder = options.folder / peer.name
     python = folder / "bin" / "python"
-    wanted = {"needs": needs, "constraints": constraints(), "python": sys.version, "base": base_folders()}
+    wanted = {
+        "needs": needs,
+        "alone": peer.no_dependencies,
+        "constraints": constraints(),
+        "python": sys.version,
+        "base": base_folders(),
+    }
     key = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
     stamp = folder / STAMP
     how = "an environment of its own, on this interpreter's torch"
@@ -121,6 +127,8 @@ def prepare(peer: Peer, cuda: str | None, options: Options, limit: float = INSTA
         command += ["--find-links", options.find_links]
     if options.no_index:
         command.append("--no-index")
+    if peer.no_dependencies:
+        command.append("--no-deps")
     if peer.no_build_isolation:
         command.append("--no-build-isolation")
     _run(command, "pip could not install it", end)

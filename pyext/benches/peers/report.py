@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .catalogue import PEERS, Variant
+from .matrices import table as matrices
 
 Json = dict[str, Any]
 SCHEMA = 1
@@ -32,8 +33,13 @@ def key(peer: str, variant: str) -> str:
 def empty(settings: Json, machine: Json, command: str, date: str) -> Json:
     return {
         "schema": SCHEMA, "date": date, "command": command, "settings": settings, "machine": machine, "peers": {},
-        "rows": {}, "decoding": None,
+        "rows": {}, "decoding": None, "matrices": matrices_empty(),
     }  # fmt: skip
+
+
+def matrices_empty() -> Json:
+    """Products of one matrix: sections by row and shape, why an engine has none, KL by width."""
+    return {"rows": {}, "skipped": {}, "kl": {}}
 
 
 def add_row(report: Json, peer: str, variant: Variant) -> Json:
@@ -66,6 +72,8 @@ def read(path: Path) -> Json:
         raise ReportError(f"{path} is no JSON: {error}") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "rows" not in found:
         raise ReportError(f"{path} is no report of this benchmark (schema {SCHEMA})")
+    # Reports from before there were products have none.
+    found.setdefault("matrices", matrices_empty())
     return found
 
 
@@ -153,8 +161,22 @@ def merge(reports: Iterable[Json]) -> Json:
                 if "failed" not in values or section not in mine["sections"]:
                     mine["sections"][section] = values
         out["decoding"] = other["decoding"] or out["decoding"]
+        _merge_matrices(out["matrices"], other["matrices"])
         out["machine"] = {**other["machine"], **out["machine"]}
     return out
+
+
+def _merge_matrices(out: Json, other: Json) -> None:
+    """Adds the products of another run; those that were measured are not replaced by ones that failed."""
+    for key, sections in other["rows"].items():
+        mine = out["rows"].setdefault(key, {})
+        for section, values in sections.items():
+            if "failed" not in values or section not in mine:
+                mine[section] = values
+    measured = {key.partition("/")[0] for key in out["rows"]}
+    both = {**out["skipped"], **other["skipped"]}
+    out["skipped"] = {name: why for name, why in both.items() if name not in measured}
+    out["kl"] = {**other["kl"], **out["kl"]}
 
 
 # The table.
@@ -335,6 +357,8 @@ def table(report: Json) -> str:
         parts.append("\n".join(f"({i}) {text}  " for i, text in enumerate(notes.texts, 1)))
     if report.get("decoding"):
         parts.append(_decoding(report["decoding"]))
+    if products := matrices.table(report["matrices"]):
+        parts.append(products)
     parts.append(_about(report))
     return "\n\n".join(parts) + "\n"
 

@@ -220,8 +220,8 @@ class Runner:
             self._spent[self._row] = time.monotonic() - self._since
 
 
-def worker_command(python: str) -> list[str]:
-    """Starts the process of a peer with that interpreter."""
+def worker_command(python: str, module: str = "peers.worker") -> list[str]:
+    """Starts the process of a peer with that interpreter: the function ``main`` of a module."""
     folder = Path(__file__).resolve().parents[1]
-    start = f"import sys; sys.path.append({str(folder)!r}); from peers.worker import main; sys.exit(main())"
+    start = f"import sys; sys.path.append({str(folder)!r}); from {module} import main; sys.exit(main())"
     return [python, "-c", start]
