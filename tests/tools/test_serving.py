@@ -120,6 +120,12 @@ def test_experts_have_weights_of_their_own() -> None:
 # Engines.
 
 
+def test_a_job_reaches_its_process_as_it_is(tmp_path: Path) -> None:
+    given = job(tmp_path, sequences=(1, 8), limit=24_000_000_000, attention="FLASH_ATTN")
+    assert engine.Job.from_json(json.loads(json.dumps(given.to_json()))) == given
+    assert given.tokens.parent == tmp_path.parent and given.tokens != job(tmp_path, mode="eager").tokens
+
+
 def test_each_mode_asks_vllm_for_what_it_is_called(tmp_path: Path) -> None:
     eager, graphs, compiled = (engine.options(job(tmp_path, mode=mode), LLAMA, 80 << 30) for mode in engine.MODES)
     assert eager["enforce_eager"] is True and "compilation_config" not in eager

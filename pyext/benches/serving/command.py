@@ -9,11 +9,12 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from peers import processes
 
 from . import models, needs, results, table
 from .engine import MODES, Job
@@ -132,7 +133,7 @@ class Run:
             for job in jobs:
                 job.tokens.unlink(missing_ok=True)
                 what = f"{name} {job.scheme} {job.mode}, {job.ranks} ranks"
-                self.step("engine", what, job={**vars(job), "folder": str(job.folder)})
+                self.step("engine", what, job=job.to_json())
             for scheme in () if args.no_reference else args.schemes:
                 files = [str(j.tokens) for j in jobs if j.scheme == scheme and j.tokens.exists()]
                 folder = str(models.folder_of(self.folder, name, args.layers, scheme))
@@ -188,17 +189,9 @@ class Run:
             except subprocess.TimeoutExpired:
                 return f"stopped after {limit:.0f} s"
             finally:
-                _end(process)
+                # With the ranks that it started.
+                processes.kill(process)
         return None if code == 0 else f"exit status {code} ({log.name} says why)"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process with the ranks that it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def step(text: str) -> int:
@@ -216,9 +209,7 @@ def step(text: str) -> int:
     elif job["kind"] == "engine":
         from . import engine
 
-        given = job["job"]
-        sequences = tuple(given["sequences"])
-        engine.measure(Job(**{**given, "folder": Path(given["folder"]), "sequences": sequences}), tell)
+        engine.measure(Job.from_json(job["job"]), tell)
     else:
         from . import reference
 

@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,6 +60,15 @@ class Job:
     def key(self) -> dict[str, Any]:
         """The fields by which engines are compared."""
         return {"model": self.model, "scheme": self.scheme, "mode": self.mode, "ranks": self.ranks, "limit": self.limit}
+
+    def to_json(self) -> dict[str, Any]:
+        """The job for another process."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> Job:
+        """The job that :meth:`to_json` gave."""
+        return cls(**{**given, "folder": Path(given["folder"]), "sequences": tuple(given["sequences"])})
 
     @property
     def tokens(self) -> Path:
