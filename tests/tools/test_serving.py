@@ -396,3 +396,5 @@ def test_versions_are_those_that_wheels_ask_for(tmp_path: Path, monkeypatch: pyt
     assert len(wheels.all_of(vllm, tmp_path, "3.12")) == len(wheels.PACKAGES)
     assert "pydantic>=2.12.0" in asked and "pydantic-core==2.50.5" in asked and "openai" in asked
     assert not any(name.startswith("torch") for name in asked)
+    assert len(wheels.all_of(vllm, tmp_path, "3.12", ("aiohttp", "openai"))) == len(wheels.PACKAGES) + 1
+    assert asked[-1] == "aiohttp"

@@ -101,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--wheel", type=Path, required=True, help="of wcodec (make wheel)")
     out.add_argument("--vllm", default=VLLM, metavar="VERSION", help=f"default: {VLLM}")
     out.add_argument("--vllm-wheel", type=Path, metavar="FILE", help="instead of fetching it")
+    out.add_argument("--also", default="", metavar="LIST", help="packages that machine lacks, such as aiohttp,yarl")
     out.add_argument("--arch", type=int, default=90, help="of the GPU, as 90 for an H100 (default)")
     out.add_argument("--python", default="3.12", metavar="VERSION", help="of that machine (default: 3.12)")
     return out
@@ -116,7 +117,8 @@ def pack(args: argparse.Namespace, work: Path) -> None:
     for folder in (fetched, packages, site, args.out):
         folder.mkdir(parents=True, exist_ok=True)
     vllm = args.vllm_wheel or wheels.fetch(f"vllm=={args.vllm}", fetched, args.python)
-    for wheel in (*wheels.all_of(vllm, fetched, args.python), args.wheel):
+    also = tuple(name for name in args.also.split(",") if name)
+    for wheel in (*wheels.all_of(vllm, fetched, args.python, also), args.wheel):
         unpack(wheel, packages)
     archive(packages, args.out / ARCHIVES[0])
     unpack(vllm, site, all_files=False)

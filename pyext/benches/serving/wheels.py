@@ -71,12 +71,12 @@ def versions_in(lines: list[str], python: str) -> dict[str, str]:
     return out
 
 
-def all_of(vllm: Path, folder: Path, python: str) -> list[Path]:
-    """The wheels of :data:`PACKAGES`, in the versions that vLLM's wheel and each other ask for."""
-    asked = dict.fromkeys(PACKAGES, "")
+def all_of(vllm: Path, folder: Path, python: str, also: tuple[str, ...] = ()) -> list[Path]:
+    """The wheels of :data:`PACKAGES` and of others, in the versions that vLLM's wheel and each other ask for."""
+    asked = dict.fromkeys((*PACKAGES, *also), "")
     out = []
     _ask(asked, wanted(vllm, python))
-    for name in PACKAGES:
+    for name in list(asked):
         wheel = fetch(f"{name}{asked[name]}", folder, python)
         _ask(asked, wanted(wheel, python))
         out.append(wheel)
