@@ -507,20 +507,23 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
   const u32 from = share.warps * share.rank / share.ranks, to = share.warps * (share.rank + 1) / share.ranks;
   const u32 begin_strip = share.first_strip + from, there = share.end_strip - share.first_strip;
   const u32 strips = from < there ? (to < there ? to : there) - from : 0, results = strips * each;
-  if (batch.squared) many_squares<BF16>(batch, t.cols, share.window);
-  // All sums are in shared memory.
-  if (share.ranks > 1) cluster_sync();
-  else syncthreads();
-  if (batch.squared && share.ranks > 1) syncthreads();
   const auto asked = [&](u32 at) {
     Result<BF16> result(item, begin_strip, at, each, batch);
     result.settle(batch, item, at, each);
     result.ask(batch, item, at % each / TILE_ROWS);
     return result;
   };
+  u32 at = thread_index();
+  // Its scale and bias arrive while blocks wait for each other.
+  Result<BF16> result;
+  if (at < results) result = asked(at);
+  if (batch.squared) many_squares<BF16>(batch, t.cols, share.window);
+  // All sums are in shared memory.
+  if (share.ranks > 1) cluster_sync();
+  else syncthreads();
+  if (batch.squared && share.ranks > 1) syncthreads();
 #pragma unroll 1
-  for (u32 at = thread_index(); at < results; at += block_threads()) {
-    const Result<BF16> result = asked(at);
+  while (at < results) {
     const u32 vector = at % each / TILE_ROWS, row = (from + at / each) * TILE_ROWS + at % TILE_ROWS;
     const u32 place = share.window + MANY_RING_AT + vector * row_bytes + row * 4;
     float sum = 0;
@@ -533,20 +536,23 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
 #pragma unroll
       for (u32 r = 0; r < MANY_MOST_RANKS; r++) sum = add_rn(sum, bits_f32(sums[r]));
     }
-    if (!result.exists()) continue;
-    const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, many_norm_factor(batch, t.cols, vector, share.window)) : result.by;
-    const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
-    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
-    else result.write(batch, activated(batch.activation, v));
+    if (result.exists()) {
+      const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, many_norm_factor(batch, t.cols, vector, share.window)) : result.by;
+      const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
+      if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
+      else result.write(batch, activated(batch.activation, v));
+    }
+    at += block_threads();
+    if (at < results) result = asked(at);
   }
   if (item.part == PART_RESULT) return;
   const Stash stash(batch, item);
   const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
   many_arrive(batch, stash, first_strip, strips, share.window);
 #pragma unroll 1
-  for (u32 at = thread_index(); at < results; at += block_threads()) {
+  for (at = thread_index(); at < results; at += block_threads()) {
     if (!lds32(share.window + batch.arrived + at / each * 4)) continue;
-    const Result<BF16> result = asked(at);
+    result = asked(at);
     if (!result.exists()) continue;
     const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
     const bool gate = item.part == PART_GATE;
