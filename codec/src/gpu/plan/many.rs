@@ -6,7 +6,7 @@
 use wcodec_kernels::abi::{self, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS};
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Work, step};
+use self::shape::{Shape, Work, step};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
@@ -16,13 +16,9 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-/// Matrices from which on these kernels take up to 8 and up to 16 vectors, too: weights, and strips. Other kernels were faster with less (H100, `int8` and
-/// 4 bits, `pyext/benches/products.py`): with few strips and 16 vectors they are as fast, whatever the number of columns.
-const LEAST: [(usize, usize, usize); 2] = [(8, 40 << 20, 0), (16, 20 << 20, 640)];
-/// Blocks of a cluster, at most. Every device with clusters has 8, but fewer multiprocessors have a place in such large ones.
-const MOST_RANKS: usize = 4;
-/// Strips that the blocks of all clusters take together, at most: where strips are many, each multiprocessor has some without their columns being shared.
-const MOST_SHARES: usize = 2048;
+/// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
+/// `pyext/benches/products.py`).
+const LEAST: [(usize, usize); 2] = [(8, 40 << 20), (16, 20 << 20)];
 /// Bytes of a block's side words: so many times one more than the shift of its plane.
 const SIDE_WORDS: usize = 128;
 
@@ -35,9 +31,8 @@ pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits
 /// Whether an item's products with up to `vectors` vectors are left to these kernels.
 pub fn is_for(item: &ProductTiles<'_>, vectors: usize, limits: Limits) -> bool {
     let (plan, tiles) = (item.tiles.tensor, item.tiles.tiles);
-    let (weights, strips) = (plan.matrix.1 * plan.matrix.2, tiles.geometry.strips_per_matrix());
-    let least = LEAST.iter().find(|(most, ..)| *most == vectors);
-    let large = least.is_some_and(|(_, least, fewest)| weights >= *least && strips >= *fewest);
+    let weights = plan.matrix.1 * plan.matrix.2;
+    let large = LEAST.iter().any(|&(most, least)| most == vectors && weights >= least);
     let wanted = vectors > FEW_VECTORS || large;
     wanted && fits(plan, tiles, vectors, limits)
 }
@@ -69,27 +64,23 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
     Ok(launches)
 }
 
-/// Blocks of the clusters that take a matrix: the most that its tiles are enough for, without more shares of columns than there is work for.
-fn ranks(item: &ProductTiles<'_>) -> usize {
-    let geometry = &item.tiles.tiles.geometry;
-    shares(geometry.strips_per_matrix(), geometry.tiles())
+/// The shape of an item's matrix.
+fn shape_of(item: &ProductTiles<'_>) -> Shape {
+    let (geometry, (_, rows, cols)) = (&item.tiles.tiles.geometry, item.tiles.tensor.matrix);
+    let blocks = geometry.tile() / BLOCK_COLS;
+    Shape { strips: geometry.strips_per_matrix(), tiles: geometry.tiles(), blocks, tall: rows >= 2 * cols }
 }
 
-/// As [`ranks`], of a matrix of so many strips, which have so many tiles each.
-fn shares(strips: usize, tiles: usize) -> usize {
-    let fit = |ranks: &usize| *ranks <= tiles && strips * ranks <= MOST_SHARES;
-    std::iter::successors(Some(MOST_RANKS), |ranks| Some(ranks / 2).filter(|&half| half > 0)).find(fit).unwrap_or(1)
+/// Blocks of the clusters that take a matrix.
+fn ranks(item: &ProductTiles<'_>) -> usize {
+    shape_of(item).ranks()
 }
 
 /// The work with items of one number of ranks.
 fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
     let ranks = ranks(&items[0]);
-    let steps = |item: &ProductTiles<'_>| {
-        let geometry = &item.tiles.tiles.geometry;
-        geometry.tiles().div_ceil(ranks) * (geometry.tile() / BLOCK_COLS)
-    };
-    let most = items.iter().map(steps).max().unwrap_or(0);
-    Work { strips: items.iter().map(ProductTiles::strips).collect(), ranks, steps: most, vectors }
+    let steps = items.iter().map(|item| shape_of(item).steps(ranks)).max().unwrap_or(0);
+    Work { strips: items.iter().map(ProductTiles::strips).collect(), ranks, steps, vectors }
 }
 
 /// Warps of each block that decode, a strip each; nothing where there is no room.

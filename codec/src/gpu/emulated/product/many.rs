@@ -178,9 +178,9 @@ fn matrices_go_to_kernels_by_their_size() {
         |names: &[(&str, u32)]| names.iter().map(|&(name, cluster)| (name.to_owned(), cluster)).collect::<Vec<_>>();
     assert_eq!(names(16, device), launches(&[("many16", 2), ("16", 1)]));
     assert_eq!(names(8, device), launches(&[("8", 1)]));
-    // The last one has three tiles in a strip.
-    assert_eq!(names(32, device), launches(&[("many32", 2), ("many32", 4)]));
-    assert_eq!(names(64, device), launches(&[("many64", 2), ("many64", 4)]));
+    // The first and the last one have few tiles in a strip, all of which can be at work at once.
+    assert_eq!(names(32, device), launches(&[("many32", 2), ("many32", 3), ("many32", 8)]));
+    assert_eq!(names(64, device), launches(&[("many64", 2), ("many64", 3), ("many64", 8)]));
     assert_eq!(names(16, LARGE), launches(&[("16", 1)]));
     let planned = |options: &EncodeOptions| {
         let source = sample(&mut StdRng::seed_from_u64(93), &[vec![64, 512]]);

@@ -1,6 +1,6 @@
 //! Sizes of thread blocks for the matrices of models.
 
-use super::shape::{processors, together};
+use super::shape::places;
 use super::*;
 use crate::coder::tile::default_tile;
 use crate::coder::{Coder, Layout};
@@ -12,61 +12,60 @@ const H100: Limits =
 fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
     let each = rows.iter().map(|&rows| {
         let tile = default_tile(Coder::Huffman, Layout::Quad, rows, cols);
-        let (strips, tiles) = (rows / TILE_ROWS, cols.div_ceil(tile));
-        (strips, shares(strips, tiles), tiles.div_ceil(shares(strips, tiles)) * (tile / BLOCK_COLS), tile)
+        let (strips, tiles, blocks) = (rows / TILE_ROWS, cols.div_ceil(tile), tile / BLOCK_COLS);
+        (Shape { strips, tiles, blocks, tall: rows >= 2 * cols }, tile)
     });
     let each: Vec<_> = each.collect();
-    let ranks = each[0].1;
-    assert!(each.iter().all(|item| item.1 == ranks), "they share no launch");
-    let most = |of: fn(&(usize, usize, usize, usize)) -> usize| each.iter().map(of).max().unwrap();
-    let work = Work { strips: each.iter().map(|item| item.0).collect(), ranks, steps: most(|item| item.2), vectors };
+    let ranks = each[0].0.ranks();
+    assert!(each.iter().all(|item| item.0.ranks() == ranks), "they share no launch");
+    let steps = each.iter().map(|item| item.0.steps(ranks)).max().unwrap();
+    let work = Work { strips: each.iter().map(|item| item.0.strips).collect(), ranks, steps, vectors };
     // Chunks of `int8` with two bits a symbol.
-    let memory = Memory { vectors, buffer: most(|item| item.3 * 4 + 16), side: 5 * SIDE_WORDS, ..Memory::default() };
-    (work, memory)
+    let buffer = each.iter().map(|item| item.1 * 4 + 16).max().unwrap();
+    (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, ..Memory::default() })
 }
 
-/// Warps of a block, thread blocks, and places for them on the device.
-fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize) {
+/// Warps of a block, blocks of a cluster, thread blocks, and places for them on the device.
+fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize, usize) {
     let bytes = |warps| Memory { warps, ..*memory }.bytes();
     let warps = work.warps(bytes, limits).expect("there is room");
-    let together = together(warps, bytes(warps), limits).expect("there is room");
-    (warps, work.grid(warps), together * processors(work.ranks, together, limits))
+    (warps, work.ranks, work.grid(warps), places(work.ranks, limits.multiprocessors))
 }
 
 #[test]
 fn matrices_of_models_have_blocks_of_these_sizes() {
-    // The warps of a block for 8, 16, 32 and 64 vectors.
-    let cases: [(&[usize], usize, [usize; 4]); 11] = [
-        (&[2048], 2048, [4, 4, 4, 4]),
-        (&[2048, 512], 2048, [5, 5, 4, 4]),
-        (&[2048, 256, 256], 2048, [6, 6, 4, 4]),
-        (&[5632], 2048, [6, 6, 12, 12]),
-        (&[11264], 2048, [11, 11, 12, 12]),
-        (&[2048], 5632, [4, 4, 4, 4]),
-        (&[4096], 4096, [4, 4, 4, 4]),
-        (&[6144], 4096, [6, 6, 16, 16]),
-        (&[14336], 4096, [14, 14, 16, 16]),
-        (&[28672], 4096, [14, 14, 16, 16]),
-        (&[4096], 14336, [4, 4, 4, 4]),
+    // Blocks of a cluster, and the warps of a block for 8, 16, 32 and 64 vectors.
+    let cases: [(&[usize], usize, usize, [usize; 4]); 11] = [
+        (&[2048], 2048, 8, [9, 9, 12, 12]),
+        (&[2048, 512], 2048, 8, [11, 11, 12, 12]),
+        (&[2048, 256, 256], 2048, 8, [12, 12, 12, 12]),
+        (&[5632, 5632], 2048, 2, [11, 11, 12, 12]),
+        (&[11264], 2048, 2, [11, 11, 12, 12]),
+        (&[2048], 5632, 8, [9, 9, 12, 12]),
+        (&[4096], 4096, 6, [16, 16, 16, 16]),
+        (&[6144], 4096, 4, [13, 13, 16, 16]),
+        (&[14336], 4096, 2, [14, 14, 16, 16]),
+        (&[28672], 4096, 1, [14, 14, 16, 16]),
+        (&[4096], 14336, 6, [16, 16, 16, 16]),
     ];
-    for (rows, cols, warps) in cases {
+    for (rows, cols, ranks, warps) in cases {
         for (vectors, wanted) in [8, 16, 32, 64].into_iter().zip(warps) {
             let launch = launch_of(rows, cols, vectors);
-            let (warps, grid, places) = chosen(&launch, H100);
+            let (warps, found, grid, places) = chosen(&launch, H100);
             let context = format!("{rows:?} x {cols}, {vectors} vectors: {grid} blocks of {warps}, {places} places");
-            assert_eq!(warps, wanted, "{context}");
+            assert_eq!((found, warps), (ranks, wanted), "{context}");
             // All of them run at once, on most of the device.
             assert!(grid <= places && grid >= 88, "{context}");
         }
     }
 }
 
-/// Two launches of small matrices lie beside each other.
+/// The order of sums hangs on the matrix alone.
 #[test]
-fn small_matrices_leave_room_for_the_next_launch() {
-    for vectors in [8, 16, 32, 64] {
-        let (_, grid, places) = chosen(&launch_of(&[2048], 2048, vectors), H100);
-        assert!(grid == 128 && places >= 2 * grid, "{grid} blocks, {places} places");
+fn clusters_are_the_same_whatever_the_device_and_the_number_of_vectors() {
+    let large = Limits { multiprocessors: 200, ..H100 };
+    for (vectors, limits) in [(8, H100), (64, H100), (8, large), (64, large)] {
+        assert_eq!(chosen(&launch_of(&[2048], 5632, vectors), limits).1, 8);
     }
 }
 
@@ -74,7 +73,7 @@ fn small_matrices_leave_room_for_the_next_launch() {
 #[test]
 fn more_rounds_than_one_are_of_large_blocks() {
     for vectors in [8, 16, 32, 64] {
-        let (warps, grid, places) = chosen(&launch_of(&[1 << 17], 4096, vectors), H100);
+        let (warps, _, grid, places) = chosen(&launch_of(&[1 << 17], 4096, vectors), H100);
         assert!(warps >= 12 && grid > places, "{grid} blocks of {warps}, {places} places");
     }
 }
