@@ -26,6 +26,13 @@
 #define MANY_BARRIERS_AT 17408
 #define MANY_RING_AT 19456
 
+// Routes that `wcodec_route` sorts, and experts by which it does, at most.
+#define MOST_ROUTES 4096
+#define MOST_EXPERTS 1024
+
+// Threads of a block of `wcodec_route_combine`.
+#define COMBINE_THREADS 128
+
 // The use of an item's results.
 #define PART_RESULT 0
 #define PART_GATE 1
@@ -214,7 +221,7 @@ struct ProductBatch {
   u64 residual;                          // Address of the residual that is added to the results, laid out like them; 0 for none.
   u64 scaled;                            // Address of a second copy of the results, multiplied by `gain`; 0 for none.
   u64 gain;                              // Address of a factor for each result of a vector, elements like those of `x`.
-  u64 stash;                             // Address of f32 for the gate projection, followed by the up projection, each as many as there are results; 0 without gates.
+  u64 stash;                             // Address of f32 for the gate projection, followed by the up projection, each as many as there are results; 0 without gates. In kernels named `routed` the address of the items of all experts.
   u64 arrivals;                          // Address of an arrival counter for each strip: the number of its gate and up projections in the stash. Counters are 0 before and after the launches that belong together.
   u32 epsilon;                           // The epsilon added to the mean of the squares: bits of f32.
   u32 share;                             // The reciprocal of the number of elements in the mean: bits of f32.
@@ -234,6 +241,47 @@ struct ProductBatch {
 // Parameters of `wcodec_many_selftest`, which has one block of 128 threads.
 struct ManySelftest {
   u64 result;  // Address of the result, a u32: 1 if tensor cores multiply subnormal numbers exactly, else 0.
+};
+
+// Routes that lead to one expert, at positions that follow each other: all of them, or some.
+struct RouteSlot {
+  u32 expert;    // The expert's index.
+  u32 begin;     // Position of the first one.
+  u32 count;     // The number of routes; 0 for a slot that no expert has.
+  u32 reserved;  // 0.
+};
+
+// Parameters of `wcodec_route`, which has one block of threads, one at least for each expert. It sorts routes of
+// tokens to experts by expert, those to one expert in their order: a route's place in that order is its position.
+struct RouteBatch {
+  u64 ids;         // Address of the expert's number for each route, those of a token side by side. Numbers out of range are of no expert, negative ones too.
+  u64 places;      // Address of an i32 for each of `named` numbers: the expert's index, or one out of range for none. 0 if numbers are indices.
+  u64 rows;        // Address of a u32 for each position, to be written: the route's number, divided by `each`.
+  u64 positions;   // Address of an i32 for each route, to be written: its position, or -1 if it leads to no expert.
+  u64 slots;       // Address of the slots of experts with routes, by ascending index, to be written.
+  u32 routes;      // The number of routes, up to MOST_ROUTES.
+  u32 each;        // Routes that read the same row of vectors.
+  u32 wide;        // 1: 64-bit numbers. 0: 32-bit ones.
+  u32 named;       // Entries at `places`, fewer than 2^31.
+  u32 experts;     // The number of experts, up to MOST_EXPERTS.
+  u32 most;        // Routes of a slot, at most: an expert with more of them has several.
+  u32 slot_count;  // The number of slots, as many as there can be. Those without an expert count 0.
+  u32 reserved;    // 0.
+};
+
+// Parameters of `wcodec_route_combine`: each token gets the sum of its routes' vectors, times their shares, added
+// up as f32 in the order of the routes. A token's columns are divided among blocks of threads, eight a thread.
+struct CombineBatch {
+  u64 y;          // Address of a vector for each position.
+  u64 shares;     // Address of a factor for each route; 0 if all are 1.
+  u64 positions;  // Address of an i32 for each route: its position, or -1 if it adds nothing.
+  u64 out;        // Address of a vector for each token, to be written.
+  u32 cols;       // Elements of a vector.
+  u32 each;       // Routes of a token.
+  u32 bf16;       // 1 for bf16, 0 for f16.
+  u32 wide;       // 1: shares are f32. 0: they are like the vectors' elements.
+  u32 vector;     // 1: vectors begin at multiples of 16 bytes.
+  u32 reserved;   // 0.
 };
 
 // Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -468,6 +516,36 @@ LIES_AT(ProductBatch, activation, 156, 4)
 LIES_AT(ProductBatch, items, 160, 3328)
 static_assert(sizeof(ManySelftest) == 8, "differs from abi.rs");
 LIES_AT(ManySelftest, result, 0, 8)
+static_assert(sizeof(RouteSlot) == 16, "differs from abi.rs");
+LIES_AT(RouteSlot, expert, 0, 4)
+LIES_AT(RouteSlot, begin, 4, 4)
+LIES_AT(RouteSlot, count, 8, 4)
+LIES_AT(RouteSlot, reserved, 12, 4)
+static_assert(sizeof(RouteBatch) == 72, "differs from abi.rs");
+LIES_AT(RouteBatch, ids, 0, 8)
+LIES_AT(RouteBatch, places, 8, 8)
+LIES_AT(RouteBatch, rows, 16, 8)
+LIES_AT(RouteBatch, positions, 24, 8)
+LIES_AT(RouteBatch, slots, 32, 8)
+LIES_AT(RouteBatch, routes, 40, 4)
+LIES_AT(RouteBatch, each, 44, 4)
+LIES_AT(RouteBatch, wide, 48, 4)
+LIES_AT(RouteBatch, named, 52, 4)
+LIES_AT(RouteBatch, experts, 56, 4)
+LIES_AT(RouteBatch, most, 60, 4)
+LIES_AT(RouteBatch, slot_count, 64, 4)
+LIES_AT(RouteBatch, reserved, 68, 4)
+static_assert(sizeof(CombineBatch) == 56, "differs from abi.rs");
+LIES_AT(CombineBatch, y, 0, 8)
+LIES_AT(CombineBatch, shares, 8, 8)
+LIES_AT(CombineBatch, positions, 16, 8)
+LIES_AT(CombineBatch, out, 24, 8)
+LIES_AT(CombineBatch, cols, 32, 4)
+LIES_AT(CombineBatch, each, 36, 4)
+LIES_AT(CombineBatch, bf16, 40, 4)
+LIES_AT(CombineBatch, wide, 44, 4)
+LIES_AT(CombineBatch, vector, 48, 4)
+LIES_AT(CombineBatch, reserved, 52, 4)
 static_assert(sizeof(NormBatch) == 96, "differs from abi.rs");
 LIES_AT(NormBatch, x, 0, 8)
 LIES_AT(NormBatch, residual, 8, 8)

@@ -14,6 +14,18 @@ MANY_OF(quad, false, f16, false)
 MANY_OF(quad, false, bf16, true)
 MANY_OF(quadtrellis, true, f16, false)
 MANY_OF(quadtrellis, true, bf16, true)
+#define MANY_ROUTED(mode, TRELLIS, kind, BF16, n)                                                                      \
+  KERNEL(wcodec_huffman_##mode##_times_##kind##_routed##n, (MANY_WARPS + MANY_HELPERS) * LANES, 1, ProductBatch) {     \
+    multiply_routed<TRELLIS, n, BF16>(params);                                                                         \
+  }
+MANY_ROUTED(quad, false, f16, false, 8)
+MANY_ROUTED(quad, false, f16, false, 32)
+MANY_ROUTED(quad, false, bf16, true, 8)
+MANY_ROUTED(quad, false, bf16, true, 32)
+MANY_ROUTED(quadtrellis, true, f16, false, 8)
+MANY_ROUTED(quadtrellis, true, f16, false, 32)
+MANY_ROUTED(quadtrellis, true, bf16, true, 8)
+MANY_ROUTED(quadtrellis, true, bf16, true, 32)
 #endif
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900

@@ -61,12 +61,14 @@ struct ManyShare {
   u32 first_strip;         // of its group, counted through the plane
   u32 end_strip;           // one past the item's last strip
   u32 first_tile, end_tile;
+  u32 vectors;  // to multiply
 
-  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t) {
+  // `at`: number of the thread block, counted as the item's are.
+  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t, u32 at, u32 vectors) : vectors(vectors) {
     window = shared_window();
     warps = block_threads() / LANES - MANY_HELPERS;
     ranks = batch.staged;
-    const u32 block = block_index() - t.block_begin, group = block / ranks;
+    const u32 block = at - t.block_begin, group = block / ranks;
     rank = block - group * ranks;
     first_strip = divide(t.chunk_begin, t.by_tiles) + group * warps;
     end_strip = divide(t.chunk_end, t.by_tiles);
@@ -81,20 +83,31 @@ struct ManyShare {
 
 // Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, one after the
 // other. What lies beyond the matrix is 0.
-template <u32 N, bool BF16>
+template <u32 N, bool BF16, bool ROUTED>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
   // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
-  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH };
+  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1 };
 
   const ProductBatch& batch;
   const Tiles& t;
   u64 x;
-  u32 lane;
+  u32 lane, vectors;
   u32 held[BATCH][4];
+  u32 rows[ROWS];  // numbers of the lane's vectors, where they are looked up
 
-  DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane)
-      : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane) {}
+  DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane, u32 vectors)
+      : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane), vectors(vectors) {
+    if constexpr (ROUTED) {
+      static_assert(BATCHES == 1, "an index of `rows` is known to the compiler");
+#pragma unroll
+      for (u32 i = 0; i < ROWS; i++) {
+        rows[i] = which(i * 4 + lane / 8);
+        if (batch.gain) rows[i] = load32((const u32*)batch.gain + item.vector + rows[i]);
+      }
+      if (batch.gain) x = batch.x;
+    }
+  }
 
   // Takes every MANY_STAGERS-th step from `first` on.
   DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
@@ -141,6 +154,9 @@ struct VectorRing {
   }
 
  private:
+  // Places that have no vector get the last one's, and nobody asks for their sums.
+  DEVICE_MEMBER u32 which(u32 place) const { return place < vectors ? place : vectors - 1; }
+
   // Vectors of part `b` of a block of columns, counted through the matrix.
   DEVICE_MEMBER void load(u32 block, u32 b) {
     const u32 col = block * BLOCK_COLS, from = col + lane % 8 * 8;
@@ -148,8 +164,7 @@ struct VectorRing {
 #pragma unroll
     for (u32 i = 0; i < BATCH; i++) {
       const u32 place = (b * BATCH + i) * 4 + lane / 8;
-      // Places that have no vector get the last one's, and nobody asks for their sums.
-      const u64 vector = x + (u64)(place < batch.vectors ? place : batch.vectors - 1) * batch.x_stride * 2;
+      const u64 vector = x + (u64)(ROUTED ? rows[i] : which(place)) * batch.x_stride * 2;
       if (inside) load_vector(vector + (u64)from * 2, held[i]);
       else load_words(batch, vector, from, t.cols, held[i]);
     }
@@ -163,8 +178,9 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
   const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
   u32 tile = share.first_tile, k = 0, count = 0;
   Chunk c = chunk_at(t, strip * t.tiles + tile);
-  const auto arrival = [&] { return Arrival{ldg32((const u32*)t.offsets + c.index), ldg32((const u32*)t.offsets + c.index + 1)}; };
-  Arrival now = arrival();
+  // Where the chunk after the next one lies is known before it is asked for.
+  const auto arrival = [&](u32 i) { return Arrival{ldg32((const u32*)t.offsets + i), ldg32((const u32*)t.offsets + i + 1)}; };
+  Arrival now = arrival(c.index), next = tile + 1 < share.end_tile ? arrival(c.index + 1) : now;
   const u8* side = QuadTile<false>::side(t, c);
   bool active = lane < share.warps;
 #pragma unroll 1
@@ -191,7 +207,8 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
         active = tile < share.end_tile;
         if (active) {
           c = chunk_at(t, strip * t.tiles + tile);
-          now = arrival();
+          now = next;
+          if (tile + 1 < share.end_tile) next = arrival(c.index + 1);
         }
       }
     }
@@ -499,33 +516,52 @@ DEVICE void many_arrive(const ProductBatch& batch, const Stash& stash, u32 first
   syncthreads();
 }
 
-// Results of a thread block: those of its share of the group's strips.
-template <u32 N, bool BF16>
+// Results of a thread block: those of its share of the group's strips. A thread has one row, and some of the vectors.
+template <bool BF16>
 DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, float down) {
   const Tiles& t = item.tiles;
-  const u32 each = batch.vectors * TILE_ROWS, row_bytes = (share.warps * TILE_ROWS + 4) * 4;
+  const u32 row_bytes = (share.warps * TILE_ROWS + 4) * 4;
   const u32 from = share.warps * share.rank / share.ranks, to = share.warps * (share.rank + 1) / share.ranks;
   const u32 begin_strip = share.first_strip + from, there = share.end_strip - share.first_strip;
-  const u32 strips = from < there ? (to < there ? to : there) - from : 0, results = strips * each;
-  const auto asked = [&](u32 at) {
-    Result<BF16> result(item, begin_strip, at, each, batch);
-    result.settle(batch, item, at, each);
-    result.ask(batch, item, at % each / TILE_ROWS);
+  const u32 strips = from < there ? (to < there ? to : there) - from : 0, rows = strips * TILE_ROWS;
+  // There are more threads than rows.
+  const u32 groups = rows ? block_threads() / rows : 0, group = rows ? thread_index() / rows : 0, row = thread_index() - group * rows;
+  const bool busy = group < groups;
+  // The row's scale, gain and bias arrive while blocks wait for each other.
+  Result<BF16> first;
+  if (busy) {
+    first = Result<BF16>(item, begin_strip, row, TILE_ROWS, batch);
+    first.settle(batch, item, row, TILE_ROWS);
+    first.ask(batch, item, 0);
+  }
+  const auto residual = [&](u32 vector) {
+    const u64 place = first.place + (u64)vector * item.stride;
+    return first.epilogue & EPILOGUE_RESIDUAL ? load16((const u8*)batch.residual + place * 2) : 0u;
+  };
+  const auto of = [&](u32 vector) {
+    Result<BF16> result = first;
+    result.place += vector * item.stride, result.to += (u64)vector * item.stride * 2;
     return result;
   };
-  u32 at = thread_index();
-  // Its scale and bias arrive while blocks wait for each other.
-  Result<BF16> result;
-  if (at < results) result = asked(at);
+  const bool has = busy && first.exists();
+  const u32 begin = has ? group : share.vectors;
+  u32 next = begin < share.vectors ? residual(begin) : 0;
   if (batch.squared) many_squares<BF16>(batch, t.cols, share.window);
   // All sums are in shared memory.
   if (share.ranks > 1) cluster_sync();
   else syncthreads();
-  if (batch.squared && share.ranks > 1) syncthreads();
+  // Factors of vectors take the place of the table.
+  const u32 factors = share.window + TABLE_AT;
+  if (batch.squared) {
+    if (thread_index() < share.vectors) sts32(factors + thread_index() * 4, f32_bits(many_norm_factor(batch, t.cols, thread_index(), share.window)));
+    syncthreads();
+  }
 #pragma unroll 1
-  while (at < results) {
-    const u32 vector = at % each / TILE_ROWS, row = (from + at / each) * TILE_ROWS + at % TILE_ROWS;
-    const u32 place = share.window + MANY_RING_AT + vector * row_bytes + row * 4;
+  for (u32 vector = begin; vector < share.vectors; vector += groups) {
+    Result<BF16> result = of(vector);
+    result.residual = next;
+    if (vector + groups < share.vectors) next = residual(vector + groups);
+    const u32 place = share.window + MANY_RING_AT + vector * row_bytes + (from * TILE_ROWS + row) * 4;
     float sum = 0;
     if (share.ranks == 1) {
       sum = bits_f32(lds32(place));
@@ -536,41 +572,31 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
 #pragma unroll
       for (u32 r = 0; r < MANY_MOST_RANKS; r++) sum = add_rn(sum, bits_f32(sums[r]));
     }
-    if (result.exists()) {
-      const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, many_norm_factor(batch, t.cols, vector, share.window)) : result.by;
-      const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
-      if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
-      else result.write(batch, activated(batch.activation, v));
-    }
-    at += block_threads();
-    if (at < results) result = asked(at);
+    const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, bits_f32(lds32(factors + vector * 4))) : result.by;
+    const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
+    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
+    else result.write(batch, activated(batch.activation, v));
   }
   if (item.part == PART_RESULT) return;
   const Stash stash(batch, item);
   const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
   many_arrive(batch, stash, first_strip, strips, share.window);
+  if (!has || !lds32(share.window + batch.arrived + row / TILE_ROWS * 4)) return;
 #pragma unroll 1
-  for (at = thread_index(); at < results; at += block_threads()) {
-    if (!lds32(share.window + batch.arrived + at / each * 4)) continue;
-    result = asked(at);
-    if (!result.exists()) continue;
+  for (u32 vector = begin; vector < share.vectors; vector += groups) {
+    Result<BF16> result = of(vector);
+    result.residual = residual(vector);
     const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
     const bool gate = item.part == PART_GATE;
     result.write(batch, mul_rn(activated(batch.activation, gate ? mine : other), gate ? other : mine));
   }
 }
 
-// The whole launch.
-template <bool TRELLIS, u32 N, bool BF16>
-DEVICE void multiply_many(const ProductBatch& batch) {
-  // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
-  overlap_start();
-  prefetch_params(batch);
-  u32 i = 0;
-  while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
-  const ProductItem& item = batch.items[i];
+// A thread block of an item, the block's number counted as the item's are, with so many vectors.
+template <bool TRELLIS, u32 N, bool BF16, bool ROUTED>
+DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u32 at, u32 vectors) {
   const Tiles& t = item.tiles;
-  const ManyShare share(batch, t);
+  const ManyShare share(batch, t, at, vectors);
   const u32 warp = thread_index() / LANES, lane = thread_index() % LANES;
   const bool half = item.minus == 0;
   if (thread_index() == share.warps * LANES) {
@@ -611,7 +637,7 @@ DEVICE void multiply_many(const ProductBatch& batch) {
     many_fetch(batch, t, share, lane);
   } else {
     overlap_wait();
-    VectorRing<N, BF16>(batch, item, lane).fill(share, warp - share.warps - 1);
+    VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
   }
   // The ring and the copies are read: sums take their place.
   syncthreads();
@@ -624,8 +650,43 @@ DEVICE void multiply_many(const ProductBatch& batch) {
       sts32(to + (j / 4 * 8 + j % 2) * row_bytes + j % 4 / 2 * 32, good ? f32_bits(sum[j]) : 0x7FFFFFFFu);
     }
   }
-  many_results<N, BF16>(batch, item, share, many_down<BF16>(half));
+  many_results<BF16>(batch, item, share, many_down<BF16>(half));
   // Other blocks of the cluster may still read this one's sums.
   if (share.ranks > 1) cluster_sync();
+}
+
+// The whole launch.
+template <bool TRELLIS, u32 N, bool BF16>
+DEVICE void multiply_many(const ProductBatch& batch) {
+  // Results are written, and vectors are read, behind `overlap_wait` only: the next launch may begin, and decode.
+  overlap_start();
+  prefetch_params(batch);
+  u32 i = 0;
+  while (i + 1 < batch.count && batch.items[i].tiles.block_end <= block_index()) i++;
+  multiply_item<TRELLIS, N, BF16, false>(batch, batch.items[i], block_index(), batch.vectors);
+}
+
+// The whole launch of kernels named `routed`: kernels/src/abi.rs says how they take their parameters.
+template <bool TRELLIS, u32 N, bool BF16>
+DEVICE void multiply_routed(const ProductBatch& batch) {
+  overlap_start();
+  // Another launch has found the routes.
+  overlap_wait();
+  const u32 number = block_index() / batch.known, at = block_index() - number * batch.known;
+  const Vec4 slot = load128((const RouteSlot*)batch.arrivals + number);
+  // All blocks of a cluster have the same slot: none waits for another one that has left.
+  if (slot.z == 0) return;
+  const ProductItem* place = (const ProductItem*)batch.stash + (u64)slot.x * batch.count;
+  for (u32 i = 0; i + 1 < batch.count && ldg16(&place->tiles.block_end) <= at; i++) place++;
+  // In registers, as far as it is used: in memory it would be loaded again behind each barrier.
+  static_assert(sizeof(ProductItem) % 16 == 0, "it is loaded in units of 16 bytes");
+  Vec4 words[sizeof(ProductItem) / 16];
+#pragma unroll
+  for (u32 i = 0; i < sizeof(ProductItem) / 16; i++) words[i] = ldg128((const Vec4*)place + i);
+  ProductItem item;
+  memcpy(&item, words, sizeof(item));
+  item.vector = slot.y;
+  item.place += slot.y * item.stride;
+  multiply_item<TRELLIS, N, BF16, true>(batch, item, at, slot.z);
 }
 #endif

@@ -17,19 +17,6 @@ DEVICE float block_sum(float v) {
   return sum;
 }
 
-// Eight elements of the vector at `to`, as `load_words` loads them.
-DEVICE void store_words(const NormBatch& batch, u64 to, u32 col, const u32 (&words)[4]) {
-  u8* const at = (u8*)to + (u64)col * 2;
-  if (batch.vector && col + 8 <= batch.cols) {
-    stg128(at, {words[0], words[1], words[2], words[3]});
-    return;
-  }
-#pragma unroll
-  for (u32 k = 0; k < 8; k++) {
-    if (col + k < batch.cols) stg16(at + 2 * k, words[k / 2] >> (k % 2 * 16) & 0xFFFF);
-  }
-}
-
 // The block's vector, eight columns a thread at a time.
 template <bool BF16>
 struct Normed {

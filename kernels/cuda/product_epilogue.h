@@ -62,6 +62,20 @@ DEVICE void load_words(const Batch& batch, u64 from, u32 col, u32 cols, u32 (&wo
   }
 }
 
+// Stores them so.
+template <class Batch>
+DEVICE void store_words(const Batch& batch, u64 to, u32 col, const u32 (&words)[4]) {
+  u8* const at = (u8*)to + (u64)col * 2;
+  if (batch.vector && col + 8 <= batch.cols) {
+    stg128(at, {words[0], words[1], words[2], words[3]});
+    return;
+  }
+#pragma unroll
+  for (u32 k = 0; k < 8; k++) {
+    if (col + k < batch.cols) stg16(at + 2 * k, words[k / 2] >> (k % 2 * 16) & 0xFFFF);
+  }
+}
+
 // Sums of squares of all segments of all vectors, which are left in shared memory. All warps of the block call these; 8 elements a lane are added
 // up, and then lanes, in the same order for every launch.
 template <bool BF16>

@@ -40,6 +40,13 @@ pub const MANY_BARRIERS_AT: usize = 17408;
 /// Address in shared memory of their ring, and of the sums that take its place in the end.
 pub const MANY_RING_AT: usize = 19456;
 
+/// Routes that `wcodec_route` sorts at most.
+pub const MOST_ROUTES: usize = 4096;
+/// Experts that it sorts them by, at most: a thread each.
+pub const MOST_EXPERTS: usize = 1024;
+/// Threads of a block of `wcodec_route_combine`.
+pub const COMBINE_THREADS: usize = 128;
+
 /// The item's results are written.
 pub const PART_RESULT: u32 = 0;
 /// They are a gate projection: the activation of it, times the matching up projection, is written.
@@ -368,6 +375,13 @@ structures! {
     /// block r of its n takes tiles [tiles * r / n, tiles * (r + 1) / n) of all of them, and together they add up.
     /// `block_begin` and `block_end` of an item are multiples of n. `barriers` is MANY_BARRIERS_AT, `sums` is
     /// MANY_RING_AT, `buffers_per_warp` is 2, and `copies`, `corrections` and `known` are 0.
+    ///
+    /// Kernels named `routed` are like those, but that each thread block finds its item and its vectors in memory. `stash`
+    /// is the address of the items of all experts, `count` of each expert, whose `block_begin` and `block_end` count the
+    /// `known` blocks of an expert. `arrivals` is the address of a RouteSlot for each `known` blocks of the launch, which
+    /// says the expert and its vectors; blocks of a slot without vectors end at once. `gain` is the address of a u32 for
+    /// each vector, the vector's number among those at `x`, or 0 if that is its position. Results lie by position.
+    /// `vectors`, `items` and the rest of the epilogue are 0.
     pub struct ProductBatch {
         /// Items.
         pub count: u32,
@@ -407,7 +421,7 @@ structures! {
         /// Address of a factor for each result of a vector, elements like those of `x`.
         pub gain: u64,
         /// Address of f32 for the gate projection, followed by the up projection, each as many as there are results; 0
-        /// without gates.
+        /// without gates. In kernels named `routed` the address of the items of all experts.
         pub stash: u64,
         /// Address of an arrival counter for each strip: the number of its gate and up projections in the stash. Counters
         /// are 0 before and after the launches that belong together.
@@ -447,6 +461,76 @@ structures! {
     pub struct ManySelftest {
         /// Address of the result, a u32: 1 if tensor cores multiply subnormal numbers exactly, else 0.
         pub result: u64,
+    }
+
+    /// Routes that lead to one expert, at positions that follow each other: all of them, or some.
+    pub struct RouteSlot {
+        /// The expert's index.
+        pub expert: u32,
+        /// Position of the first one.
+        pub begin: u32,
+        /// The number of routes; 0 for a slot that no expert has.
+        pub count: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of `wcodec_route`, which has one block of threads, one at least for each expert. It sorts routes of
+    /// tokens to experts by expert, those to one expert in their order: a route's place in that order is its position.
+    pub struct RouteBatch {
+        /// Address of the expert's number for each route, those of a token side by side. Numbers out of range are of no
+        /// expert, negative ones too.
+        pub ids: u64,
+        /// Address of an i32 for each of `named` numbers: the expert's index, or one out of range for none. 0 if numbers
+        /// are indices.
+        pub places: u64,
+        /// Address of a u32 for each position, to be written: the route's number, divided by `each`.
+        pub rows: u64,
+        /// Address of an i32 for each route, to be written: its position, or -1 if it leads to no expert.
+        pub positions: u64,
+        /// Address of the slots of experts with routes, by ascending index, to be written.
+        pub slots: u64,
+        /// The number of routes, up to MOST_ROUTES.
+        pub routes: u32,
+        /// Routes that read the same row of vectors.
+        pub each: u32,
+        /// 1: 64-bit numbers. 0: 32-bit ones.
+        pub wide: u32,
+        /// Entries at `places`, fewer than 2^31.
+        pub named: u32,
+        /// The number of experts, up to MOST_EXPERTS.
+        pub experts: u32,
+        /// Routes of a slot, at most: an expert with more of them has several.
+        pub most: u32,
+        /// The number of slots, as many as there can be. Those without an expert count 0.
+        pub slot_count: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of `wcodec_route_combine`: each token gets the sum of its routes' vectors, times their shares, added
+    /// up as f32 in the order of the routes. A token's columns are divided among blocks of threads, eight a thread.
+    pub struct CombineBatch {
+        /// Address of a vector for each position.
+        pub y: u64,
+        /// Address of a factor for each route; 0 if all are 1.
+        pub shares: u64,
+        /// Address of an i32 for each route: its position, or -1 if it adds nothing.
+        pub positions: u64,
+        /// Address of a vector for each token, to be written.
+        pub out: u64,
+        /// Elements of a vector.
+        pub cols: u32,
+        /// Routes of a token.
+        pub each: u32,
+        /// 1 for bf16, 0 for f16.
+        pub bf16: u32,
+        /// 1: shares are f32. 0: they are like the vectors' elements.
+        pub wide: u32,
+        /// 1: vectors begin at multiples of 16 bytes.
+        pub vector: u32,
+        /// 0.
+        pub reserved: u32,
     }
 
     /// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -634,12 +718,12 @@ impl Divisor {
     }
 }
 
-/// Structures that a kernel takes as its only parameter.
+/// Structures that a kernel takes as its only parameter, or finds in memory.
 ///
 /// # Safety
 /// The type has no padding, so that all of its bytes are initialized.
 pub unsafe trait Parameters: Copy {
-    /// The bytes that are passed to the kernel.
+    /// The bytes that the kernel gets.
     fn as_bytes(&self) -> &[u8] {
         // SAFETY: implementors have no padding; the slice borrows `self`.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
@@ -652,4 +736,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch RowsBatch ProductBatch ManySelftest NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch ProductItem ProductBatch ManySelftest RouteBatch CombineBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

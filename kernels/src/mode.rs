@@ -116,11 +116,15 @@ pub enum Variant {
     Many32,
     /// Up to 64 vectors, by a kernel of many vectors.
     Many64,
+    /// Up to eight vectors for each routed expert, by a kernel of many vectors.
+    Routed8,
+    /// Up to 32 vectors for each routed expert, by a kernel of many vectors.
+    Routed32,
 }
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::One,
         Self::OneEarly,
         Self::Eight,
@@ -130,12 +134,14 @@ impl Variant {
         Self::Many16,
         Self::Many32,
         Self::Many64,
+        Self::Routed8,
+        Self::Routed32,
     ];
 
     /// Whether a kernel of many vectors is meant: those of layout `quad` in the module `huffmanmany`, for which cuda/many.h
     /// says how they work.
     pub fn is_many(self) -> bool {
-        matches!(self, Self::Many8 | Self::Many16 | Self::Many32 | Self::Many64)
+        matches!(self, Self::Many8 | Self::Many16 | Self::Many32 | Self::Many64 | Self::Routed8 | Self::Routed32)
     }
 
     /// The last part of the kernels' names.
@@ -150,6 +156,8 @@ impl Variant {
             Self::Many16 => "many16",
             Self::Many32 => "many32",
             Self::Many64 => "many64",
+            Self::Routed8 => "routed8",
+            Self::Routed32 => "routed32",
         }
     }
 }
@@ -207,6 +215,7 @@ impl Mode {
             Variant::OneEarly => Some(BLOCK_THREADS),
             Variant::EightEarly | Variant::Sixteen => Some(HALF_BLOCK_THREADS),
             Variant::Many8 | Variant::Many16 | Variant::Many32 | Variant::Many64 => many,
+            Variant::Routed8 | Variant::Routed32 => many,
         }
     }
 }

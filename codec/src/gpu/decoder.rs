@@ -3,6 +3,7 @@
 mod batch;
 mod load;
 mod lookup;
+mod routed;
 mod streaming;
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use self::batch::Batch;
 pub use self::lookup::Lookup;
+pub use self::routed::{Routed, RoutedVectors};
 use self::streaming::Streaming;
 use super::buffer::{DeviceBuffer, PinnedBuffer};
 use super::device::Device;
@@ -247,6 +249,16 @@ impl TensorDecoder {
     pub fn prepare_products_in(&self, order: ResultOrder, items: &[ProductItem]) -> Result<Batch> {
         let items = self.0.shared.products(items, order)?;
         self.batch(items.into_iter().map(|(item, product)| (item, Some(product))).collect())?.prepared()
+    }
+
+    /// Prepares products of vectors with routed experts: which experts, and which vectors for each, a [`Router`](super::Router) says on the device.
+    /// Each expert has as many matrices, which all read the same vectors, and whose results lie side by side.
+    ///
+    /// # Errors
+    /// Those of [`prepare_products`](Self::prepare_products); bytes are not on the device, kernels of many vectors do not multiply with some of the
+    /// matrices, or experts are not of one shape and stored alike.
+    pub fn prepare_routed(&self, experts: &[Vec<ProductItem>]) -> Result<Routed> {
+        Routed::new(&self.0, experts)
     }
 
     /// The batch of items, which are decoded, or multiplied with where they have products.

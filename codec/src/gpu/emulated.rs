@@ -26,6 +26,7 @@ mod norm;
 mod product;
 mod rate;
 mod residency;
+mod route;
 
 /// A small device, so that blocks of threads have several chunks and cross from one plane into the next.
 const LIMITS: Limits =

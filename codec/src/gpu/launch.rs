@@ -7,7 +7,7 @@ use wcodec_kernels::abi::{self, OutputKind, Parameters};
 use super::device::Device;
 use super::driver::DriverResult;
 use super::plan::{Limits, LookupLaunch, MOST_VECTORS, Method, ProductLaunch, ProductTiles, TilesItem, TilesLaunch};
-use super::plan::{most_vectors, product_launches, tiles_launches};
+use super::plan::{RoutedLaunch, most_vectors, product_launches, routed_launches, tiles_launches};
 use super::stream::Stream;
 use super::work_item::{
     Activation, Epilogue, RowIds, UTIL_THREADS, Vectors, WorkItem, bits_batches, bits_item, elements_of, symbols_batch,
@@ -172,6 +172,24 @@ impl Launcher {
             Ok((kernel, launch))
         });
         launches.collect::<Result<_>>().map(Lookups)
+    }
+
+    /// Turns the items of each expert, all of which are tiles to multiply with, into launches, and loads their kernels.
+    pub fn prepare_routed(&self, experts: &[Vec<WorkItem<'_>>]) -> Result<Vec<(super::kernel::Kernel, RoutedLaunch)>> {
+        fn in_tiles<'a>(item: &WorkItem<'a>) -> ProductTiles<'a> {
+            match (item.method, item.product) {
+                (Method::Tiles(tiles), Some(product)) => ProductTiles { tiles: item.in_tiles(tiles), product },
+                _ => unreachable!("`can_fuse` was asked"),
+            }
+        }
+        let experts: Vec<Vec<_>> = experts.iter().map(|items| items.iter().map(in_tiles).collect()).collect();
+        let launches = routed_launches(&experts, self.product_limits()?)?;
+        let with_kernel = launches.into_iter().map(|launch| {
+            let kernel = self.device.kernel(launch.module, &launch.kernel)?;
+            kernel.max_shared(launch.shared)?;
+            Ok((kernel, launch))
+        });
+        with_kernel.collect()
     }
 
     /// Puts launches that gather rows into the stream.

@@ -18,6 +18,7 @@ pub use self::element_bits::ElementBits;
 pub use self::lookup::{LookupLaunch, can_look_up};
 #[cfg(test)]
 pub use self::many::launches as many_launches;
+pub use self::many::{RoutedLaunch, routed_launches};
 pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
 pub use self::product::{
     FEW_VECTORS, MOST_VECTORS, ProductLaunch, ProductOutput, ProductTiles, can_fuse, most_vectors, product_launches,

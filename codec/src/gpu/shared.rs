@@ -4,10 +4,11 @@ use wcodec_kernels::abi;
 
 use super::buffer::DeviceBuffer;
 use super::device::Device;
+use super::kernel::Kernel;
 use super::launch::{Launcher, Launches, Lookups};
 use super::nvcomp::Nvcomp;
 use super::options::GpuOptions;
-use super::plan::{Method, ProductOutput, TensorPlan};
+use super::plan::{Method, ProductOutput, RoutedLaunch, TensorPlan};
 use super::stream::Stream;
 use super::tensors::Tensors;
 use super::work_item::{DecodeItem, ProductItem, ResultOrder, RowIds, Vectors, WorkItem};
@@ -86,7 +87,13 @@ impl Shared {
         self.tensors.most_vectors(name, self.launcher.product_limits()?)
     }
 
-    fn overlaps(&self, bytes: Bytes) -> bool {
+    /// Turns the products of each expert into launches for any routes, and loads their kernels.
+    pub fn prepare_routed(&self, experts: &[Vec<WorkItem<'_>>]) -> Result<Vec<(Kernel, RoutedLaunch)>> {
+        self.launcher.prepare_routed(experts)
+    }
+
+    /// Whether kernels may begin while the work before them ends.
+    pub fn overlaps(&self, bytes: Bytes) -> bool {
         self.overlap && bytes == Bytes::Stay
     }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::{
     ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
-    CHANGES_BYTES, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE, LAYOUT_PAIR,
-    LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS, MANY_WARPS, MAX_ITEMS,
-    MAX_PRODUCT_ITEMS, MAX_RUNS, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP,
-    SQUARES_COLS, STRUCTURES, TABLE_AT,
+    CHANGES_BYTES, COMBINE_THREADS, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE,
+    LAYOUT_PAIR, LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS, MANY_WARPS,
+    MAX_ITEMS, MAX_PRODUCT_ITEMS, MAX_RUNS, MOST_EXPERTS, MOST_ROUTES, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind,
+    PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 use crate::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
@@ -83,6 +83,11 @@ fn header() -> String {
         "Addresses in shared memory of the barriers and of the ring of kernels of many vectors.",
         &[("MANY_BARRIERS_AT", MANY_BARRIERS_AT), ("MANY_RING_AT", MANY_RING_AT)],
     );
+    define(
+        "Routes that `wcodec_route` sorts, and experts by which it does, at most.",
+        &[("MOST_ROUTES", MOST_ROUTES), ("MOST_EXPERTS", MOST_EXPERTS)],
+    );
+    define("Threads of a block of `wcodec_route_combine`.", &[("COMBINE_THREADS", COMBINE_THREADS)]);
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_UP", PART_UP)];
     define("The use of an item's results.", &parts.map(|(name, value)| (name, value as usize)));
     let activations = [

@@ -11,6 +11,7 @@ use half::{bf16, f16};
 mod epilogue;
 mod many;
 mod random;
+mod routed;
 
 /// Another device than that of the other tests: blocks of few warps, and one with room for blocks decoded early.
 const ROOMY: Limits =

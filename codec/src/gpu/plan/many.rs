@@ -12,9 +12,12 @@ use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
 use crate::error::Result;
 
+mod routed;
 mod shape;
 #[cfg(test)]
 mod tests;
+
+pub use self::routed::{RoutedLaunch, launches as routed_launches};
 
 /// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
 /// `pyext/benches/products.py`).
@@ -100,15 +103,8 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize) -> Result<Pr
         blocks += item.strips().div_ceil(warps) * ranks;
         *to = item.params(begin..blocks, 0, vectors)?;
     }
-    params.barriers = MANY_BARRIERS_AT as u32;
-    params.sums = MANY_RING_AT as u32;
-    params.staging = memory.side_at() as u32;
     params.staged = ranks as u32;
-    params.buffers = memory.buffers_at() as u32;
-    params.buffer_bytes = memory.buffer as u32;
-    params.buffers_per_warp = 2;
-    params.squares = memory.squares_at() as u32;
-    params.arrived = memory.arrived_at() as u32;
+    memory.place(&mut params);
     let variant = match vectors {
         8 => Variant::Many8,
         16 => Variant::Many16,
@@ -168,6 +164,18 @@ impl Memory {
             ..a
         };
         Self { vectors, gates, ..each.reduce(larger).unwrap_or_default() }
+    }
+
+    /// Says where all that is.
+    fn place(self, params: &mut abi::ProductBatch) {
+        params.barriers = MANY_BARRIERS_AT as u32;
+        params.sums = MANY_RING_AT as u32;
+        params.staging = self.side_at() as u32;
+        params.buffers = self.buffers_at() as u32;
+        params.buffer_bytes = self.buffer as u32;
+        params.buffers_per_warp = 2;
+        params.squares = self.squares_at() as u32;
+        params.arrived = self.arrived_at() as u32;
     }
 
     fn side_at(self) -> usize {

@@ -21,7 +21,7 @@ pub fn options() -> Vec<EncodeOptions> {
 }
 
 /// A tensor of a container, where these kernels multiply with it.
-fn load(container: &Container, name: &str) -> Option<Loaded> {
+pub fn load(container: &Container, name: &str) -> Option<Loaded> {
     let t = Loaded::new(&container.bytes_of(name, &oracle()).unwrap())?;
     (most_vectors(&t.plan, DEVICES[1]) == 64).then_some(t)
 }

@@ -1,0 +1,128 @@
+//! Launches of products with routed experts: which experts these are, and how many vectors each has, only the device knows.
+//!
+//! A launch has blocks for as many experts as there can be; those of an expert that does not come end at once. All experts are of one shape, so that a
+//! block knows its expert and its strips by its number.
+
+use wcodec_kernels::abi::{self, MANY_HELPERS};
+use wcodec_kernels::{Module, Variant};
+
+use super::{Memory, ProductTiles, fits, limit, ranks, shape};
+use crate::coder::LANES;
+use crate::error::{Error, Result};
+use crate::gpu::plan::Limits;
+
+/// Vectors of an expert that there are launches for, at most.
+const SIZES: [(usize, Variant); 2] = [(8, Variant::Routed8), (32, Variant::Routed32)];
+
+/// A launch for any routes, but for where these, vectors and results are.
+#[derive(Clone, Debug)]
+pub struct RoutedLaunch {
+    pub module: Module,
+    pub kernel: String,
+    /// The most vectors of an expert.
+    pub vectors: usize,
+    /// The items of all experts, which lie in the device's memory.
+    pub table: Vec<abi::ProductItem>,
+    pub params: Box<abi::ProductBatch>,
+    /// Thread blocks of an expert.
+    pub blocks: u32,
+    /// Thread blocks of a cluster.
+    pub cluster: u32,
+    pub threads: u32,
+    pub shared: u32,
+}
+
+/// The launches for up to 8 and up to 32 vectors of an expert, whose items have as many matrices each.
+///
+/// # Errors
+/// Kernels of many vectors do not multiply with all of them, their shapes differ, or they are too large for a launch.
+pub fn launches(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<Vec<RoutedLaunch>> {
+    check(experts, limits)?;
+    SIZES.into_iter().map(|(vectors, variant)| launch(experts, vectors, variant, limits)).collect()
+}
+
+/// Why experts have no launch together.
+fn refused(item: Option<&ProductTiles<'_>>, why: &str) -> Error {
+    let error = coded!(NO_PRODUCT, "no kernel multiplies with routed experts: {why}").advice("decode them");
+    match item {
+        Some(item) => error.tensor(item.tiles.tensor.name()),
+        None => error,
+    }
+}
+
+fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
+    if !limits.many {
+        return Err(refused(None, "the device has none for many vectors"));
+    }
+    if experts.len() > abi::MOST_EXPERTS {
+        return Err(refused(None, &format!("{} of them", experts.len())));
+    }
+    let Some(first) = experts.first().filter(|expert| !expert.is_empty()) else {
+        return Err(refused(None, "none are given"));
+    };
+    let most = SIZES[SIZES.len() - 1].0;
+    for expert in experts {
+        if expert.len() != first.len() {
+            return Err(refused(expert.first(), "some have other numbers of matrices"));
+        }
+        for (item, like) in expert.iter().zip(first) {
+            if !fits(item.tiles.tensor, item.tiles.tiles, most, limits) {
+                return Err(refused(Some(item), "those for many vectors do not take it, or have no room"));
+            }
+            let same = form(item) == form(like) && item.key() == first[0].key();
+            if !same || columns(item) != columns(&first[0]) || ranks(item) != ranks(&first[0]) {
+                return Err(refused(Some(item), "it is stored otherwise than others, or has another shape"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn columns(item: &ProductTiles<'_>) -> usize {
+    item.tiles.tiles.geometry.cols()
+}
+
+/// The facts of a matrix that have to be those of the same matrix of all experts: strips, tiles, and places of results.
+fn form(item: &ProductTiles<'_>) -> (usize, usize, usize, u32, u32) {
+    let geometry = &item.tiles.tiles.geometry;
+    (item.strips(), geometry.tiles(), geometry.tile(), item.product.place, item.product.stride)
+}
+
+fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, limits: Limits) -> Result<RoutedLaunch> {
+    let (all, first) = (experts.concat(), &experts[0]);
+    let (module, mode, kind, _) = first[0].key();
+    let memory = Memory::of_all(&all, vectors);
+    let has_room = |warps: &usize| Memory { warps: *warps, ..memory }.bytes() <= limit(limits);
+    // As many experts as one token may have, or several.
+    let some = &all[..all.len().min(vectors * first.len())];
+    let warps = [some, &all].into_iter().filter_map(|items| shape(items, vectors, limits)).find(has_room);
+    let warps = warps.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
+    let mut blocks = 0;
+    let mut ranges = Vec::with_capacity(first.len());
+    for item in first {
+        let begin = blocks;
+        blocks += item.strips().div_ceil(warps) * ranks(item);
+        ranges.push(begin..blocks);
+    }
+    let table = all.iter().zip(ranges.iter().cycle()).map(|(item, range)| {
+        // As many results as there can be positions.
+        item.params(range.clone(), 0, abi::MOST_ROUTES)
+    });
+    let table = table.collect::<Result<_>>()?;
+    let (ranks, memory) = (ranks(&first[0]) as u32, Memory { warps, ..memory });
+    let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
+    params.staged = ranks;
+    params.known = blocks as u32;
+    memory.place(&mut params);
+    Ok(RoutedLaunch {
+        module: Module::Huffmanmany,
+        kernel: mode.multiplying_kernel(module, kind, variant).expect("`fits` was asked"),
+        vectors,
+        table,
+        params,
+        blocks: blocks as u32,
+        cluster: ranks,
+        threads: ((warps + MANY_HELPERS) * LANES) as u32,
+        shared: memory.bytes() as u32,
+    })
+}
