@@ -8,6 +8,7 @@ mod graph;
 mod info;
 mod lookup;
 mod norm;
+mod route;
 mod sizes;
 mod verify;
 
@@ -26,6 +27,7 @@ pub use graph::{DeviceMemory, gpu_capture, gpu_end, gpu_follow, gpu_keep};
 pub use info::{gpu_available, gpu_devices, gpu_driver, gpu_kernels, nvcomp_info, residencies, ring_slots};
 pub use lookup::RowLookup;
 pub use norm::GpuNorms;
+pub use route::{GpuRouter, RoutedProducts};
 pub use sizes::DeviceSizes;
 pub use verify::verify_on_gpu;
 

@@ -41,6 +41,8 @@ mod _native {
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, Epilogue, GpuNorms, RowLookup, TensorDecoder};
     #[pymodule_export]
+    use crate::gpu::{GpuRouter, RoutedProducts};
+    #[pymodule_export]
     use crate::gpu::{
         gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,
         residencies, ring_slots, verify_on_gpu,
@@ -66,6 +68,10 @@ mod _native {
     const MAGNITUDES: usize = crate::rounding::MAGNITUDES;
     #[pymodule_export]
     const PRODUCT_VECTORS: usize = wcodec::gpu::Vectors::MOST;
+    #[pymodule_export]
+    const ROUTED_VECTORS: usize = wcodec::gpu::Routed::MOST;
+    #[pymodule_export]
+    const MOST_ROUTES: usize = wcodec::gpu::Routes::MOST;
     #[pymodule_export]
     const PRODUCT_VECTORS_SQUARED: usize = wcodec::gpu::Vectors::MOST_SQUARED;
     #[pymodule_export]

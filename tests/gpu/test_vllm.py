@@ -24,6 +24,8 @@ F = torch.nn.functional
 gpu = gpu_helpers.gpu
 DTYPE = torch.bfloat16
 WIDTH, EXPERTS, INNER = 256, 4, 128
+# Experts that are large enough for layout `quad`.
+ROUTED, ROUTED_WIDTH, ROUTED_INNER = 8, 512, 256
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +140,97 @@ def test_experts(folder: Path) -> None:
         out.fill_(7)
         graph.replay()
         assert torch.allclose(out.float(), taken[0].mix(x, shares, ids).float(), **close)
+
+
+@pytest.fixture(scope="module", params=["int8", "rate", "trellis"])
+def quads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Experts in layout ``quad``, with gates and values apart."""
+    place = tmp_path_factory.mktemp("quads")
+    torch.manual_seed(6)
+    shapes = {
+        "gate": (ROUTED_INNER, ROUTED_WIDTH),
+        "up": (ROUTED_INNER, ROUTED_WIDTH),
+        "down": (ROUTED_WIDTH, ROUTED_INNER),
+    }
+    tensors = {f"{name}.{i}": torch.randn(shape) / 16 for name, shape in shapes.items() for i in range(ROUTED)}
+    options: dict[str, Any] = {"coder": "huffman", "layout": "quad", "progress": False}
+    if request.param != "int8":
+        options |= {"scheme": "rate", "bits": 4.0, "trellis": request.param == "trellis"}
+    wcodec.compress({k: v.to(DTYPE) for k, v in tensors.items()}, place / "model.wcodec", **options)
+    return place
+
+
+def routed_experts(folder: Path, places: Any = None, shares_first: bool = False) -> tuple[RankExperts, Any]:
+    """Experts of a rank, and a function of the exact result."""
+    rank, found, decoded = rank_of(folder, True)
+    here = list(range(ROUTED)) if places is None else [int((places == i).nonzero()) for i in range(ROUTED // 2)]
+    first = Placeholder("w13", (len(here), 2 * ROUTED_INNER, ROUTED_WIDTH), DTYPE)
+    second = Placeholder("w2", (len(here), ROUTED_WIDTH, ROUTED_INNER), DTYPE)
+    for at, number in enumerate(here):
+        matrix = first.parameter.data[at]
+        for name, target in (("gate", matrix[:ROUTED_INNER]), ("up", matrix[ROUTED_INNER:])):
+            target.copy_(found[name].unbind()[number])
+        second.parameter.data[at].copy_(found["down"].unbind()[number])
+    taken: list[RankExperts] = []
+
+    def activation(x: Any) -> Any:
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+    assert rank.experts(first, second, activation, places, 0.5, taken.append, shares_first)
+    rank.make()
+
+    def exact(x: Any, shares: Any, ids: Any) -> Any:
+        out = torch.zeros(x.shape, device="cuda")
+        for token, (of, numbers) in enumerate(zip(shares.float(), ids.tolist(), strict=True)):
+            for share, number in zip(of, numbers, strict=True):
+                if number < 0 or number not in here:
+                    continue
+                gate, up, down = (decoded[f"{name}.{number}"].float() for name in ("gate", "up", "down"))
+                vector = x[token].float() * (share if shares_first else 1)
+                out[token] += (1 if shares_first else share) * (down @ (F.silu(gate @ vector) * (up @ vector)))
+        return out
+
+    return taken[0], exact
+
+
+def near(found: Any, want: Any) -> bool:
+    return bool((found.float() - want).norm() <= 0.01 * want.norm())
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 9, 32, 40])
+@pytest.mark.parametrize("kind", ["all", "some", "shares first"])
+def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("kernels of many vectors need compute capability 9.0")
+    places = torch.tensor([-1, 2, 0, -1, 3, 1, -1, -1], dtype=torch.int32).cuda() if kind == "some" else None
+    experts, exact = routed_experts(quads, places, kind == "shares first")
+    routed = experts._routed_experts()
+    assert routed is not None and experts._routed_experts() is routed
+    x = torch.randn(tokens, ROUTED_WIDTH, dtype=DTYPE, device="cuda")
+
+    def routes() -> Any:
+        ids = torch.stack([torch.randperm(ROUTED)[:3] for _ in range(tokens)]).to(torch.int32).cuda()
+        ids[torch.rand(ids.shape) < 0.1] = -1
+        return ids
+
+    with torch.inference_mode():
+        shares, ids = torch.rand(tokens, 3, device="cuda"), routes()
+        few = experts.mix(x, shares, ids)
+        assert near(few, exact(x, shares, ids))
+        if tokens <= 32:
+            assert torch.equal(few, experts.mix(x, shares, ids.long()))
+        graph, out = captured(lambda: experts.mix(x, shares, ids))
+        for order in (ids.clone(), routes(), torch.full_like(ids, 1), torch.full_like(ids, -1)):
+            # Routes change from one replay to the next; here once all lead to one expert, and once none to any.
+            ids.copy_(order)
+            out.fill_(7)
+            graph.replay()
+            assert near(out, exact(x, shares, ids))
+            if tokens <= 32:
+                assert torch.equal(out, experts.mix(x, shares, ids))
+            if (order < 0).all():
+                assert torch.equal(out, torch.zeros_like(out))
 
 
 def test_compiled_into_graphs(folder: Path) -> None:
@@ -300,7 +393,7 @@ def test_decoder_layers(folder: Path, bias: bool, ranks: int) -> None:
         for n in TOKENS:
             found = model(*inputs[n])
             # As near to the exact result as modules by themselves.
-            assert error(found, want[n]) <= 1.1 * error(plain[n], want[n]) + 1e-4, (
+            assert error(found, want[n]) <= 1.5 * error(plain[n], want[n]) + 1e-3, (
                 n,
                 error(found, want[n]),
                 error(plain[n], want[n]),

@@ -18,16 +18,20 @@ __all__ = [
     "Folder",
     "Gguf",
     "GpuNorms",
+    "GpuRouter",
     "LARGEST_SYMBOL",
     "LARGEST_TRELLIS_MAGNITUDE",
     "MAGNITUDES",
+    "MOST_ROUTES",
     "Output",
     "PRODUCT_VECTORS",
     "PRODUCT_VECTORS_SQUARED",
     "QUANTIZED_KEY",
     "REST_KEY",
     "ROUNDED_COLUMNS",
+    "ROUTED_VECTORS",
     "Reads",
+    "RoutedProducts",
     "RowLookup",
     "TILE_ROWS",
     "TRELLIS_RATE_WEIGHT",
@@ -74,11 +78,13 @@ __all__ = [
 LARGEST_SYMBOL: int
 LARGEST_TRELLIS_MAGNITUDE: int
 MAGNITUDES: int
+MOST_ROUTES: int
 PRODUCT_VECTORS: int
 PRODUCT_VECTORS_SQUARED: int
 QUANTIZED_KEY: str
 REST_KEY: str
 ROUNDED_COLUMNS: int
+ROUTED_VECTORS: int
 TILE_ROWS: int
 TRELLIS_RATE_WEIGHT: float
 __version__: str
@@ -245,6 +251,7 @@ class TensorDecoder:
     def prepare_products(
         self, items: list[_ProductItem], dtype: str, gated: bool = False, by_vector: bool = False
     ) -> DecodeBatch: ...
+    def prepare_routed(self, experts: list[list[_ProductItem]], dtype: str) -> RoutedProducts: ...
     def prepare_lookup(self, name: str, dtype: str) -> RowLookup: ...
     def can_look_up(self, name: str) -> str | None: ...
     def can_fuse(self, name: str) -> str | None: ...
@@ -295,6 +302,20 @@ class RowLookup:
 class GpuNorms:
     def __new__(cls, ordinal: int) -> GpuNorms: ...
     def run(self, call: dict[str, Any], stream: int) -> None: ...
+
+@final
+class GpuRouter:
+    def __new__(cls, ordinal: int) -> GpuRouter: ...
+    def route(self, call: dict[str, Any], stream: int) -> None: ...
+    def combine(self, call: dict[str, Any], stream: int) -> None: ...
+
+@final
+class RoutedProducts:
+    def multiply(
+        self, x: int, stride: int, rows: int, slots: int, count: int, most: int, y: int, stream: int
+    ) -> None: ...
+    def most(self, tokens: int) -> int: ...
+    def device_bytes(self) -> int: ...
 
 @final
 class DeviceSizes:

@@ -10,6 +10,7 @@ use wcodec::{Cancel, Dtype, Result};
 
 use super::batch::DecodeBatch;
 use super::lookup::RowLookup;
+use super::route::RoutedProducts;
 use super::{Options, PyDecodeItem, PyProductItem, crate_stream, decode_items, named, product_items};
 use crate::container::Container;
 use crate::errors::to_py;
@@ -135,6 +136,21 @@ impl TensorDecoder {
             let order = if by_vector { ResultOrder::ByVector } else { ResultOrder::ByMatrix };
             self.decoder.prepare_products_in(order, &items)
         })
+    }
+
+    /// Fixes launches for products of vectors of `dtype` with the matrices of the experts that tokens are routed to.
+    fn prepare_routed(
+        &self,
+        py: Python<'_>,
+        experts: Vec<Vec<PyProductItem>>,
+        dtype: &str,
+    ) -> PyResult<RoutedProducts> {
+        let prepare = || {
+            let items = |items| product_items(items, dtype, false, |name, rows| self.decoder.rows_of(name, rows));
+            self.decoder.prepare_routed(&experts.into_iter().map(items).collect::<Result<Vec<_>>>()?)
+        };
+        let routed = detached(py, || prepare().map_err(|e| self.named(e)))?;
+        Ok(RoutedProducts::new(routed, self.path.clone()))
     }
 
     /// Fixes launches that gather rows of a tensor, to be written as `dtype`.

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ...nn._layers.layer import CompressedLayer
-from ...nn._weights.providers import stacked
+from ...nn._weights.providers import WeightProvider, stacked
 from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive, is_capturing
+from .routed import RoutedExperts, routed_experts
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """The function between the two matrices of an expert; it takes ``[tokens, gate and up]``."""
 
 
 class RankExperts(CompressedLayer):
-    """Experts that are computed one by one: only those that tokens are routed to are decoded, each with its matrices
-    together. While a CUDA graph is captured nobody knows which these are: then all are decoded, and those that a token
-    is not routed to have no share in it.
+    """Experts of which only those are decoded that tokens are routed to.
+
+    Where kernels multiply with experts as they are stored, a GPU finds out by itself which these are, for few tokens
+    and in CUDA graphs (:class:`~.routed.RoutedExperts`). Otherwise they are computed one by one, each with its matrices
+    together. Then nobody knows, while a CUDA graph is captured, which they will be: all are decoded, and those that a
+    token is not routed to have no share in it.
 
     :param names: for each expert, the tensors of its first matrix, one below the other, and those of its second.
     :param activation: the function between the two.
@@ -44,6 +49,8 @@ class RankExperts(CompressedLayer):
         self._activation = activation
         self._places = places
         self._shares_first = shares_first
+        # The launches for routed experts, and the provider of weights that they belong to.
+        self._launches: tuple[WeightProvider, RoutedExperts | None] | None = None
         first = names[0][0][0]
         super().__init__(store, first, store.entry(first).shape, dtype, device)
 
@@ -59,6 +66,9 @@ class RankExperts(CompressedLayer):
         :param shares: ``[tokens, experts for each]``.
         :param ids: numbers of experts, of the same shape.
         """
+        routed = self._routed_experts() if self._kind == "cuda" else None
+        if routed is not None and routed.takes(x, shares, ids):
+            return routed.mix(x, shares, ids)
         if self._places is not None:
             # Engines pad with -1, which is no expert.
             ids = torch.where(ids < 0, -1, self._places.to(ids.device)[ids.long().clamp_min(0)])
@@ -66,6 +76,25 @@ class RankExperts(CompressedLayer):
             if self._kind == "cuda" and is_capturing():
                 return self._all(x, shares, ids)
             return self._routed(x, shares, ids)
+
+    def _routed_experts(self) -> RoutedExperts | None:
+        """The launches for routed experts as the weights are now; nothing if there are none."""
+        launches, provider = self._launches, self._weights.provider
+        if launches is not None and provider is not None and launches[0] is provider[0]:
+            return launches[1]
+        with self._store.lock:
+            provider = self._weights.prepared()
+            found = routed_experts(
+                self._store,
+                self._device,
+                self._names,
+                self._dtype,
+                self._activation,
+                self._places,
+                self._shares_first,
+            )
+            self._launches = provider[0], found
+            return found
 
     def _routed(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(x)
@@ -97,6 +126,10 @@ class RankExperts(CompressedLayer):
         first, second = self._names[number]
         weights = self._weights.together((*first, *second))
         return stacked(weights[: len(first)]), stacked(weights[len(first) :])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Launches are of this machine's memory.
+        return {**super().__getstate__(), "_launches": None}
 
     def _form(self) -> str:
         return f"{len(self._names)} experts"
