@@ -178,7 +178,7 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
   const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
   u32 tile = share.first_tile, k = 0, count = 0;
   Chunk c = chunk_at(t, strip * t.tiles + tile);
-  // Where the chunk after the next one lies is known before it is asked for.
+  // The place of a chunk is loaded one chunk ahead.
   const auto arrival = [&](u32 i) { return Arrival{ldg32((const u32*)t.offsets + i), ldg32((const u32*)t.offsets + i + 1)}; };
   Arrival now = arrival(c.index), next = tile + 1 < share.end_tile ? arrival(c.index + 1) : now;
   const u8* side = QuadTile<false>::side(t, c);

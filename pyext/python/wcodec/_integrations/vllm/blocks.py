@@ -36,7 +36,7 @@ class LayerForm(NamedTuple):
     attention: str = "input_layernorm"
     """In front of attention."""
     behind_attention: str | None = None
-    """Of the output of attention, before it is added."""
+    """Behind attention, before its output is added."""
     mlp: str = "post_attention_layernorm"
     """In front of the MLP."""
     behind_mlp: str | None = None
@@ -74,8 +74,8 @@ NORMS = {
 
 
 class Half:
-    """What lies between a norm and the addition to the residual: the first layer, with the norm before it and the gate
-    behind it, and the last layer, with the addition.
+    """All that lies between a norm and the addition to the residual: the first layer, with the norm before it and the
+    gate behind it, and the last layer, with the addition.
 
     :param norm: the norm's module; None if the input is taken as it is.
     :param first: ``qkv_proj`` or ``gate_up_proj``.
@@ -189,7 +189,7 @@ class Block:
         self._mlp.after, other.joins_before = other._attention, True
 
     def run(self, positions: Any, hidden: torch.Tensor, residual: torch.Tensor | None, kwargs: dict[str, Any]) -> _Pair:
-        """What the layer's ``forward`` gives."""
+        """The result of the layer's ``forward``."""
         scaled = None
         if residual is None:
             total = hidden
