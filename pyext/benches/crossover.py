@@ -22,7 +22,8 @@ import torch.nn.functional as F
 from products import Graph, Weights, copies, microseconds
 from wcodec.nn._weights import crossover
 
-SHAPES = ((256, 2048), (2048, 2048), (5632, 2048), (4096, 4096), (4096, 14336), (32000, 4096))
+# Gate and up projections are one launch, and so as one matrix here.
+SHAPES = ((256, 2048), (2048, 2048), (2048, 5632), (4096, 4096), (11264, 2048), (4096, 14336), (32000, 4096))
 TOKENS = (1, 8, 16, 32, 48, 64)
 _PLAIN = {"bits": 4.0, "trellis": False}
 SCHEMES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -84,14 +85,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="all times")
     parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
-    parser.add_argument("--coders", default="huffman,rans", help="and layout, where it is not pair")
+    parser.add_argument("--coders", default="huffman,rans,huffman quad", help="and layout, where it is not pair")
+    parser.add_argument("--shapes", help="ROWSxCOLUMNS, where not all are wanted")
     args = parser.parse_args()
+    if args.write and args.shapes:
+        parser.error("--write replaces all rows of this kind of GPU: leave --shapes out")
+    shapes = tuple(tuple(map(int, s.split("x"))) for s in args.shapes.split(",")) if args.shapes else SHAPES
     measured = [
         measure(coder, scheme, options, rows, columns)
         for coder in args.coders.split(",")
         for scheme, several in (QUADS if coder.endswith("quad") else SCHEMES).items()
         for options in several
-        for rows, columns in SHAPES
+        for rows, columns in shapes
     ]
     capability = ".".join(map(str, torch.cuda.get_device_capability()))
     report = {"device": torch.cuda.get_device_name(), "capability": capability, "measured": measured}
