@@ -127,7 +127,7 @@ class Half:
             return product if self._act is None else _activated(self._act, product)
         if norm is None:
             y = launch.all(x)
-        elif x.numel() <= ProductBatch.MOST_NORMED * x.shape[-1]:
+        elif is_few(x):
             y = launch.normed(x, norm.scaled(x) if scaled is None else scaled, norm)
         else:
             y = launch.all(_norms.run(x, norm)[0])

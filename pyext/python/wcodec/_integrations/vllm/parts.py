@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from ...nn import CompressedEmbedding, CompressedLinear
 from ...nn._fusion.launches import CachedLaunch, Epilogue
+from ...nn._weights.of_layer import product_below
 
 
 @dataclass(frozen=True)
@@ -70,19 +71,14 @@ class Linear:
         found = launch.get()
         if found is not None and x.numel() <= found.limit:
             return found.all(x).view(*x.shape[:-1], self.rows)
-        return self._below(x, bias, None)
+        return product_below([layer._weights for layer in self.layers], x, bias)
 
     def added(self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         """``residual`` and the product with ``x``, by one call of torch where the weight is decoded as a whole."""
-        total = self._below(x, bias, residual) if self.layers and x.dtype is self.layers[0]._dtype else None
+        total = None
+        if self.layers and x.dtype is self.layers[0]._dtype:
+            total = product_below([layer._weights for layer in self.layers], x, bias, residual)
         return residual + self.product(x, bias) if total is None else total
-
-    def _below(self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None) -> torch.Tensor | None:
-        providers = [layer._weights.provider or layer._weights.prepared() for layer in self.layers]
-        provider, begin = providers[0]
-        if providers != [(provider, begin + i) for i in range(len(providers))]:
-            return None
-        return provider.apply_below(begin, len(providers), x, bias, residual)
 
     def adopt(self, bias: torch.Tensor | None) -> None:
         """Gives each piece its part of the layer's bias, which launches add."""

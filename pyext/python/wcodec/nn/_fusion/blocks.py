@@ -15,6 +15,7 @@ import torch
 from ..._gpu.decoder import ProductBatch
 from .._layers import ops as _ops
 from .._layers.served import Serving, current_thread, serve_result
+from .._weights.of_layer import product_below
 from ..linear import CompressedLinear
 from . import norms as _norms
 from .groups import KINDS, apart, hooked, plain_class, watched
@@ -339,12 +340,10 @@ class Block:
 
 def _all_of(layers: Sequence[CompressedLinear], x: torch.Tensor) -> Sequence[torch.Tensor]:
     """The product of each layer: views of one product, where the decoded weights lie one below the other."""
-    providers = [layer._weights.provider or layer._weights.prepared() for layer in layers]
-    provider, begin = providers[0]
     biases = [bias for layer in layers if (bias := layer._parameters["bias"]) is not None]
     joined = len(biases) in (0, len(layers)) and all(bias.dtype is x.dtype for bias in biases)
-    if joined and len(layers) > 1 and providers == [(provider, begin + i) for i in range(len(layers))]:
-        product = provider.apply_below(begin, len(layers), x, torch.cat(biases) if biases else None)
+    if joined and len(layers) > 1:
+        product = product_below([layer._weights for layer in layers], x, torch.cat(biases) if biases else None)
         if product is not None:
             return product.split([layer.out_features for layer in layers], -1)
     return [layer._computed(x) for layer in layers]

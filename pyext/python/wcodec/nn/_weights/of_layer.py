@@ -98,6 +98,18 @@ class LayerWeights:
         return found
 
 
+def product_below(
+    layers: Sequence[LayerWeights], x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None = None
+) -> torch.Tensor | None:
+    """The products with the weights of several layers, as :meth:`WeightProvider.apply_below` gives them; nothing where
+    no provider has all of them in this order."""
+    providers = [weights.provider or weights.prepared() for weights in layers]
+    provider, begin = providers[0]
+    if providers != [(provider, begin + i) for i in range(len(providers))]:
+        return None
+    return provider.apply_below(begin, len(providers), x, bias, residual)
+
+
 class TableRows:
     """The table of an embedding on a GPU, to be decoded by rows."""
 
