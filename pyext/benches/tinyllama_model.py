@@ -38,6 +38,14 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
+    "llama-70b": {
+        "vocab_size": 128256,
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+    },
     # For trying a benchmark out where there is no GPU.
     "small": {
         "vocab_size": 512,
@@ -46,6 +54,15 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+    },
+    # The same of several GPUs.
+    "small-ranks": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
     },
 }
 
@@ -66,8 +83,13 @@ def fill(model: Any, device: str) -> None:
     a matrix each."""
     for p in model.parameters():
         for matrix in p if p.dim() == 3 else [p] if p.dim() == 2 else []:
-            chi = torch.distributions.Chi2(torch.tensor(float(DEGREES), device=device)).sample(matrix.shape)
-            matrix.copy_(torch.randn(matrix.shape, device=device) * (DEGREES / chi).sqrt() * 0.02)
+            fill_matrix(matrix, device)
+
+
+def fill_matrix(matrix: torch.Tensor, device: str) -> None:
+    """Gives one matrix random weights with heavy tails."""
+    chi = torch.distributions.Chi2(torch.tensor(float(DEGREES), device=device)).sample(matrix.shape)
+    matrix.copy_(torch.randn(matrix.shape, device=device) * (DEGREES / chi).sqrt() * 0.02)
 
 
 def prompt(tokens: int = PROMPT, batch: int = 1, device: str = "cuda") -> torch.Tensor:

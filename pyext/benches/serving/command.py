@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -16,13 +17,18 @@ from pathlib import Path
 
 from peers import processes
 
-from . import models, needs, results, table
-from .engine import MODES, Job
+from . import models, needs, ranks_table, results, table
+from .engine import MODES, NO_MULTICAST, Job
 
 REPOSITORY = results.REPOSITORY
 FOLDER = REPOSITORY / "target/vllm-gpu"
 MISSING = 2
 LAST_LINES = 12
+PARTS = ("vllm", "transformers", "check")
+"""Engines of vLLM; tensor parallelism of transformers; that and device maps of a model that is cut, whose logits are
+compared with those of the dequantized weights."""
+ALONE = (1, 8)
+"""Sequences at once where transformers generates."""
 
 
 def size(text: str) -> int:
@@ -92,6 +98,10 @@ def parser() -> argparse.ArgumentParser:
     add("--modes", type=among(MODES), default=["compiled"], help=f"some of {', '.join(MODES)}")
     add("--sequences", type=numbers, default=(1, 8, 32, 128), metavar="LIST", help="at once (default: 1,8,32,128)")
     add("--ranks", type=numbers, default=(1,), metavar="LIST", help="of tensor parallelism: 1, 2, 4")
+    add("--parts", type=among(PARTS), default=["vllm"], help=f"some of {', '.join(PARTS)} (default: vllm)")
+    add("--expert-parallel", action="store_true", help="ranks of vLLM have some of a mixture's experts each")
+    add("--nccl", action="store_true", help="ranks of vLLM add by NCCL, without kernels of vLLM")
+    add("--check-layers", type=int, default=4, metavar="N", help="of the model that part check cuts (default: 4)")
     add("--memory-limit", type=size, metavar="SIZE", help="24GB emulates such a card, and counts sequences that fit")
     add("--attention", metavar="BACKEND", help="of vLLM, such as FLASH_ATTN or TRITON_ATTN (default: vLLM's choice)")
     add("--repeats", type=int, default=3, help="whose median counts, at least 3")
@@ -127,24 +137,74 @@ class Run:
         self.lines.unlink(missing_ok=True)
         args = self.args
         for name in args.models:
-            jobs = self.jobs(name)
-            if not self.step("models", f"the folders of {name}", name=name, layers=args.layers, schemes=args.schemes):
-                continue
-            for job in jobs:
-                job.tokens.unlink(missing_ok=True)
-                what = f"{name} {job.scheme} {job.mode}, {job.ranks} ranks"
-                self.step("engine", what, job=job.to_json())
-            for scheme in () if args.no_reference else args.schemes:
-                files = [str(j.tokens) for j in jobs if j.scheme == scheme and j.tokens.exists()]
-                folder = str(models.folder_of(self.folder, name, args.layers, scheme))
-                if files:
-                    self.step("reference", f"tokens of {name} {scheme}", folder=folder, scheme=scheme, files=files)
+            parts = {"vllm": self.vllm, "transformers": self.transformers, "check": self.check}
+            for part in args.parts:
+                parts[part](name)
         found = results.read(self.lines)
         print(table.table(self.about, found), flush=True)
-        for text in table.wrong(found):
-            print(f"wrong tokens: {text}", file=sys.stderr)
+        if any(line["kind"] in ranks_table.KINDS for line in found):
+            print(ranks_table.table(found), flush=True)
+        wrong = [*table.wrong(found), *ranks_table.wrong(found)]
+        for text in wrong:
+            print(f"wrong: {text}", file=sys.stderr)
         print(f"written: {args.json}", file=sys.stderr)
-        return int(bool(table.wrong(found)) or any(line["kind"] == "failed" for line in found))
+        return int(bool(wrong) or any(line["kind"] == "failed" for line in found))
+
+    def made(self, name: str, layers: int | None) -> bool:
+        """Makes the folders of a model that are not there."""
+        what = f"the folders of {name}" if layers is None else f"the folders of {name}, {layers} layers"
+        return self.step("models", what, name=name, layers=layers, schemes=self.args.schemes, device=device())
+
+    def vllm(self, name: str) -> None:
+        """Engines of vLLM, and their tokens."""
+        args, jobs = self.args, self.jobs(name)
+        if not self.made(name, args.layers):
+            return
+        for job in jobs:
+            job.tokens.unlink(missing_ok=True)
+            what = f"{name} {job.scheme} {job.mode}, {job.ranks} ranks"
+            self.step("engine", what, job=job.to_json())
+        if args.no_reference or name in models.STREAMED:
+            return
+        for scheme in args.schemes:
+            files = [str(j.tokens) for j in jobs if j.scheme == scheme and j.tokens.exists()]
+            folder = str(models.folder_of(self.folder, name, args.layers, scheme))
+            if files:
+                self.step("reference", f"tokens of {name} {scheme}", folder=folder, scheme=scheme, files=files)
+
+    def transformers(self, name: str) -> None:
+        """Tensor parallelism of transformers."""
+        if not self.made(name, self.args.layers):
+            return
+        for ranks in self.args.ranks:
+            for scheme in self.args.schemes:
+                folder = models.folder_of(self.folder, name, self.args.layers, scheme)
+                what = f"{name} {scheme} by transformers, {ranks} ranks"
+                self.step("shared", what, **self.shared(folder, name, scheme, ranks))
+
+    def check(self, name: str) -> None:
+        """A model that is cut: logits beside those of the dequantized weights, the same bits in two processes and by a
+        map over all cards."""
+        layers = self.args.check_layers
+        if not self.made(name, layers):
+            return
+        cut = f"{name}-{layers}"
+        for scheme in self.args.schemes[1:]:
+            folder = models.folder_of(self.folder, name, layers, scheme)
+            plain = folder.with_name(f"{scheme}-dequantized")
+            self.step("map", f"{cut} {scheme} by a map", folder=str(folder), model=cut, scheme=scheme)
+            if not self.step("dequantized", f"{cut} {scheme} dequantized", folder=str(folder), plain=str(plain)):
+                continue
+            for ranks in self.args.ranks:
+                job = {**self.shared(folder, cut, scheme, ranks), "sequences": [], "plain": str(plain)}
+                what = f"{cut} {scheme} beside its dequantized weights, {ranks} ranks"
+                if self.step("shared", what, **job):
+                    self.step("shared", f"{what}, again", **{**job, "plain": None})
+
+    def shared(self, folder: Path, model: str, scheme: str, ranks: int) -> dict[str, object]:
+        """The job of ranks that share a model."""
+        key = {"model": model, "scheme": scheme, "ranks": ranks}
+        return {"folder": str(folder), **key, "sequences": list(ALONE), "repeats": self.args.repeats}
 
     def jobs(self, name: str) -> list[Job]:
         """The engines of a model; bf16 is the first of each mode, since the others are compared with it."""
@@ -152,7 +212,8 @@ class Run:
         return [
             Job(
                 models.folder_of(self.folder, name, args.layers, scheme), name, scheme, mode, ranks, args.sequences,
-                args.repeats, args.memory_limit, args.attention,
+                args.repeats, args.memory_limit, args.attention, args.expert_parallel and name in models.MIXTURES,
+                not args.nccl,
             )
             for ranks in args.ranks for mode in args.modes for scheme in args.schemes
         ]  # fmt: skip
@@ -177,8 +238,9 @@ class Run:
         """Why the process of a step failed; nothing if it did not."""
         log.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"kind": kind, "root": str(self.folder), "lines": str(self.lines), **job})
-        command = [sys.executable, str(Path(__file__).parent), "--step", text]
-        environment = {"VLLM_CACHE_ROOT": str(self.folder / "cache"), **os.environ}
+        ranks = int(str(job["ranks"])) if kind == "shared" else 0
+        command = [sys.executable, *torchrun(ranks), str(Path(__file__).parent), "--step", text]
+        environment = {"VLLM_CACHE_ROOT": str(self.folder / "cache"), **NO_MULTICAST, **os.environ}
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
@@ -194,6 +256,24 @@ class Run:
         return None if code == 0 else f"exit status {code} ({log.name} says why)"
 
 
+def torchrun(ranks: int) -> list[str]:
+    """The arguments of Python before a script that so many processes run."""
+    if not ranks:
+        return []
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+    return [*run, "--master-addr", "127.0.0.1", "--master-port", str(port)]
+
+
+def device() -> str:
+    """The device that folders are made on."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def step(text: str) -> int:
     """One step, in the process that was started for it."""
     job = json.loads(text)
@@ -206,6 +286,15 @@ def step(text: str) -> int:
     if job["kind"] == "models":
         for found in models.make(root, job["name"], job["layers"], job["schemes"], device):
             tell("folder", **found)
+    elif job["kind"] == "dequantized":
+        from . import streamed
+
+        if not Path(job["plain"]).exists():
+            streamed.dequantize(Path(job["folder"]), Path(job["plain"]))
+    elif job["kind"] in ("shared", "map"):
+        from . import shared
+
+        (shared.measure if job["kind"] == "shared" else shared.maps)(job, tell)
     elif job["kind"] == "engine":
         from . import engine
 

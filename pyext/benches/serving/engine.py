@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from . import models, planned
+
 MODES = ("eager", "graphs", "compiled")
 """Without CUDA graphs; with graphs and without torch.compile; with both, which is vLLM's default."""
 
@@ -25,7 +27,15 @@ CHECKED_PROMPTS, CHECKED = 8, 48
 BATCHED = 8192
 """Tokens that one step reads at most."""
 
+NO_MULTICAST = {
+    # On hosts that several machines share, multicast over NVLink can put GPUs of others out of service.
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
 ENVIRONMENT = {
+    **NO_MULTICAST,
     # The engine is in this process, so that its figures can be asked for; ranks beyond one have processes anyway.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Ranks are asked by functions that are sent to them.
@@ -55,6 +65,10 @@ class Job:
     limit: int | None = None
     """Bytes of the card that the engine may take; all that it needs where there is no limit."""
     attention: str | None = None
+    by_expert: bool = False
+    """Whether each rank has some of a mixture's experts, instead of a part of each."""
+    custom_all_reduce: bool = True
+    """Whether ranks add by kernels of vLLM, and not by NCCL alone."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -133,6 +147,10 @@ def options(job: Job, config: dict[str, Any], card: int) -> dict[str, Any]:
         # It prepares kernels of packages that need not be there.
         "kernel_config": {"enable_jit_warmup": False},
         **({} if job.attention is None else {"attention_backend": job.attention}),
+        # Without weights in the folder they are random. Only speed and memory are of interest then.
+        **({} if models.has_weights(job.folder) else {"load_format": "dummy"}),
+        **({"enable_expert_parallel": True} if job.by_expert else {}),
+        **({} if job.custom_all_reduce else {"disable_custom_all_reduce": True}),
         **memory,
         **modes[job.mode],
     }
@@ -183,8 +201,26 @@ def prefill(run: Generate, vocabulary: int, repeats: int) -> dict[str, Any]:
 def used_bytes(worker: Any) -> int:
     import torch
 
+    if not torch.cuda.is_available():
+        return 0
     free, total = torch.cuda.mem_get_info()
     return total - free
+
+
+def weight_bytes(model: Any) -> int:
+    """Bytes of a rank's weights: what decoders hold (or, where no GPU decodes, what is stored), and parameters."""
+    stores, parameters = {}, {}
+    for module in model.modules():
+        layer = getattr(module, "_wcodec", None)
+        for part in getattr(layer, "pieces", None) or [layer]:
+            store = getattr(getattr(part, "layer", part), "_store", None)
+            if store is not None:
+                stores[id(store)] = store
+    for parameter in model.parameters():
+        storage = parameter.untyped_storage()
+        parameters[storage.data_ptr()] = storage.nbytes()
+    held = sum(s.device_bytes or sum(e.stored_bytes for e in s.container.stored) for s in stores.values())
+    return held + sum(parameters.values())
 
 
 def kinds(model: Any) -> dict[str, int]:
@@ -204,7 +240,8 @@ def measure(job: Job, tell: Callable[..., None]) -> None:
     from vllm import LLM, SamplingParams
 
     config = json.loads((job.folder / "config.json").read_text(encoding="utf-8"))
-    card = torch.cuda.get_device_properties(0).total_memory
+    there = torch.cuda.is_available()
+    card = torch.cuda.get_device_properties(0).total_memory if there else 0
     begin = time.perf_counter()
     llm = LLM(str(job.folder), **options(job, config, card))
     started = time.perf_counter() - begin
@@ -218,7 +255,8 @@ def measure(job: Job, tell: Callable[..., None]) -> None:
         "engine", **job.key, layers=layers, start_s=started, used_bytes=max(llm.collective_rpc(used_bytes)),
         cache_bytes=None if job.limit else cache_bytes(config, job.sequences, job.ranks), cache_tokens=held,
         long_sequences=held // LONG, graphs=built.compilation_config.cudagraph_mode.name, card_bytes=card,
-        card=torch.cuda.get_device_name(0),
+        card=torch.cuda.get_device_name(0) if there else "no card", by_expert=job.by_expert,
+        rank_bytes=llm.apply_model(weight_bytes), **planned.of_vllm(job.folder, job.scheme, job.ranks),
     )  # fmt: skip
     vocabulary = int(config["vocab_size"])
 

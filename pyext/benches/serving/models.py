@@ -8,25 +8,56 @@ import time
 from pathlib import Path
 from typing import Any
 
-LLAMAS = ("tinyllama", "llama-8b", "small")
-"""Names of `tinyllama_model.SHAPES`."""
-QWEN3_MOE: dict[str, Any] = {
-    "vocab_size": 151936,
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "norm_topk_prob": True,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
+MIXTURES: dict[str, dict[str, Any]] = {
+    # Qwen 3 30B-A3B.
+    "qwen3-moe": {
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+    },
+    # Qwen 3 235B-A22B.
+    "qwen3-moe-235b": {
+        "vocab_size": 151936,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "moe_intermediate_size": 1536,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 94,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+    },
+    # For trying a benchmark out where there is no GPU.
+    "small-moe": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+    },
 }
-"""Shapes of Qwen 3 30B-A3B."""
-NAMES = ("tinyllama", "llama-8b", "qwen3-moe", "small")
-LAYERS = {"llama-8b": 8, "qwen3-moe": 4}
+"""Shapes of Qwen 3 mixtures by name; those of Llamas are `tinyllama_model.SHAPES`."""
+NAMES = ("tinyllama", "llama-8b", "llama-70b", "qwen3-moe", "qwen3-moe-235b", "small", "small-ranks", "small-moe")
+LAYERS = {"llama-8b": 8, "qwen3-moe": 4, "qwen3-moe-235b": 24}
 """Models that are cut, so that all of their folders are made in minutes."""
+STREAMED = ("llama-70b", "qwen3-moe-235b", "small-ranks", "small-moe")
+"""Models of which no bf16 file is made: see `streamed`."""
 POSITIONS = 8192
 
 SCHEMES = ("bf16", "int8", "4.0", "3.1")
@@ -81,10 +112,10 @@ def config_of(name: str, layers: int | None) -> Any:
     import tinyllama_model
     from transformers import LlamaConfig, Qwen3MoeConfig
 
-    given = QWEN3_MOE if name == "qwen3-moe" else tinyllama_model.SHAPES[name]
+    given = MIXTURES[name] if name in MIXTURES else tinyllama_model.SHAPES[name]
     count = layers_of(name, layers)
     cut = {} if count is None else {"num_hidden_layers": count}
-    kind = Qwen3MoeConfig if name == "qwen3-moe" else LlamaConfig
+    kind = Qwen3MoeConfig if name in MIXTURES else LlamaConfig
     return kind(**{**given, **cut}, max_position_embeddings=POSITIONS, tie_word_embeddings=False)
 
 
@@ -93,6 +124,10 @@ def make(root: Path, name: str, layers: int | None, schemes: list[str], device: 
 
     :returns: for each scheme its bytes on disk, and the bits per weight that they are.
     """
+    if name in STREAMED:
+        from . import streamed
+
+        return streamed.make(root, name, layers, schemes, device)
     plain = folder_of(root, name, layers, "bf16")
     if not (plain / "config.json").exists():
         _save(config_of(name, layers), plain, device)
@@ -134,3 +169,8 @@ def _compress(plain: Path, folder: Path, options: dict[str, Any]) -> None:
 def weight_bytes(folder: Path) -> int:
     """Bytes of the files that hold weights."""
     return sum(f.stat().st_size for f in folder.iterdir() if f.suffix in (".safetensors", ".wcodec"))
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has weights; that of a model that is too large in bf16 has none."""
+    return weight_bytes(folder) > 0

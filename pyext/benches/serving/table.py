@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .ranks_table import beside_plan
 from .reference import FACTOR, judged, key_of
 from .results import Json
 
@@ -18,12 +19,16 @@ def table(about: Json, lines: list[Json]) -> str:
     counts = sorted({line["sequences"] for line in lines if line["kind"] == "speed"})
     heads = ["model", "scheme", "bits", "engine", "ranks", "card of", *map(_sequences, counts)]
     heads += ["prefill of 2,048", "memory, GB", "4,096 tokens fit", "gap / deviation"]
+    # One rank has what the file has.
+    shared = any(engine["ranks"] > 1 and "rank_bytes" in engine for engine in engines.values())
+    if shared:
+        heads += ["weights of each rank / plan", "start, s"]
     out = [_about(about), "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for key, engine in engines.items():
-        model, scheme, mode, ranks, limit = key
+        model, scheme, mode, _, limit = key
         stored = bits.get((model, scheme))
         cells = [
-            model, scheme, NONE if stored is None else f"{stored:.2f}", f"vLLM, {mode}", str(ranks),
+            model, scheme, NONE if stored is None else f"{stored:.2f}", f"vLLM, {mode}", _ranks(engine),
             "all" if limit is None else f"{limit / 1e9:.0f} GB",
         ]  # fmt: skip
         speeds = {line["sequences"]: line for line in lines if line["kind"] == "speed" and key_of(line) == key}
@@ -35,6 +40,8 @@ def table(about: Json, lines: list[Json]) -> str:
         cells.append(NONE if held is None else f"{held / 1e9:.2f}")
         cells.append(_fit(engine, engines.get(_plain(key))))
         cells.append(_gap(gaps.get(key)))
+        if shared:
+            cells += [beside_plan(engine) if "rank_bytes" in engine else NONE, f"{engine['start_s']:.0f}"]
         out.append(f"| {' | '.join(cells)} |")
     out += [
         "",
@@ -67,6 +74,10 @@ def wrong(lines: list[Json]) -> list[str]:
         for found in judged(lines)
         if not found["fine"]
     ]
+
+
+def _ranks(engine: Json) -> str:
+    return f"{engine['ranks']}, experts by number" if engine.get("by_expert") else str(engine["ranks"])
 
 
 def _about(about: Json) -> str:
