@@ -185,3 +185,16 @@ def on_gpus(compressed: Path, plain: Path) -> dict[str, Any]:
     with torch.no_grad():
         wanted = load(plain)(ids).logits.float().cpu()
     return {"logits": logits.numpy(), "wanted": wanted.numpy(), "bytes": here, "text": text.tolist()}
+
+
+def benchmarked(benches: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """On each rank: what the benchmark of serving tells of models that ranks share."""
+    import sys
+
+    sys.path.append(str(benches))
+    from serving import shared
+
+    told: list[dict[str, Any]] = []
+    for job in jobs:
+        shared.measure(job, lambda kind, **values: told.append({"kind": kind, **values}))
+    return told

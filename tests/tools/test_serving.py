@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import doctest
+import importlib.util
 import json
+import math
 import struct
 import subprocess
 import sys
@@ -13,7 +15,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import parallel_ranks
 import pytest
+import wcodec
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -21,7 +25,22 @@ pytest.importorskip("transformers")
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.append(str(REPOSITORY / "pyext/benches"))
 
-from serving import command, engine, fatbin, models, needs, pack, reference, results, table, wheels  # noqa: E402
+from serving import (  # noqa: E402
+    command,
+    engine,
+    fatbin,
+    models,
+    needs,
+    pack,
+    planned,
+    ranks_table,
+    reference,
+    results,
+    shared,
+    streamed,
+    table,
+    wheels,
+)
 
 LLAMA = {"num_hidden_layers": 8, "num_key_value_heads": 8, "num_attention_heads": 32, "hidden_size": 4096}
 
@@ -32,7 +51,9 @@ def job(tmp_path: Path, **other: Any) -> engine.Job:
 
 
 @pytest.mark.parametrize(
-    "module", [command, engine, fatbin, models, needs, pack, reference, table, wheels], ids=lambda m: m.__name__
+    "module",
+    [command, engine, fatbin, models, needs, pack, ranks_table, reference, streamed, table, wheels],
+    ids=lambda m: m.__name__,
 )
 def test_examples_in_docstrings(module: Any) -> None:
     found = doctest.testmod(module)
@@ -52,6 +73,7 @@ def test_bf16_is_measured_with_whatever_is_asked_for() -> None:
     [
         (["--schemes", "int9"], "there is no scheme 'int9'"),
         (["--models", "llama-9b"], "there is no 'llama-9b' (there are tinyllama"),
+        (["--parts", "all"], "there is no 'all' (there are vllm, transformers, check)"),
         (["--modes", "captured"], "there is no 'captured' (there are eager"),
         (["--sequences", "0"], "'0' is no list of whole numbers"),
         (["--memory-limit", "24 apples"], "'24 apples' is no size"),
@@ -117,6 +139,122 @@ def test_experts_have_weights_of_their_own() -> None:
     assert all(0.01 < e.std() < 0.05 for e in layer.experts) and not torch.equal(layer.experts[0], layer.experts[1])
 
 
+# Models that are in bf16 nowhere, and ranks that share them.
+
+
+@pytest.fixture(scope="module")
+def ranks_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six layers, of which some have the rows of others, in bf16 and int8."""
+    root = tmp_path_factory.mktemp("streamed")
+    models.make(root, "small-ranks", 6, ["bf16", "int8"], "cpu")
+    return models.folder_of(root, "small-ranks", 6, "int8")
+
+
+def test_models_of_several_gpus_are_compressed_without_a_bf16_file(ranks_folder: Path) -> None:
+    plain = ranks_folder.with_name("bf16")
+    assert not models.has_weights(plain) and models.has_weights(ranks_folder)
+    assert models.make(ranks_folder.parents[1], "small-ranks", 6, ["bf16"], "cpu")[0]["bits"] == 16
+    # Equal tensors would be stored once, and take less memory than a model does.
+    with wcodec.open(ranks_folder) as container:
+        names = [n for n in container if n.endswith("layers.0.mlp.up_proj.weight") or ".4.mlp.up_proj" in n]
+        one, other = (container[name].torch() for name in sorted(names))
+        assert torch.equal(one.roll(1, 0), other) and one.std() > 0.01
+        assert len(container.stored) == len(container) == 6 * 9 + 3
+
+
+def test_a_mixture_is_compressed_without_a_bf16_file(tmp_path: Path) -> None:
+    models.make(tmp_path, "small-moe", 1, ["bf16", "4.0"], "cpu")
+    folder = models.folder_of(tmp_path, "small-moe", 1, "4.0")
+    model = wcodec.load_model(folder)
+    assert "CompressedExperts" in repr(model) and model(torch.tensor([[5, 6]])).logits.isfinite().all()
+    # vLLM divides what this transformers may leave whole.
+    plans = {name: of(folder, "4.0", 2) for name, of in vars(planned).items() if name.startswith("of_")}
+    assert plans["of_vllm"]["plan_bytes"] <= plans["of_transformers"]["plan_bytes"] < models.weight_bytes(folder)
+    assert 0.8 < plans["of_vllm"]["plan_bytes"] / plans["of_vllm"]["config_bytes"] < 1.2
+    bf16 = planned.of_vllm(folder.with_name("bf16"), "bf16", 2)["plan_bytes"]
+    weights = sum(math.prod(shape) for shape in streamed.shapes_of(models.config_of("small-moe", 1)).values())
+    # Two bytes of half of them, and norms and a router on both ranks.
+    assert weights < bf16 < 1.02 * weights
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers.distributed.tensor_parallel") is None,
+    reason="this transformers has no tensor parallelism that takes layers of others",
+)
+def test_ranks_are_measured_beside_their_plan(ranks_folder: Path) -> None:
+    plain, dequantized = ranks_folder.with_name("bf16"), ranks_folder.with_name("dequantized")
+    streamed.dequantize(ranks_folder, dequantized)
+    usual = {"model": "small-ranks-6", "ranks": 2, "repeats": 1}
+    jobs: list[dict[str, Any]] = [
+        {**usual, "folder": str(ranks_folder), "scheme": "int8", "sequences": [2], "plain": str(dequantized)},
+        {**usual, "folder": str(plain), "scheme": "bf16", "sequences": []},
+    ]
+    told, nothing = parallel_ranks.run(2, parallel_ranks.benchmarked, REPOSITORY / "pyext/benches", jobs)
+    assert not nothing and [line["kind"] for line in told] == ["shared", "shared_speed", "shared_logits", "shared"]
+    first, speed, logits, last = told
+    assert first["same_again"] and len(set(first["digests"])) == 1 and not ranks_table.wrong(told)
+    assert speed["sequences"] == 2 and speed["tokens_per_s"] > 0
+    assert logits["largest"] <= 0.001 * logits["top"]
+    assert last["rank_bytes"] == [last["plan_bytes"]] * 2 and first["plan_bytes"] < last["plan_bytes"] / 2
+
+
+def test_a_map_computes_what_one_device_does(ranks_folder: Path) -> None:
+    pytest.importorskip("accelerate")
+    told: list[Any] = []
+    job_of_map = {"folder": str(ranks_folder), "model": "small-ranks-6", "scheme": "int8"}
+    shared.maps(job_of_map, lambda kind, **values: told.append({"kind": kind, **values}))
+    assert told[0]["same_logits"] and told[0]["same_text"] and sum(told[0]["held"].values()) > 0
+    assert "by a map (" in ranks_table.table(told) and not ranks_table.wrong(told)
+    assert ranks_table.wrong([{**told[0], "same_text": False}])
+
+
+def lines_of_ranks() -> list[results.Json]:
+    key = {"model": "llama-70b", "ranks": 4}
+    plain = {**key, "scheme": "bf16"}
+    own = {**key, "scheme": "4.0"}
+    bits = {"digests": ["a"] * 4, "same_again": True, "start_s": 30.4}
+    return [
+        {"kind": "shared", **plain, **bits, "rank_bytes": [35 * 10**9] * 4, "plan_bytes": 35 * 10**9},
+        {"kind": "shared_speed", **plain, "sequences": 1, "tokens_per_s": 10.0},
+        {"kind": "shared", **own, **bits, "rank_bytes": [8_800_000_000] * 4, "plan_bytes": 8_700_000_000},
+        {"kind": "shared_speed", **own, "sequences": 1, "tokens_per_s": 14.0},
+        {"kind": "shared", **own, **bits, "rank_bytes": [8_800_000_000] * 4, "plan_bytes": 8_700_000_000},
+        {"kind": "shared_logits", **own, "largest": 0.02, "top": 4.0},
+    ]
+
+
+def test_the_table_of_ranks_has_memory_beside_the_plan() -> None:
+    rows = ranks_table.table(lines_of_ranks()).splitlines()
+    assert rows[0].startswith(
+        "| model | scheme | ranks | memory of each rank / plan | start, s | 1 at once, tokens/s |"
+    )
+    memory = "8.80, 8.80, 8.80, 8.80 of 8.70 GB (+1.1 to +1.1 %)"
+    assert rows[3] == f"| llama-70b | 4.0 | 4 | {memory} | 30 | 14.0 (1.40) | yes / yes / yes | 0.02 / 4 |"
+    assert "yes / yes / -" in rows[2] and len(rows) == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "said"),
+    [
+        (0, {"rank_bytes": [37 * 10**9] * 4}, "llama-70b bf16, 4 ranks: memory is 37.00"),
+        (2, {"same_again": False}, "llama-70b 4.0, 4 ranks: other bits the second time"),
+        (4, {"digests": ["b"] * 4}, "llama-70b 4.0, 4 ranks: other bits in another process or rank"),
+        (5, {"largest": 0.5}, "llama-70b 4.0, 4 ranks: logits differ by 0.5 of 4"),
+    ],
+)
+def test_what_is_not_as_planned_is_told(line: int, changed: dict[str, Any], said: str) -> None:
+    some = lines_of_ranks()
+    assert ranks_table.wrong(some) == []
+    some[line].update(changed)
+    assert [text for text in ranks_table.wrong(some) if text.startswith(said)]
+
+
+def test_each_rank_is_a_process() -> None:
+    assert command.torchrun(0) == []
+    arguments = command.torchrun(4)
+    assert arguments[:4] == ["-m", "torch.distributed.run", "--nproc-per-node", "4"] and "127.0.0.1" in arguments
+
+
 # Engines.
 
 
@@ -142,6 +280,32 @@ def test_a_limited_card_leaves_the_size_of_the_cache_to_vllm(tmp_path: Path) -> 
     free = engine.options(job(tmp_path), LLAMA, 96_000_000_000)
     assert free["kv_cache_memory_bytes"] == engine.cache_bytes(LLAMA, (1, 8), 1)
     assert engine.cache_bytes(LLAMA, (1, 8), 2) * 2 == engine.cache_bytes(LLAMA, (1, 8), 1)
+
+
+def test_engines_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "model.wcodec").write_bytes(b"12")
+    usual = engine.options(job(tmp_path), LLAMA, 80 << 30)
+    assert not usual.keys() & {"load_format", "enable_expert_parallel", "disable_custom_all_reduce"}
+    (tmp_path / "model.wcodec").unlink()
+    found = engine.options(job(tmp_path, by_expert=True, custom_all_reduce=False), LLAMA, 80 << 30)
+    assert (found["load_format"], found["enable_expert_parallel"], found["disable_custom_all_reduce"]) == (
+        "dummy", True, True,
+    )  # fmt: skip
+    # Multicast of NVLink can harm others on the host.
+    assert engine.ENVIRONMENT["NCCL_NVLS_ENABLE"] == "0" and engine.ENVIRONMENT["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
+
+
+def test_bytes_of_a_rank_are_those_that_decoders_hold() -> None:
+    class Holder:
+        def __init__(self, **values: Any) -> None:
+            self.__dict__.update(values)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2, bias=False), torch.nn.Linear(4, 2, bias=False))
+    store = Holder(device_bytes=1000)
+    piece = Holder(layer=Holder(_store=store))
+    object.__setattr__(model[0], "_wcodec", Holder(pieces=[piece, piece]))
+    object.__setattr__(model[1], "_wcodec", Holder(_store=store))
+    assert engine.weight_bytes(model) == 1000 + 2 * 4 * 2 * 4
 
 
 def test_speeds_leave_the_prompt_out_and_take_the_median() -> None:

@@ -294,7 +294,11 @@ def step(text: str) -> int:
     elif job["kind"] in ("shared", "map"):
         from . import shared
 
-        (shared.measure if job["kind"] == "shared" else shared.maps)(job, tell)
+        if job["kind"] == "map":
+            shared.maps(job, tell)
+        else:
+            shared.measure(job, tell)
+            shared.leave()
     elif job["kind"] == "engine":
         from . import engine
 

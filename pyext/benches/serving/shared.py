@@ -171,10 +171,10 @@ def measure(job: dict[str, Any], tell: Callable[..., None]) -> None:
     again = logits_of(model, ids)
     found: list[Any] = [None] * ranks
     dist.all_gather_object(found, (sum(weight_bytes(model).values()), digest(logits), digest(again)))
+    plan = planned.of_transformers(folder, scheme, ranks) if first else {}
     told(
         "shared", start_s=started, rank_bytes=[held for held, _, _ in found], digests=[one for _, one, _ in found],
-        same_again=all(one == two for _, one, two in found), card=_card(),
-        **planned.of_transformers(folder, scheme, ranks),
+        same_again=all(one == two for _, one, two in found), card=_card(), **plan,
     )  # fmt: skip
     for count in job["sequences"]:
         speed = generation(model, ids_of(vocabulary, count, PROMPT), int(job["repeats"]))
@@ -185,7 +185,12 @@ def measure(job: dict[str, Any], tell: Callable[..., None]) -> None:
         wanted = logits_of(load(Path(job["plain"]), ranks), ids).float()
         difference = float((logits.float() - wanted).abs().max())
         told("shared_logits", largest=difference, top=float(wanted.abs().max()), deviation=float(wanted.std()))
-    dist.destroy_process_group()
+
+
+def leave() -> None:
+    """Ends what ranks talk by, after their last word."""
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 
 
 def _card() -> str:

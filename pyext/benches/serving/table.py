@@ -23,7 +23,9 @@ def table(about: Json, lines: list[Json]) -> str:
     shared = any(engine["ranks"] > 1 and "rank_bytes" in engine for engine in engines.values())
     if shared:
         heads += ["weights of each rank / plan", "start, s"]
-    out = [_about(about), "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    # Other parts than vLLM have tables of their own.
+    top = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"] if engines else []
+    out = [_about(about), "", *top]
     for key, engine in engines.items():
         model, scheme, mode, _, limit = key
         stored = bits.get((model, scheme))
@@ -43,13 +45,14 @@ def table(about: Json, lines: list[Json]) -> str:
         if shared:
             cells += [beside_plan(engine) if "rank_bytes" in engine else NONE, f"{engine['start_s']:.0f}"]
         out.append(f"| {' | '.join(cells)} |")
-    out += [
-        "",
-        "Tokens/s, medians; in parentheses over bf16 of the same model, engine and mode. Bits count all that is "
-        "stored. Memory is what the card holds without the cache. The gap is how far a token is from the largest "
-        "logit of transformers with the same weights; "
-        f"{FACTOR:g} times bf16's own is accepted.",
-    ]
+    if engines:
+        out += [
+            "",
+            "Tokens/s, medians; in parentheses over bf16 of the same model, engine and mode. Bits count all that is "
+            "stored. Memory is what the card holds without the cache. The gap is how far a token is from the largest "
+            "logit of transformers with the same weights; "
+            f"{FACTOR:g} times bf16's own is accepted.",
+        ]
     for line in lines:
         if line["kind"] == "failed":
             out.append(f"\nNot measured: {line['what']}: {line['reason']}")
