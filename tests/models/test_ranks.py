@@ -9,6 +9,7 @@ from command import call, document
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from small_models import llama, mixtral  # noqa: E402
+from wcodec._models import names  # noqa: E402
 
 LARGE = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_key_value_heads": 8}
 
@@ -57,6 +58,22 @@ def test_experts_are_counted_once_each(tmp_path: Path) -> None:
     assert report.rows[0].replicated == sum(
         entry.stored_bytes for entry in wcodec.open(tmp_path).stored if entry.scheme != "raw"
     )
+
+
+def test_conversions_of_experts_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each walks over all parameters: one for each matrix would take minutes where there are thousands."""
+    mixtral().save_pretrained(tmp_path / "plain")
+    made: list[str] = []
+
+    class Counted(names.Conversion):
+        def __init__(self, converter: object, name: str, model: object) -> None:
+            made.append(name)
+            super().__init__(converter, name, model)
+
+    monkeypatch.setattr(names, "Conversion", Counted)
+    wcodec.compress(tmp_path / "plain", f"{tmp_path}/out/", progress=False)
+    # Gate and up, and down, of each layer.
+    assert made and len(made) == len(set(made)) == 4
 
 
 def test_a_model_without_a_plan(tmp_path: Path) -> None:

@@ -136,8 +136,10 @@ def match(model: torch.nn.Module, keys: Iterable[str], shape_of: ShapeOf | None 
             matching.single[name] = key
         else:
             converter, pattern = rule
-            conversion = conversions.setdefault(name, Conversion(converter, name, model))
-            conversion.add(key, pattern)
+            # Making one takes a walk over all parameters, and experts are thousands of tensors.
+            if name not in conversions:
+                conversions[name] = Conversion(converter, name, model)
+            conversions[name].add(key, pattern)
     for name, conversion in conversions.items():
         _convert(name, conversion, known, matching, shape_of)
     for name, source in _one_object(parameters).items():
