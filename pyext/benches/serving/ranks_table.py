@@ -44,7 +44,10 @@ def beside_plan(line: Json) -> str:
     held, plan = line["rank_bytes"], line["plan_bytes"]
     shown = ", ".join(f"{size / 1e9:.2f}" for size in held)
     off = [100 * (size / plan - 1) for size in held]
-    return f"{shown} of {plan / 1e9:.2f} GB ({min(off):+.1f} to {max(off):+.1f} %)"
+    text = f"{shown} of {plan / 1e9:.2f} GB ({min(off):+.1f} to {max(off):+.1f} %)"
+    # The plan is of the file. Before there is one, weights are taken to be normally distributed.
+    before = line.get("config_bytes")
+    return text if before is None else f"{text}; of the config alone {before / 1e9:.2f} GB"
 
 
 def wrong(lines: list[Json]) -> list[str]:
