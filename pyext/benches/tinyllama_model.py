@@ -55,7 +55,7 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     },
-    # The same of several GPUs.
+    # For trying out what takes several GPUs.
     "small-ranks": {
         "vocab_size": 512,
         "hidden_size": 256,

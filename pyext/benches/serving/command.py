@@ -18,7 +18,7 @@ from pathlib import Path
 from peers import processes
 
 from . import models, needs, ranks_table, results, table
-from .engine import MODES, NO_MULTICAST, Job
+from .engine import MODES, RANKS, Job
 
 REPOSITORY = results.REPOSITORY
 FOLDER = REPOSITORY / "target/vllm-gpu"
@@ -150,16 +150,19 @@ class Run:
         print(f"written: {args.json}", file=sys.stderr)
         return int(bool(wrong) or any(line["kind"] == "failed" for line in found))
 
-    def made(self, name: str, layers: int | None) -> bool:
-        """Makes the folders of a model that are not there."""
+    def made(self, name: str, layers: int | None) -> list[str]:
+        """Makes the folders of a model that are not there. Returns the schemes of those that are then, which are not
+        all where time was up."""
         what = f"the folders of {name}" if layers is None else f"the folders of {name}, {layers} layers"
-        return self.step("models", what, name=name, layers=layers, schemes=self.args.schemes, device=device())
+        schemes = self.args.schemes
+        self.step("models", what, name=name, layers=layers, schemes=schemes, device=device())
+        return [s for s in schemes if (models.folder_of(self.folder, name, layers, s) / "config.json").exists()]
 
     def vllm(self, name: str) -> None:
         """Engines of vLLM, and their tokens."""
-        args, jobs = self.args, self.jobs(name)
-        if not self.made(name, args.layers):
-            return
+        args = self.args
+        made = self.made(name, args.layers)
+        jobs = [job for job in self.jobs(name) if job.scheme in made]
         for job in jobs:
             job.tokens.unlink(missing_ok=True)
             what = f"{name} {job.scheme} {job.mode}, {job.ranks} ranks"
@@ -174,10 +177,9 @@ class Run:
 
     def transformers(self, name: str) -> None:
         """Tensor parallelism of transformers."""
-        if not self.made(name, self.args.layers):
-            return
+        made = self.made(name, self.args.layers)
         for ranks in self.args.ranks:
-            for scheme in self.args.schemes:
+            for scheme in made:
                 folder = models.folder_of(self.folder, name, self.args.layers, scheme)
                 what = f"{name} {scheme} by transformers, {ranks} ranks"
                 self.step("shared", what, **self.shared(folder, name, scheme, ranks))
@@ -186,10 +188,10 @@ class Run:
         """A model that is cut: logits beside those of the dequantized weights, the same bits in two processes and by a
         map over all cards."""
         layers = self.args.check_layers
-        if not self.made(name, layers):
-            return
         cut = f"{name}-{layers}"
-        for scheme in self.args.schemes[1:]:
+        for scheme in self.made(name, layers):
+            if scheme == "bf16":
+                continue
             folder = models.folder_of(self.folder, name, layers, scheme)
             plain = folder.with_name(f"{scheme}-dequantized")
             self.step("map", f"{cut} {scheme} by a map", folder=str(folder), model=cut, scheme=scheme)
@@ -240,7 +242,7 @@ class Run:
         text = json.dumps({"kind": kind, "root": str(self.folder), "lines": str(self.lines), **job})
         ranks = int(str(job["ranks"])) if kind == "shared" else 0
         command = [sys.executable, *torchrun(ranks), str(Path(__file__).parent), "--step", text]
-        environment = {"VLLM_CACHE_ROOT": str(self.folder / "cache"), **NO_MULTICAST, **os.environ}
+        environment = {"VLLM_CACHE_ROOT": str(self.folder / "cache"), **RANKS, **os.environ}
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,

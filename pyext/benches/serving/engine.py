@@ -27,7 +27,11 @@ CHECKED_PROMPTS, CHECKED = 8, 48
 BATCHED = 8192
 """Tokens that one step reads at most."""
 
-NO_MULTICAST = {
+RANKS = {
+    # Ranks talk within the machine, which may have no other address.
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
     # On hosts that several machines share, multicast over NVLink can put GPUs of others out of service.
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -35,7 +39,6 @@ NO_MULTICAST = {
     "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
 }
 ENVIRONMENT = {
-    **NO_MULTICAST,
     # The engine is in this process, so that its figures can be asked for; ranks beyond one have processes anyway.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Ranks are asked by functions that are sent to them.
@@ -44,10 +47,7 @@ ENVIRONMENT = {
     "VLLM_DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # Ranks talk within the machine, which may have no other address.
-    "VLLM_HOST_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
+    **RANKS,
 }
 
 

@@ -24,7 +24,7 @@ def table(lines: list[Json]) -> str:
         heads += [f"{count} at once, tokens/s" for count in counts]
         heads += ["same bits: all ranks / again / other process", "largest difference / largest logit"]
         out += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-        # Of the same model in another process there is one row.
+        # A model that was run in two processes has one row.
         for key in dict.fromkeys(_key(line) for line in shared):
             out.append(f"| {' | '.join(_row(key, lines, counts))} |")
     for line in lines:

@@ -116,7 +116,7 @@ def ids_of(vocabulary: int, count: int, length: int) -> torch.Tensor:
 
 def logits_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
     """The logits of the last prompt, in memory of their own."""
-    with torch.inference_mode():
+    with torch.no_grad():
         out: torch.Tensor = model(ids, use_cache=False).logits.clone()
     return out
 
@@ -128,7 +128,7 @@ def generation(model: Any, ids: torch.Tensor, repeats: int) -> dict[str, Any]:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        with torch.inference_mode():
+        with torch.no_grad():
             model.generate(
                 ids, attention_mask=torch.ones_like(ids), min_new_tokens=tokens, max_new_tokens=tokens,
                 do_sample=False, pad_token_id=0,
@@ -213,7 +213,7 @@ def maps(job: dict[str, Any], tell: Callable[..., None]) -> None:
         wcodec.nn.fuse_(model, False)
         ids = ids_of(int(model.config.vocab_size), 1, CHECKED)
         logits = digest(logits_of(model, ids))
-        with torch.inference_mode():
+        with torch.no_grad():
             options = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0}
             text = model.generate(ids, attention_mask=torch.ones_like(ids), **options).tolist()
         found.append((logits, text, weight_bytes(model), time.perf_counter() - begin))
