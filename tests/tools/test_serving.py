@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from serving import (  # noqa: E402
     command,
     engine,
     fatbin,
+    launch,
     models,
     needs,
     pack,
@@ -249,10 +251,19 @@ def test_what_is_not_as_planned_is_told(line: int, changed: dict[str, Any], said
     assert [text for text in ranks_table.wrong(some) if text.startswith(said)]
 
 
-def test_each_rank_is_a_process() -> None:
-    assert command.torchrun(0) == []
-    arguments = command.torchrun(4)
-    assert arguments[:4] == ["-m", "torch.distributed.run", "--nproc-per-node", "4"] and "127.0.0.1" in arguments
+def test_each_rank_is_a_process(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; pathlib.Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['MASTER_PORT'])"
+    )
+    assert launch.run([sys.executable, "-c", code, str(tmp_path)], 3) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    assert len({path.read_text() for path in tmp_path.iterdir()}) == 1
+
+
+def test_no_rank_waits_for_one_that_failed() -> None:
+    code = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)"
+    begin = time.monotonic()
+    assert launch.run([sys.executable, "-c", code], 2) == 3 and time.monotonic() - begin < 300
 
 
 # Engines.

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from peers import processes
 
-from . import models, needs, ranks_table, results, table
+from . import launch, models, needs, ranks_table, results, table
 from .engine import MODES, RANKS, Job
 
 REPOSITORY = results.REPOSITORY
@@ -240,8 +239,7 @@ class Run:
         """Why the process of a step failed; nothing if it did not."""
         log.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"kind": kind, "root": str(self.folder), "lines": str(self.lines), **job})
-        ranks = int(str(job["ranks"])) if kind == "shared" else 0
-        command = [sys.executable, *torchrun(ranks), str(Path(__file__).parent), "--step", text]
+        command = [sys.executable, str(Path(__file__).parent), "--step", text]
         environment = {"VLLM_CACHE_ROOT": str(self.folder / "cache"), **RANKS, **os.environ}
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -256,17 +254,6 @@ class Run:
                 # With the ranks that it started.
                 processes.kill(process)
         return None if code == 0 else f"exit status {code} ({log.name} says why)"
-
-
-def torchrun(ranks: int) -> list[str]:
-    """The arguments of Python before a script that so many processes run."""
-    if not ranks:
-        return []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    run = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    return [*run, "--master-addr", "127.0.0.1", "--master-port", str(port)]
 
 
 def device() -> str:
@@ -293,7 +280,10 @@ def step(text: str) -> int:
 
         if not Path(job["plain"]).exists():
             streamed.dequantize(Path(job["folder"]), Path(job["plain"]))
-    elif job["kind"] in ("shared", "map"):
+    elif job["kind"] == "shared":
+        rank = json.dumps({**job, "kind": "rank"})
+        return launch.run([sys.executable, str(Path(__file__).parent), "--step", rank], int(job["ranks"]))
+    elif job["kind"] in ("rank", "map"):
         from . import shared
 
         if job["kind"] == "map":

@@ -1,6 +1,6 @@
 """A model that several ranks share by transformers' tensor parallelism, and one whose layers are on several cards.
 
-Each rank is a process that `torchrun` starts. Figures are told by the first; memory is that of each.
+Each rank is a process that `launch` starts. Figures are told by the first; memory is that of each.
 """
 
 from __future__ import annotations
