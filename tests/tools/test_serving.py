@@ -177,6 +177,9 @@ def test_a_mixture_is_compressed_without_a_bf16_file(tmp_path: Path) -> None:
     weights = sum(math.prod(shape) for shape in streamed.shapes_of(models.config_of("small-moe", 1)).values())
     # Two bytes of half of them, and norms and a router on both ranks.
     assert weights < bf16 < 1.02 * weights
+    # Three ranks cannot share four heads.
+    assert planned.of_vllm(folder, "4.0", 3) == {}
+    assert ranks_table.beside_plan({"rank_bytes": [10**9]}) == "1.00 GB, without a plan"
 
 
 @pytest.mark.skipif(

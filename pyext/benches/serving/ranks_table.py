@@ -41,8 +41,10 @@ def beside_plan(line: Json) -> str:
     >>> beside_plan({"rank_bytes": [8_100_000_000, 8_200_000_000], "plan_bytes": 8_000_000_000})
     '8.10, 8.20 of 8.00 GB (+1.2 to +2.5 %)'
     """
-    held, plan = line["rank_bytes"], line["plan_bytes"]
+    held, plan = line["rank_bytes"], line.get("plan_bytes")
     shown = ", ".join(f"{size / 1e9:.2f}" for size in held)
+    if plan is None:
+        return f"{shown} GB, without a plan"
     off = [100 * (size / plan - 1) for size in held]
     text = f"{shown} of {plan / 1e9:.2f} GB ({min(off):+.1f} to {max(off):+.1f} %)"
     # The plan is of the file. Before there is one, weights are taken to be normally distributed.
@@ -55,7 +57,7 @@ def wrong(lines: list[Json]) -> list[str]:
     out = []
     for line in lines:
         name = f"{line.get('model')} {line.get('scheme')}"
-        if line["kind"] in ("shared", "engine") and "rank_bytes" in line:
+        if line["kind"] in ("shared", "engine") and "plan_bytes" in line:
             plan = line["plan_bytes"]
             if any(abs(held / plan - 1) > WITHIN for held in line["rank_bytes"]):
                 out.append(f"{name}, {line['ranks']} ranks: memory is {beside_plan(line)}")
