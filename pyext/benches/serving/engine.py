@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from . import models, planned
+from . import gpu_time, models, planned
 
 MODES = ("eager", "graphs", "compiled")
 """Without CUDA graphs; with graphs and without torch.compile; with both, which is vLLM's default."""
@@ -48,6 +48,8 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     **RANKS,
+    # Each profile would unload CUPTI when it ends, which graphs that were captured before do not bear everywhere.
+    "TEARDOWN_CUPTI": "0",
 }
 
 
@@ -274,3 +276,10 @@ def measure(job: Job, tell: Callable[..., None]) -> None:
     for count in job.sequences:
         tell("speed", **job.key, **generation(run, count, vocabulary, job.repeats))
     tell("prefill", **job.key, **prefill(run, vocabulary, job.repeats))
+    # The last figures: a profiler may stay in the way of what runs behind it.
+    gpu_time.measure(
+        llm.collective_rpc,
+        lambda count, tokens: run(prompts(count, vocabulary, PROMPT, seed=count), tokens),
+        lambda: run(prompts(1, vocabulary, PREFILL, seed=0), 2),
+        job.sequences, PREFILL, config["num_hidden_layers"], lambda kind, **values: tell(kind, **job.key, **values),
+    )  # fmt: skip

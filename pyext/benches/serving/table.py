@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import gpu_time
 from .ranks_table import beside_plan
 from .reference import FACTOR, judged, key_of
 from .results import Json
@@ -27,17 +28,16 @@ def table(about: Json, lines: list[Json]) -> str:
     top = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"] if engines else []
     out = [_about(about), "", *top]
     for key, engine in engines.items():
-        model, scheme, mode, _, limit = key
+        model, scheme, *names = _names(key, engine)
         stored = bits.get((model, scheme))
-        cells = [
-            model, scheme, NONE if stored is None else f"{stored:.2f}", f"vLLM, {mode}", _ranks(engine),
-            "all" if limit is None else f"{limit / 1e9:.0f} GB",
-        ]  # fmt: skip
+        cells = [model, scheme, NONE if stored is None else f"{stored:.2f}", *names]
         speeds = {line["sequences"]: line for line in lines if line["kind"] == "speed" and key_of(line) == key}
         for count in counts:
             base = _find(lines, "speed", key, sequences=count)
-            cells.append(_rate(speeds.get(count), base))
-        cells.append(_rate(_same(lines, "prefill", key), _find(lines, "prefill", key)))
+            cells.append(_rate(speeds.get(count), base, _gpu_ratio(lines, "gpu-step", key, sequences=count)))
+        cells.append(
+            _rate(_same(lines, "prefill", key), _find(lines, "prefill", key), _gpu_ratio(lines, "gpu-prefill", key))
+        )
         held = memory(engine)
         cells.append(NONE if held is None else f"{held / 1e9:.2f}")
         cells.append(_fit(engine, engines.get(_plain(key))))
@@ -48,11 +48,12 @@ def table(about: Json, lines: list[Json]) -> str:
     if engines:
         out += [
             "",
-            "Tokens/s, medians; in parentheses over bf16 of the same model, engine and mode. Bits count all that is "
-            "stored. Memory is what the card holds without the cache. The gap is how far a token is from the largest "
-            "logit of transformers with the same weights; "
+            "Tokens/s, medians; in parentheses over bf16 of the same model, engine and mode, and with GPU bf16's time "
+            "of the GPU alone over the row's. Bits count all that is stored. Memory is what the card holds without the "
+            "cache. The gap is how far a token is from the largest logit of transformers with the same weights; "
             f"{FACTOR:g} times bf16's own is accepted.",
         ]
+    out += _gpu_table(lines, list(engines), counts)
     for line in lines:
         if line["kind"] == "failed":
             out.append(f"\nNot measured: {line['what']}: {line['reason']}")
@@ -110,11 +111,37 @@ def _find(lines: list[Json], kind: str, key: tuple[Any, ...], **more: Any) -> Js
     return None if key[1] == "bf16" else _same(lines, kind, _plain(key), **more)
 
 
-def _rate(found: Json | None, base: Json | None) -> str:
+def _rate(found: Json | None, base: Json | None, more: str = "") -> str:
     if found is None:
         return NONE
     rate = found["tokens_per_s"]
-    return f"{rate:,.0f}" + ("" if base is None else f" ({rate / base['tokens_per_s']:.2f})")
+    return f"{rate:,.0f}" + ("" if base is None else f" ({rate / base['tokens_per_s']:.2f}{more})")
+
+
+def _gpu_ratio(lines: list[Json], kind: str, key: tuple[Any, ...], **more: Any) -> str:
+    return gpu_time.ratio(_same(lines, kind, key, **more), _find(lines, kind, key, **more))
+
+
+def _gpu_table(lines: list[Json], keys: list[tuple[Any, ...]], counts: list[int]) -> list[str]:
+    """The times of the GPU in microseconds, and the engines that have none."""
+    out = []
+    if any(line["kind"].startswith("gpu-") for line in lines):
+        heads = ["model", "scheme", "engine", "ranks", "card of", *map(_sequences, counts), "prefill of 2,048"]
+        out += ["", gpu_time.NOTE, "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        for key in keys:
+            of = [("gpu-step", {"sequences": count}) for count in counts] + [("gpu-prefill", {})]
+            cells = [gpu_time.cell(_same(lines, kind, key, **m), _find(lines, kind, key, **m)) for kind, m in of]
+            out.append(f"| {' | '.join([*_names(key), *cells])} |")
+    for line in lines:
+        if line["kind"] == "no-gpu-time":
+            out.append(f"\nNo GPU time: {_engine(line)}: {line['reason']}")
+    return out
+
+
+def _names(key: tuple[Any, ...], engine: Json | None = None) -> list[str]:
+    model, scheme, mode, ranks, limit = key
+    of = str(ranks) if engine is None else _ranks(engine)
+    return [model, scheme, f"vLLM, {mode}", of, "all" if limit is None else f"{limit / 1e9:.0f} GB"]
 
 
 def _fit(engine: Json, base: Json | None) -> str:
@@ -131,3 +158,8 @@ def _gap(found: Json | None) -> str:
         return NONE
     shown = f"{found['gap']:.3f} / {found['deviation']:.2f}"
     return shown if found["fine"] else f"{shown}, wrong"
+
+
+def _engine(line: Json) -> str:
+    model, scheme, mode, ranks, _ = _names(key_of(line))
+    return f"{model} {scheme} {mode}, {ranks} ranks"
