@@ -39,8 +39,10 @@ os.environ.update({
 import torch  # noqa: E402
 import transformers  # noqa: E402
 import wcodec  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
+from vllm.lora.request import LoRARequest  # noqa: E402
 from vllm.plugins import load_general_plugins  # noqa: E402
 from wcodec._integrations.vllm import blocks  # noqa: E402
 
@@ -121,9 +123,9 @@ def engine(folder: Path, **options: Any) -> LLM:
     return LLM(str(folder), **{"enforce_eager": True, **sizes, **tokens, **place, **options})
 
 
-def generated(llm: LLM) -> list[int]:
+def generated(llm: LLM, **options: Any) -> list[int]:
     sampling = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True, detokenize=False)
-    [answer] = llm.generate([{"prompt_token_ids": TOKENS}], sampling, use_tqdm=False)
+    [answer] = llm.generate([{"prompt_token_ids": TOKENS}], sampling, use_tqdm=False, **options)
     return list(answer.outputs[0].token_ids)
 
 
@@ -257,6 +259,62 @@ def test_compiled_by_inductor(made: Any, name: str, kinds: set[str], tmp_path: P
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "VLLM_CACHE_ROOT": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=900)
     assert f"TOKENS {expected}" in done.stdout, done.stdout + done.stderr
+
+
+# Adapters
+
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+def adapter(folder: Path, place: Path, targets: list[str] | None = None) -> list[int]:
+    """Writes an adapter of all linear layers, or of some, as PEFT does; returns the tokens of transformers with the
+    folder's weights, to which it is added."""
+    wcodec.decompress_(model := wcodec.load_model(folder))
+    saved, rank, scale = {}, 8, 2.0
+    generator = torch.Generator().manual_seed(4)
+    with torch.no_grad():
+        for name, layer in model.named_modules():
+            if not isinstance(layer, torch.nn.Linear) or (targets and name.split(".")[-1] not in targets):
+                continue
+            first = torch.randn(rank, layer.in_features, generator=generator) * 0.1
+            second = torch.randn(layer.out_features, rank, generator=generator) * 0.3
+            # Not in place: a tied head would change the embedding.
+            layer.weight = torch.nn.Parameter(layer.weight + scale * second @ first)
+            for key, weight in (("A", first), ("B", second)):
+                saved[f"base_model.model.{name}.lora_{key}.weight"] = weight
+    place.mkdir()
+    save_file(saved, place / "adapter_model.safetensors")
+    suffixes = sorted({name.split(".")[-3] for name in saved})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank * scale, "target_modules": suffixes, "bias": "none"}
+    (place / "adapter_config.json").write_text(json.dumps(config))
+    out = model.generate(torch.tensor([TOKENS]), max_new_tokens=COUNT, min_new_tokens=COUNT, do_sample=False)
+    tokens: list[int] = out[0, len(TOKENS) :].tolist()
+    return tokens
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("llama, one head of keys", {}),
+    ("llama, one head of keys", {"enforce_eager": False}),
+    ("llama, one head of keys", {"tensor_parallel_size": 2, "fully_sharded_loras": True}),
+    ("phi3, merged in the file", {}),
+    ("qwen3 moe", {"lora_target_modules": ATTENTION}),
+])  # fmt: skip
+def test_adapters_of_vllm(made: Any, name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    folder, expected = made(name, "saved")
+    adapted = adapter(folder, tmp_path / "adapter", options.get("lora_target_modules"))
+    assert adapted != expected
+    llm = engine(folder, enable_lora=True, max_lora_rank=8, max_loras=2, **options)
+    request = LoRARequest("adapter", 1, str(tmp_path / "adapter"))
+    assert generated(llm, lora_request=request) == adapted
+    # Without it, as before; requests of both kinds share an engine.
+    assert generated(llm) == expected
+    assert llm.apply_model(layers)[0]["stored"] > 0
+
+
+def test_adapters_of_compressed_experts_are_refused(made: Any) -> None:
+    with pytest.raises(wcodec.UnsupportedError, match=r"mlp\.experts': vLLM adds adapters to no compressed experts"):
+        engine(made("qwen3 moe", "saved")[0], enable_lora=True)
 
 
 # Several ranks

@@ -166,4 +166,9 @@ codes! {
     U505 VLLM_EXPERT_BIASES: "experts with biases in vLLM",
         "Compressed experts have no biases there, and models such as gpt-oss have some.",
         "Compress the model with `exclude=\"*experts*\"`.";
+
+    U506 VLLM_EXPERT_ADAPTERS: "adapters of experts in vLLM",
+        "vLLM adds adapters (LoRA) to routed experts within kernels of its own, which read no compressed weights.",
+        "Name the layers that adapters are for, as `--lora-target-modules q_proj k_proj v_proj o_proj`, or compress the \
+         model with `exclude=\"*experts*\"`.";
 }

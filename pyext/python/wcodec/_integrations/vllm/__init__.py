@@ -4,7 +4,7 @@ vLLM finds :func:`register` by the entry point of the group ``vllm.general_plugi
 processes. The plug-in is made of layers: names of the folder's tensors (``weights``), tensors without data that an
 engine's loaders cut and put together (``deferred``), a rank's share of them (``rank``), layers and operators
 (``parts``, ``experts``, ``ops``). These know nothing of vLLM; the modules that do are ``config``, ``methods``,
-``loader`` and ``arguments``.
+``loader``, ``adapters`` and ``arguments``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
-from . import blocks
+from . import adapters, blocks
 from .arguments import FORMAT, engine_settings, record_of
 from .config import METHOD
 from .deferred import Placeholder, virtual
@@ -71,7 +71,7 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         rank = Rank(self._weights, device, settings, fused=bool(engine.get("fused", True)))
-        make_layers(model, rank, bool(engine.get("decode_embeddings", False)))
+        make_layers(model, rank, bool(engine.get("decode_embeddings", False)), config.lora_config)
         self._weights = None
         if engine.get("fused", True) and config.lora_config is None:
             # Adapters stand in the place of layers, and engines that guess ahead look at what goes between them.
@@ -88,10 +88,11 @@ class WCodecLoader(DefaultModelLoader):  # type: ignore[misc]
         return Path(snapshot_download(name, cache_dir=self.load_config.download_dir, **wanted))
 
 
-def make_layers(model: torch.nn.Module, rank: Rank, decode_embeddings: bool = False) -> None:
+def make_layers(model: torch.nn.Module, rank: Rank, decode_embeddings: bool = False, lora_config: Any = None) -> None:
     """Makes the compressed layers of a model whose loaders have said what goes where.
 
     :param decode_embeddings: whether embeddings that are no heads are kept as they are.
+    :param lora_config: vLLM's of adapters; None without them.
     """
     layers = [m for m in model.modules() if isinstance(getattr(m, "quant_method", None), QuantizeMethodBase)]
     for layer in layers:
@@ -108,6 +109,9 @@ def make_layers(model: torch.nn.Module, rank: Rank, decode_embeddings: bool = Fa
         looked_up = isinstance(layer, VocabParallelEmbedding) and id(virtual(layer.weight)) not in heads
         if (decode_embeddings and looked_up) or not method.needs(layer, rank):
             plain.append((layer, method))
+    kept = {id(layer) for layer, _ in plain}
+    experts = {id(layer) for layer in layers if isinstance(layer.quant_method, Experts)}
+    adapters.refuse_experts(model, lora_config, experts - kept)
     rank.make()
     for layer, method in plain:
         method.give_up(layer, rank)
