@@ -20,7 +20,8 @@ from wcodec._integrations.vllm.versions import refused
 
 torch = pytest.importorskip("torch")
 
-from wcodec._integrations.vllm import ops  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from wcodec._integrations.vllm import blocks, ops  # noqa: E402
 from wcodec._integrations.vllm.deferred import Deferred, Placeholder, Region, virtual  # noqa: E402
 from wcodec._integrations.vllm.experts import RankExperts  # noqa: E402
 from wcodec._integrations.vllm.parts import Linear  # noqa: E402
@@ -71,6 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = {
         "q": torch.randn(64, 96),
         "k": torch.randn(32, 96),
+        "wide": torch.randn(96, 64) / 8,
         "odd": torch.randn(50, 96),
         "conv": torch.randn(96, 48),
         **{f"experts.gate_up.{i}": torch.randn(64, 96) / 10 for i in range(3)},
@@ -103,7 +105,7 @@ def made(weights: Weights, weight: Placeholder, **options: Any) -> Linear:
 
 def test_tensors_of_a_folder(weights: Weights) -> None:
     found = dict(weights)
-    assert list(found) == ["conv", "experts.down", "experts.gate_up", "k", "left", "norm", "odd", "q"]
+    assert list(found) == ["conv", "experts.down", "experts.gate_up", "k", "left", "norm", "odd", "q", "wide"]
     assert found["norm"].tolist() == [0, 1, 2, 3, 4] and not isinstance(found["norm"], Deferred)
     assert found["experts.gate_up"].shape == (3, 64, 96) and found["q"].is_meta
 
@@ -317,6 +319,67 @@ def test_operators_are_compiled_without_breaks(weights: Weights) -> None:
         assert torch.equal(product, layer.product(x + 1, None) * 2) and torch.equal(rows, layer.look_up(ids))
     with pytest.raises(InputError, match="a compressed layer's weight was moved by the engine"):
         ops.linear(torch.randn(2, 96), torch.zeros(1), None, 64)
+
+
+class RMSNorm(torch.nn.Module):
+    """Stands for vLLM's."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(1 + torch.randn(features) / 8, requires_grad=False)
+        self.variance_epsilon = 1e-5
+
+    def forward(self, x: Any) -> Any:
+        return F.rms_norm(x, x.shape[-1:], self.weight, self.variance_epsilon)
+
+
+def merged_layer(weights: Weights, *names: str, rows: int = 64) -> Any:
+    """Some of the folder's matrices, one below the other, as a linear layer of vLLM's kind."""
+    weight = Placeholder("merged", (rows * len(names), dict(weights)[names[0]].shape[1]), torch.float32)
+    for at, name in enumerate(names):
+        weight.parameter.data[at * rows : (at + 1) * rows].copy_(dict(weights)[name])
+    layer = torch.nn.Module()
+    object.__setattr__(layer, "_wcodec", made(weights, weight))
+    layer.weight, layer.bias = ops.marker(layer._wcodec, torch.float32, CPU), None
+    return layer
+
+
+def test_results_of_operators_share_no_memory(weights: Weights) -> None:
+    """Compilers take it for granted of operators, and nobody looks when they run."""
+    table = Placeholder("q", (64, 96), torch.float32)
+    table.parameter.data.copy_(dict(weights)["q"])
+    looked_up = made(weights, table, looked_up=True)
+    marked = ops.marker(looked_up, torch.float32, CPU)
+    first, last = merged_layer(weights, "q"), merged_layer(weights, "wide", rows=96)
+    half = blocks.Half(RMSNorm(96), first, last)
+    half.after = half
+    for count in (1, 3, 80):
+        x, y, residual = torch.randn(count, 96), torch.randn(count, 64), torch.randn(count, 96)
+        bias = torch.randn(64)
+        calls = [
+            (ops.linear, (x, marked, bias, 64)),
+            (ops.embedding, (torch.arange(count) % 64, marked, 96)),
+            (ops.normed, (x, None, first.weight, half.features)),
+            (ops.normed, (x, torch.randn(count, 96), first.weight, half.features)),
+            (ops.added, (y, residual, last.weight)),
+        ]
+        for operator_, args in calls:
+            given = [tensor.clone() if isinstance(tensor, torch.Tensor) else tensor for tensor in args]
+            results = operator_(*args)
+            seen = [*args, *(results if isinstance(results, tuple) else (results,))]
+            places = [tensor.untyped_storage().data_ptr() for tensor in seen if isinstance(tensor, torch.Tensor)]
+            assert len(set(places)) == len(places), operator_
+            assert all(torch.equal(t, u) for t, u in zip(args, given, strict=True) if isinstance(t, torch.Tensor))
+            # Compilers go by the shapes and strides that are promised.
+            with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+                fake = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in args]
+                promised = operator_(*fake)
+            for one, other in zip(*(r if isinstance(r, tuple) else (r,) for r in (results, promised)), strict=True):
+                assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+        total, _ = ops.added(y, residual, last.weight)
+        assert torch.allclose(total, residual + y @ decoded(weights, "wide").T, atol=1e-4)
+        expected = half._norm(x) @ decoded(weights, "q").T
+        assert torch.allclose(ops.normed(x, None, first.weight, half.features), expected, atol=1e-4)
 
 
 def test_a_folder_without_its_container(tmp_path: Path) -> None:

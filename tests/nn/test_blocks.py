@@ -9,6 +9,7 @@ import copy
 import functools
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 import wcodec
 import wcodec.nn
 from wcodec.nn._fusion import blocks, groups, halves, launches, recognize
+from wcodec.nn._fusion.spec import NormSpec
 from wcodec.nn._layers import pattern
 
 transformers = pytest.importorskip("transformers")
@@ -636,3 +638,27 @@ def test_another_activation_is_not_fused(played: list[str]) -> None:
         wcodec.nn.fuse_(model)
         torch.testing.assert_close(model(IDS).logits, want, rtol=1e-4, atol=1e-4)
     assert played[:3] == ["normed 3", "added", "all 2"]
+
+
+def test_a_gain_is_that_of_the_norm_as_it_is_now() -> None:
+    """It is kept from call to call, and both the norm and the layer may change meanwhile."""
+    norm: Any = torch.nn.Module()
+    norm.weight = torch.nn.Parameter(torch.ones(8), requires_grad=False)
+    norm.variance_epsilon = 1e-5
+    layer: Any = SimpleNamespace(_dtype=torch.float32, _device=torch.device("cpu"), in_features=8)
+    gain = halves.Gain(norm, NormSpec(""))
+    kept = gain.get(layer)
+    assert kept is not None and gain.get(layer) is kept and kept.gain.data_ptr() == norm.weight.data_ptr()
+    norm.variance_epsilon = 1e-3
+    assert gain.get(layer).epsilon == 1e-3
+    norm.weight.data = torch.full((8,), 2.0)
+    assert torch.equal(gain.get(layer).gain, torch.full((8,), 2.0))
+    layer._device = torch.device("meta")
+    assert gain.get(layer) is None
+    layer._device = torch.device("cpu")
+    norm.half()
+    assert gain.get(layer) is None
+    layer._dtype = torch.float16
+    assert gain.get(layer).gain.dtype is torch.float16
+    assert copy.deepcopy(gain)._last is None
+    assert gain.get(SimpleNamespace(**{**vars(layer), "in_features": 4})) is None

@@ -103,10 +103,7 @@ class Half:
     def _few(self, layer: Any, launch: CachedLaunch, x: torch.Tensor) -> Any:
         """The launch for an input, if there is one for so many tokens."""
         layer._wcodec.adopt(layer.bias)
-        found = launch.get()
-        first = launch.layers[0]
-        is_here = x.dtype is first._dtype and x.device == first._device
-        return found if found is not None and is_here and x.numel() <= found.limit else None
+        return launch.take(x)
 
     def _norm_before(self) -> Norm | None:
         return None if self._before is None else self._before.get(self._launch.layers[0])

@@ -8,6 +8,7 @@ one layer for others that are alike.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,18 @@ import torch
 from ..._core.errors import InputError
 
 _layers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+# Operators are defined as torch's own are: the wrappers of ``torch.library.custom_op`` take microseconds at each call.
+# They also see to it that results share no memory with inputs, which holds for all results below.
+_library = torch.library.Library("wcodec", "FRAGMENT")
+
+
+def _operator(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"wcodec::{name}", fake, lib=_library)
+    return getattr(torch.ops.wcodec, name).default
 
 
 def marker(layer: Any, dtype: torch.dtype, device: torch.device) -> torch.nn.Parameter:
@@ -63,32 +76,18 @@ def _experts_fake(x: torch.Tensor, marked: torch.Tensor, shares: torch.Tensor, i
     return torch.empty_like(x)
 
 
-linear = torch.library.custom_op(
-    "wcodec::rank_linear",
-    _linear,
-    mutates_args=(),
-    schema="(Tensor x, Tensor marked, Tensor? bias, int out_features) -> Tensor",
+linear = _operator(
+    "rank_linear", "(Tensor x, Tensor marked, Tensor? bias, int out_features) -> Tensor", _linear, _linear_fake
 )
 """``linear(x, marked, bias, out_features)``: the output of the layer of that marker for ``x``."""
-linear.register_fake(_linear_fake)
 
-embedding = torch.library.custom_op(
-    "wcodec::rank_embedding",
-    _embedding,
-    mutates_args=(),
-    schema="(Tensor ids, Tensor marked, int width) -> Tensor",
-)
+embedding = _operator("rank_embedding", "(Tensor ids, Tensor marked, int width) -> Tensor", _embedding, _embedding_fake)
 """``embedding(ids, marked, width)``: the rows that the layer of that marker has for ``ids``."""
-embedding.register_fake(_embedding_fake)
 
-experts = torch.library.custom_op(
-    "wcodec::rank_experts",
-    _experts,
-    mutates_args=(),
-    schema="(Tensor x, Tensor marked, Tensor shares, Tensor ids) -> Tensor",
+experts = _operator(
+    "rank_experts", "(Tensor x, Tensor marked, Tensor shares, Tensor ids) -> Tensor", _experts, _experts_fake
 )
 """``experts(x, marked, shares, ids)``: the sum of what the experts ``ids`` make of each token, by their shares."""
-experts.register_fake(_experts_fake)
 
 
 def add(half: Any, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,21 +114,11 @@ def _added_fake(x: torch.Tensor, residual: torch.Tensor, marked: torch.Tensor) -
     return torch.empty_like(residual), torch.empty_like(residual)
 
 
-normed = torch.library.custom_op(
-    "wcodec::rank_normed",
-    _normed,
-    mutates_args=(),
-    schema="(Tensor x, Tensor? scaled, Tensor marked, int features) -> Tensor",
+normed = _operator(
+    "rank_normed", "(Tensor x, Tensor? scaled, Tensor marked, int features) -> Tensor", _normed, _normed_fake
 )
 """``normed(x, scaled, marked, features)``: what the first layer of a half gives for the norm of ``x``."""
-normed.register_fake(_normed_fake)
 
-added = torch.library.custom_op(
-    "wcodec::rank_added",
-    _added,
-    mutates_args=(),
-    schema="(Tensor x, Tensor residual, Tensor marked) -> (Tensor, Tensor)",
-)
+added = _operator("rank_added", "(Tensor x, Tensor residual, Tensor marked) -> (Tensor, Tensor)", _added, _added_fake)
 """``added(x, residual, marked)``: ``residual`` and what the last layer of a half makes of ``x``; and that times the
 gain of the norm behind it."""
-added.register_fake(_added_fake)

@@ -37,6 +37,7 @@ class Linear:
         # The compressed layers that make up the whole layer, as query, key and value projections do; none where there
         # is anything else.
         self.layers = _whole(pieces, rows)
+        self._weights = tuple(layer._weights for layer in self.layers)
         self._launch = CachedLaunch(self.layers, Epilogue(by_vector=True)) if len(self.layers) > 1 else None
         self._bias = 0
         # The half of a decoder layer that it is of, for the operators of compiled code.
@@ -68,16 +69,16 @@ class Linear:
         if x.dtype is not first._dtype or x.device != first._device:
             return None
         self.adopt(bias)
-        found = launch.get()
-        if found is not None and x.numel() <= found.limit:
+        found = launch.take(x)
+        if found is not None:
             return found.all(x).view(*x.shape[:-1], self.rows)
-        return product_below([layer._weights for layer in self.layers], x, bias)
+        return product_below(self._weights, x, bias)
 
     def added(self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         """``residual`` and the product with ``x``, by one call of torch where the weight is decoded as a whole."""
         total = None
         if self.layers and x.dtype is self.layers[0]._dtype:
-            total = product_below([layer._weights for layer in self.layers], x, bias, residual)
+            total = product_below(self._weights, x, bias, residual)
         return residual + self.product(x, bias) if total is None else total
 
     def adopt(self, bias: torch.Tensor | None) -> None:

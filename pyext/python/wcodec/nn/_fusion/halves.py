@@ -37,6 +37,12 @@ class Gain:
         self.norm, self.spec = norm, spec
         self._of: torch.Tensor | None = None
         self._scale = 1.0
+        # The last norm, and what it was made for: a weight, its address, a layer and the vectors' elements.
+        self._last: tuple[torch.Tensor, int, CompressedLinear, int | None, Norm] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies find out anew.
+        return {**self.__dict__, "_last": None}
 
     def __call__(self, h: torch.Tensor) -> torch.Tensor:
         """The norm of many vectors: by one kernel, which rounds once, where torch has it."""
@@ -70,15 +76,23 @@ class Gain:
 
     def get(self, layer: CompressedLinear, features: int | None = None) -> Norm | None:
         """For vectors as :meth:`fits` says; nothing if the weight is none for them."""
+        weight, offset = self.norm._parameters.get("weight"), self.spec.offset
+        last = self._last
+        if last is not None and weight is last[0] and layer is last[2] and features == last[3]:
+            # A weight that goes to another dtype or device has another address, and the layer may go there alone.
+            is_same_place = weight.dtype is layer._dtype and weight.device == layer._device
+            if weight.data_ptr() == last[1] and is_same_place and self._epsilon == last[4].epsilon:
+                return last[4]
         if not self.fits(layer, features):
             return None
-        weight, offset = self.norm.weight, self.spec.offset
         if weight is not self._of:
             if layer._dtype is torch.float16 and weight.is_cuda and is_capturing():
                 # To look at the largest would be to wait, which a capture does not do.
                 return None
             self._scale, self._of = _scale(weight, offset), weight
-        return Norm(weight.detach(), self._scale, self._epsilon, offset, self.spec.kind)
+        made = Norm(weight.detach(), self._scale, self._epsilon, offset, self.spec.kind)
+        self._last = weight, weight.data_ptr(), layer, features, made
+        return made
 
 
 def _scale(weight: torch.Tensor, offset: float) -> float:

@@ -12,6 +12,7 @@ import torch
 from ... import _native
 from ..._core import dtypes as _dtypes
 from ..._core.errors import DeviceError
+from ..._gpu.decoder import ProductBatch
 from .._weights import crossover
 from .._weights.fused import Fused
 from .._weights.workspace import is_capturing, memory
@@ -295,6 +296,8 @@ class CachedLaunch:
         # The launch, the layers with the providers that it is for, and the addresses of their biases: one thing, since
         # other threads look at it meanwhile.
         self._state: _State | None = None
+        # Elements of the input that no launch takes.
+        self._too_many = ProductBatch.MOST * self.layers[0].in_features + 1
 
     def has_launch(self, elements: int) -> bool:
         """Whether there was a launch for an input of so many elements when it was wanted last."""
@@ -307,6 +310,15 @@ class CachedLaunch:
         if state is not None and _has_same_providers(state) and state[2] == self._addresses():
             return state[0]
         return self._prepare()
+
+    def take(self, x: torch.Tensor) -> Launch | None:
+        """The launch for an input, if there is one for so many tokens of that dtype there."""
+        elements, first = x.numel(), self.layers[0]
+        if elements >= self._too_many and self._state is not None:
+            return None
+        found = self.get()
+        is_here = x.dtype is first._dtype and x.device == first._device
+        return found if found is not None and is_here and elements <= found.limit else None
 
     def has_providers(self) -> bool:
         """Whether there was a launch for the layers, of dtype and on device as they are now; biases are no matter."""

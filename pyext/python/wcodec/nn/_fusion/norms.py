@@ -21,6 +21,10 @@ def _kernel(ordinal: int) -> _native.GpuNorms:
     return _native.GpuNorms(ordinal)
 
 
+# Looked up at each call, which would otherwise take as long as the call.
+_dtype_name = functools.cache(lambda dtype: _dtypes.requested(str(dtype)))
+
+
 def run(
     x: torch.Tensor,
     norm: Norm,
@@ -40,7 +44,7 @@ def run(
     y = torch.empty_like(x)
     scaled = None if after is None else torch.empty_like(x)
     call = {
-        "dtype": _dtypes.requested(str(x.dtype)),
+        "dtype": _dtype_name(x.dtype),
         "count": x.numel() // x.shape[-1],
         "cols": x.shape[-1],
         "x": x.data_ptr(),

@@ -103,11 +103,11 @@ def product_below(
 ) -> torch.Tensor | None:
     """The products with the weights of several layers, as :meth:`WeightProvider.apply_below` gives them; nothing where
     no provider has all of them in this order."""
-    providers = [weights.provider or weights.prepared() for weights in layers]
-    provider, begin = providers[0]
-    if providers != [(provider, begin + i) for i in range(len(providers))]:
-        return None
-    return provider.apply_below(begin, len(providers), x, bias, residual)
+    provider, begin = layers[0].provider or layers[0].prepared()
+    for place, weights in enumerate(layers[1:], begin + 1):
+        if (weights.provider or weights.prepared()) != (provider, place):
+            return None
+    return provider.apply_below(begin, len(layers), x, bias, residual)
 
 
 class TableRows:

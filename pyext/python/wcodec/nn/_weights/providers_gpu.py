@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,18 @@ if TYPE_CHECKING:
     from .store import Store
 
 _numbers = itertools.count()
+
+
+class _Prepared(NamedTuple):
+    """Views and launches that are prepared for a piece of memory."""
+
+    views: list[torch.Tensor]
+    """The decoded weights, or slices of one."""
+    batches: list[Any]
+    """These decode into them."""
+    below: dict[tuple[int, int], torch.Tensor]
+    """Weights that lie one below the other, as one: by the first one's place and their number, once they were asked
+    for."""
 
 
 class _PreparedProvider(WeightProvider):
@@ -70,14 +82,14 @@ class _PreparedProvider(WeightProvider):
             # Preparing may take memory of torch, which is the current stream's: others come after it.
             self._in(self._workspace.enter(self._size))
 
-    def _in(self, space: Space) -> tuple[list[torch.Tensor], list[Any]]:
+    def _in(self, space: Space) -> _Prepared:
         """The views and launches that are prepared for that memory."""
-        prepared: tuple[list[torch.Tensor], list[Any]] | None = space.prepared.get(self._number)
+        prepared: _Prepared | None = space.prepared.get(self._number)
         if prepared is None:
-            prepared = space.prepared[self._number] = self._prepare(space.buffer)
+            prepared = space.prepared[self._number] = _Prepared(*self._prepare(space.buffer), {})
             self._spaces = [ref for ref in self._spaces if ref() is not None] + [weakref.ref(space)]
             if space is self._workspace.streams:
-                self._prefetch_order.replace(self, prepared[1])
+                self._prefetch_order.replace(self, prepared.batches)
         return prepared
 
     def __del__(self) -> None:
@@ -109,7 +121,7 @@ class GpuProvider(_PreparedProvider):
     def prefetch(self) -> None:
         """Has what is streamed of the group on its way."""
         with self._workspace.lock:
-            for batch in self._in(self._workspace.enter(self._size))[1]:
+            for batch in self._in(self._workspace.enter(self._size)).batches:
                 batch.prefetch()
 
     def _prepare(self, buffer: torch.Tensor) -> tuple[list[torch.Tensor], list[Any]]:
@@ -144,7 +156,7 @@ class GpuProvider(_PreparedProvider):
         if product_of_few is not None:
             return product_of_few
         with self._workspace.lock:
-            return product(x, self._weights(x)[place], bias)
+            return product(x, self._weights(x).views[place], bias)
 
     def apply_below(
         self,
@@ -155,29 +167,33 @@ class GpuProvider(_PreparedProvider):
         residual: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         key = begin, count
-        if key not in self._below:
-            self._below[key] = self._factor(begin, count)
-        shape = self._below[key]
+        shape = self._below[key] if key in self._below else self._below.setdefault(key, self._factor(begin, count))
         if shape is None:
             return None
         with self._workspace.lock:
-            weight = self._weights(x)[begin].as_strided(shape, (shape[1], 1))
+            prepared = self._weights(x)
+            weight = prepared.below.get(key)
+            if weight is None:
+                weight = prepared.below[key] = prepared.views[begin].as_strided(shape, (shape[1], 1))
             if residual is None:
                 return F.linear(x, weight, bias)
             # One kernel adds both, which rounds once.
+            if x.dim() == residual.dim() == 2:
+                total = torch.addmm(residual, x, weight.t())
+                return total if bias is None else total + bias
             total = torch.addmm(residual.reshape(-1, shape[0]), x.reshape(-1, shape[1]), weight.t())
             return (total if bias is None else total + bias).view(residual.shape)
 
-    def _weights(self, x: torch.Tensor | None = None) -> list[torch.Tensor]:
+    def _weights(self, x: torch.Tensor | None = None) -> _Prepared:
         """The decoded weights, for whoever has the lock.
 
         :param x: the input that one of them is multiplied with, in a forward pass.
         """
         space = self._workspace.enter(self._size)
-        views, batches = space.prepared.get(self._number) or self._in(space)
+        prepared: _Prepared = space.prepared.get(self._number) or self._in(space)
         if space.owner is not self._token:
-            self._decode(space, batches, x is not None and self._is_decode_step(x))
-        return views
+            self._decode(space, prepared.batches, x is not None and self._is_decode_step(x))
+        return prepared
 
     def _factor(self, begin: int, count: int) -> tuple[int, int] | None:
         """The shape of so many weights as one, if they lie so."""
@@ -191,7 +207,7 @@ class GpuProvider(_PreparedProvider):
 
     def apply_all(self, product: Callable[[Sequence[torch.Tensor]], Any]) -> Any:
         with self._workspace.lock:
-            return product(self._weights())
+            return product(self._weights().views)
 
 
 class GpuSlicedProvider(_PreparedProvider):
@@ -237,7 +253,7 @@ class GpuSlicedProvider(_PreparedProvider):
     def _parts(self, is_decode_step: bool = False) -> Iterator[tuple[tuple[int, int], torch.Tensor]]:
         """The slices, each decoded when it is asked for, and gone with the next; for whoever has the lock."""
         space = self._workspace.enter(self._size)
-        views, batches = self._in(space)
+        views, batches, _ = self._in(space)
         # No slice outlives its product, so nobody owns the memory afterwards.
         space.owner = None
         at_once = space is self._workspace.streams
