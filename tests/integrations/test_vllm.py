@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,6 +171,18 @@ def test_rows_that_are_looked_up(weights: Weights) -> None:
     layer = made(weights, weight, looked_up=True)
     ids = torch.tensor([[3, 24], [0, 3]])
     assert torch.equal(layer.look_up(ids), decoded(weights, "odd")[25:][ids])
+
+
+def test_a_lookup_on_a_gpu_does_not_wait_for_it(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has looked at the tokens. Those without data, as here, nobody can look at."""
+    weight = Placeholder("q", (64, 96), torch.float32)
+    weight.parameter.data.copy_(dict(weights)["q"])
+    layer = made(weights, weight, looked_up=True)
+    table: Any = layer._table
+    monkeypatch.setattr(table, "_kind", "cuda")
+    kernel = SimpleNamespace(lookup=lambda ids: torch.empty((*ids.shape, 96), device=ids.device))
+    monkeypatch.setattr(table._weights, "table", lambda: kernel)
+    assert layer.look_up(torch.empty(5, dtype=torch.int64, device="meta")).shape == (5, 96)
 
 
 def test_what_is_not_compressed_stays_so(weights: Weights) -> None:

@@ -101,8 +101,13 @@ class Linear:
 
     def look_up(self, ids: torch.Tensor) -> torch.Tensor:
         """The weight's rows of these numbers, after :meth:`prepare_rows`."""
-        assert self._table is not None
-        return self._table._look_up(ids)
+        table = self._table
+        assert table is not None
+        lookup = table._weights.table().lookup if table._kind == "cuda" else None
+        if lookup is not None and ids.numel():
+            # The engine has looked at the tokens; to do so again would be to wait for the GPU.
+            return lookup(ids)
+        return table._look_up(ids)
 
 
 def _whole(pieces: list[LayerRows], rows: int) -> tuple[CompressedLinear, ...]:
