@@ -395,6 +395,139 @@ def test_results_of_operators_share_no_memory(weights: Weights) -> None:
         assert torch.allclose(ops.normed(x, None, first.weight, half.features), expected, atol=1e-4)
 
 
+# Decoder layers, of classes that stand for vLLM's; their functions say that they are vLLM's.
+
+
+def of_vllm(place: str, name: str) -> Any:
+    def claim(forward: Any) -> Any:
+        forward.__module__, forward.__qualname__ = f"vllm.model_executor.models.{place}", f"{name}.forward"
+        return forward
+
+    return claim
+
+
+class AddingNorm(RMSNorm):
+    def forward(self, x: Any, residual: Any = None) -> Any:
+        return super().forward(x) if residual is None else (super().forward(x + residual), x + residual)
+
+
+AddingNorm.__name__ = "RMSNorm"
+
+
+class Called(torch.nn.Module):
+    """A linear layer of vLLM's kind."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        object.__setattr__(self, "_wcodec", layer._wcodec)
+        self.weight, self.bias = layer.weight, None
+
+    def forward(self, x: Any) -> Any:
+        return self._wcodec.product(x, None), None
+
+
+class SiluAndMul(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        gate, up = x.chunk(2, -1)
+        return F.silu(gate) * up
+
+
+class Attention(torch.nn.Module):
+    def __init__(self, qkv: Any, o: Any) -> None:
+        super().__init__()
+        self.qkv_proj, self.o_proj = Called(qkv), Called(o)
+
+    @of_vllm("mistral", "MistralAttention")
+    def forward(self, positions: Any, hidden_states: Any) -> Any:
+        qkv, _ = self.qkv_proj(hidden_states)
+        return self.o_proj(qkv * positions[:, None])[0]
+
+
+class ScaledAttention(Attention):
+    @of_vllm("gemma3", "Gemma3Attention")
+    def forward(self, positions: Any, hidden_states: Any, scale: float) -> Any:
+        return super().forward(positions=positions, hidden_states=hidden_states) * scale
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self, gates: Any, down: Any) -> None:
+        super().__init__()
+        self.gate_up_proj, self.act_fn, self.down_proj = Called(gates), SiluAndMul(), Called(down)
+
+    @of_vllm("mistral", "MistralMLP")
+    def forward(self, x: Any) -> Any:
+        return self.down_proj(self.act_fn(self.gate_up_proj(x)[0]))[0]
+
+
+class MistralLayer(torch.nn.Module):
+    ada_rms_norm_t_cond = None
+
+    def __init__(self, attention: Any, mlp: Any, norms: int = 2) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = attention, mlp
+        self.input_layernorm, self.post_attention_layernorm = AddingNorm(96), AddingNorm(96)
+        if norms == 4:
+            self.pre_feedforward_layernorm, self.post_feedforward_layernorm = AddingNorm(96), AddingNorm(96)
+
+    @of_vllm("mistral", "MistralDecoderLayer")
+    def forward(self, positions: Any, hidden_states: Any, residual: Any, t_cond: Any = None) -> Any:
+        if residual is None:
+            residual, hidden_states = hidden_states, self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states)
+        hidden_states, residual = self.post_attention_layernorm(hidden_states, residual)
+        return self.mlp(hidden_states), residual
+
+
+class GemmaLayer(MistralLayer):
+    @of_vllm("gemma3", "Gemma3DecoderLayer")
+    def forward(self, positions: Any, hidden_states: Any, residual: Any, **kwargs: Any) -> Any:
+        if residual is None:
+            residual, hidden_states = hidden_states, self.input_layernorm(hidden_states)
+        else:
+            hidden_states, residual = self.input_layernorm(hidden_states, residual)
+        hidden_states = self.self_attn(positions=positions, hidden_states=hidden_states, **kwargs)
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        hidden_states, residual = self.pre_feedforward_layernorm(hidden_states, residual)
+        return self.post_feedforward_layernorm(self.mlp(hidden_states)), residual
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize(("kind", "attention", "norms", "others"), [
+    (MistralLayer, Attention, 2, {"t_cond": None}), (GemmaLayer, ScaledAttention, 4, {"scale": 0.5}),
+])  # fmt: skip
+def test_layers_taken_apart_pass_on_what_attention_takes(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, kind: Any, attention: Any, norms: int, others: Any, joins: bool
+) -> None:
+    monkeypatch.setattr(blocks, "KINDS", {"cpu"})
+    torch.manual_seed(2)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            parts = [(merged_layer(weights, "q"), merged_layer(weights, "wide", rows=96)) for _ in range(2)]
+            gates = [(merged_layer(weights, "q", "q"), merged_layer(weights, "wide", rows=96)) for _ in range(2)]
+            pairs = zip(parts, gates, strict=True)
+            self.layers = torch.nn.ModuleList([kind(attention(*one), Mlp(*other), norms) for one, other in pairs])
+
+        @of_vllm("mistral", "MistralModel")
+        def forward(self, positions: Any, hidden: Any) -> Any:
+            residual = None
+            for layer in self.layers:
+                hidden, residual = layer(positions, hidden, residual, **others)
+            return hidden + residual
+
+    model = Model()
+    for count in (1, 5, 80):
+        positions, x = torch.rand(count), torch.randn(count, 96)
+        model.layers[0].__class__ = model.layers[1].__class__ = kind
+        expected = model(positions, x)
+        assert blocks.fuse(model, CPU, joins=joins) == 2
+        assert model.layers[1]._wcodec_block.joins_before is joins
+        assert torch.allclose(model(positions, x), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_a_folder_without_its_container(tmp_path: Path) -> None:
     with pytest.raises(wcodec.FileMissingError, match="its config says that the weights are compressed"):
         Weights(tmp_path)

@@ -42,11 +42,14 @@ class LayerForm(NamedTuple):
     behind_mlp: str | None = None
     absent: str | None = None
     """An attribute that has to be None: with it, the layer does more."""
+    passes_on: bool = False
+    """Whether attention gets the layer's other arguments."""
 
 
 _FOUR_NORMS = LayerForm(
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
-)
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+    passes_on=True,
+)  # fmt: skip
 LAYERS = {
     "gemma3.Gemma3DecoderLayer": _FOUR_NORMS,
     "llama.LlamaDecoderLayer": LayerForm(),
@@ -179,6 +182,7 @@ class Block:
         self._attention = Half(norm(form.attention), attention.qkv_proj, attention.o_proj, behind=behind_attention)
         self._mlp = Half(norm(form.mlp), mlp.gate_up_proj, mlp.down_proj, mlp.act_fn, behind_mlp)
         self._attention.after = self._mlp
+        self._passes_on = form.passes_on
         self.joins_before = False
 
     def join(self, other: Block) -> None:
@@ -195,7 +199,8 @@ class Block:
         else:
             total = hidden + residual
         qkv = normed(self._attention, total, scaled)
-        attended = self._view(positions=positions, hidden_states=qkv, **kwargs)
+        # Those of Mistral's layers are for the absent attribute.
+        attended = self._view(positions=positions, hidden_states=qkv, **(kwargs if self._passes_on else {}))
         total, scaled = added(self._attention, attended, total)
         values = normed(self._mlp, total, scaled)
         if self._mlp.after is not None:
