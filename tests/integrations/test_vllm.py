@@ -528,6 +528,28 @@ def test_layers_taken_apart_pass_on_what_attention_takes(
         assert torch.allclose(model(positions, x), expected, atol=1e-4, rtol=1e-4)
 
 
+class SharedExpert(Mlp):
+    def __init__(self, gates: Any, down: Any, gate: Any) -> None:
+        super().__init__(gates, down)
+        self.expert_gate = gate
+
+    @of_vllm("qwen3_moe", "Qwen3MoeMLP")
+    def forward(self, x: Any) -> Any:
+        out = super().forward(x)
+        return out if self.expert_gate is None else torch.sigmoid(self.expert_gate(x)) * out
+
+
+def test_a_gate_of_a_shared_expert_is_not_lost(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "KINDS", {"cpu"})
+    gates, down = merged_layer(weights, "q", "q"), merged_layer(weights, "wide", rows=96)
+    x = torch.randn(3, 96)
+    for gate, fused in ((torch.nn.Linear(96, 1), 0), (None, 1)):
+        model = torch.nn.Sequential(SharedExpert(gates, down, gate))
+        expected = model(x)
+        assert blocks.fuse(model, CPU) == fused
+        assert torch.allclose(model(x), expected, atol=1e-5)
+
+
 def test_a_folder_without_its_container(tmp_path: Path) -> None:
     with pytest.raises(wcodec.FileMissingError, match="its config says that the weights are compressed"):
         Weights(tmp_path)

@@ -66,7 +66,7 @@ ATTENTIONS = frozenset({
 MLPS = frozenset({
     "gemma3.Gemma3MLP", "llama.LlamaMLP", "mistral.MistralMLP", "qwen2.Qwen2MLP", "qwen3_moe.Qwen3MoeMLP",
 })  # fmt: skip
-"""MLPs that are ``down_proj(act_fn(gate_up_proj(x)))``."""
+"""MLPs that are ``down_proj(act_fn(gate_up_proj(x)))``; a shared expert's may have a gate behind it, and then stays."""
 MODELS = frozenset({"gemma3.Gemma3Model", "llama.LlamaModel", "mistral.MistralModel", "qwen2.Qwen2Model"})
 """Models that hand each layer's pair to the next one, and look at it for engines that guess ahead alone."""
 NORMS = {
@@ -325,6 +325,8 @@ def _norm_fits(norm: Any) -> bool:
 
 def _mlp_fits(mlp: Any) -> bool:
     first, last = mlp._modules.get("gate_up_proj"), mlp._modules.get("down_proj")
+    if getattr(mlp, "expert_gate", None) is not None:
+        return False
     if activation_of(mlp._modules.get("act_fn")) is None or not (_is_whole(first) and _is_whole(last)):
         return False
     # Gates and values of one size, each in a matrix of its own, or both in one.
