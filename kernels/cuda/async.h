@@ -54,20 +54,36 @@ DEVICE u32 shared_window() {
   asm volatile("" : "+r"(window));
   return window;
 }
-// All threads of all blocks of the cluster meet: what they stored to shared memory before is visible after it.
-DEVICE void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+// All threads of all blocks of the cluster meet: they arrive, and wait later. What they stored to shared memory before
+// they arrived, in any block, is visible to those that have waited.
+DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// As `cluster_arrive`, and nothing was stored before.
+DEVICE void cluster_begin() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Registers of a thread from here on: more, which others must have given up, or fewer. All warps of four that begin with
+// a multiple of four call them.
+template <u32 COUNT>
+DEVICE void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
-// Loads from the shared memory of the cluster's block `rank`.
-DEVICE u32 lds32_of(u32 a, u32 rank) {
-  u32 v;
-  asm volatile("{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.u32 %0, [there];\n}"
-               : "=r"(v)
-               : "r"(a), "r"(rank)
-               : "memory");
-  return v;
+template <u32 COUNT>
+DEVICE void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+// Stores to the shared memory of the cluster's block `rank`, which must have begun.
+DEVICE void sts128_of(u32 a, u32 rank, Vec4 v) {
+  asm volatile(
+      "{\n.reg .u32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.v4.u32 [there], {%2, %3, %4, %5};\n}" ::"r"(a),
+      "r"(rank), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
 }
 #endif
+
+// The same number, of which the compiler does not know that: what follows from it is computed once more.
+DEVICE u32 found_again(u32 v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
 
 // Gives registers any values.
 template <u32 COUNT>

@@ -4,9 +4,9 @@
 // same columns, so that they read the vectors from one ring in shared memory, which three helpers fill. The fourth
 // copies chunks and side words for all warps, each as soon as its warp has released the place.
 //
-// A cluster of thread blocks has the same strips, and each block a part of their columns. Each leaves its sums in its
-// shared memory; then each block adds up some of the strips, in the order of the columns. So the order of all additions
-// is a fact of the matrix, and no sum lies in global memory.
+// A cluster of thread blocks has the same strips, and each block a part of their columns. Each block writes the results of
+// some of the strips, and the others store their sums of these into its shared memory, where it adds them up in the order
+// of the columns. So the order of all additions is a fact of the matrix, and no sum lies in global memory.
 //
 // Nothing is converted: the level of a symbol is a signed magnitude of eight bits, and a number whose bits are the
 // magnitude below a sign is that magnitude times a power of two, since subnormal numbers and the first normal ones are
@@ -23,8 +23,8 @@
 // Barriers, by address: of each slot of the ring, filled and empty again; of the table; and for each warp and each of
 // its two places for what is copied, arrived and released. Behind them the ends of the two chunks of each warp.
 #define MANY_FULL MANY_BARRIERS_AT
-#define MANY_EMPTY (MANY_FULL + 8 * MANY_SLOTS)
-#define MANY_TABLE (MANY_EMPTY + 8 * MANY_SLOTS)
+#define MANY_EMPTY (MANY_FULL + 8 * MANY_MOST_SLOTS)
+#define MANY_TABLE (MANY_EMPTY + 8 * MANY_MOST_SLOTS)
 #define MANY_ARRIVED (MANY_TABLE + 16)
 #define MANY_RELEASED (MANY_ARRIVED + 16 * MANY_WARPS)
 #define MANY_BODIES (MANY_RELEASED + 16 * MANY_WARPS)
@@ -32,16 +32,26 @@ static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u <<
 
 // Helpers that fill the ring.
 #define MANY_STAGERS (MANY_HELPERS - 1)
-// The most blocks of a cluster.
-#define MANY_MOST_RANKS 8u
 // The most vectors that are multiplied by `mma`.
 #if HAS_WGMMA
 #define MANY_MOST_MMA 16u
 #else
 #define MANY_MOST_MMA 64u
 #endif
+// Warps that multiply so many vectors take registers of helpers meanwhile, where that can be: a kernel is compiled for 96
+// of each thread, and then 104 and 64 are there.
+#if HAS_WGMMA && defined(__CUDACC__)
+#define MANY_TAKES_REGISTERS(n) (n > 32)
+#else
+#define MANY_TAKES_REGISTERS(n) false
+#endif
 // Factors of bf16 vectors, two of them.
 #define MANY_UP 0x67806780u
+
+// Slots of the ring.
+DEVICE constexpr u32 many_slots(u32 vectors) {
+  return MANY_RING_VECTORS / vectors < MANY_MOST_SLOTS ? MANY_RING_VECTORS / vectors : MANY_MOST_SLOTS;
+}
 
 // Devices without what the kernels need have none.
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
@@ -123,7 +133,7 @@ struct VectorRing {
     if (first < steps) load(begin + first, 0);
 #pragma unroll 1
     for (u32 step = first; step < steps; step += MANY_STAGERS) {
-      const u32 slot = step % MANY_SLOTS, use = step / MANY_SLOTS;
+      const u32 slot = step % many_slots(N), use = step / many_slots(N);
       if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
       const u32 from_slot = share.window + MANY_RING_AT + slot * (N * 128);
 #pragma unroll 1
@@ -171,10 +181,10 @@ struct VectorRing {
   }
 };
 
-// Copies side words and chunks for all decoding warps, a lane for each, group after group: the words of MANY_SLOTS blocks
+// Copies side words and chunks for all decoding warps, a lane for each, group after group: the words of MANY_GROUP blocks
 // of a tile, or of those that are left of it. A chunk comes with its first group.
 DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 lane) {
-  const u32 words = t.shift + 1u, place = words * (MANY_SLOTS * 128);
+  const u32 words = t.shift + 1u, place = words * (MANY_GROUP * 128);
   const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
   u32 tile = share.first_tile, k = 0, count = 0;
   Chunk c = chunk_at(t, strip * t.tiles + tile);
@@ -188,7 +198,7 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
     const u32 which = (count & 1) * 8 + warp * 16, arrived = share.window + MANY_ARRIVED + which;
     const bool ready = active && (count < 2 || signal_passed(share.window + MANY_RELEASED + which, ((count >> 1) - 1) & 1));
     if (ready) {
-      const u32 blocks = c.blocks - k < MANY_SLOTS ? c.blocks - k : MANY_SLOTS, bytes = blocks * words * 128;
+      const u32 blocks = c.blocks - k < MANY_GROUP ? c.blocks - k : MANY_GROUP, bytes = blocks * words * 128;
       const u32 to = share.window + batch.staging + (warp * 2 + (count & 1)) * place;
       const u32 chunk = warp * 2 + ((tile - share.first_tile) & 1);
       const u32 buffer = share.window + batch.buffers + chunk * batch.buffer_bytes;
@@ -201,7 +211,7 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
       } else {
         copy_start(to, side, bytes, arrived);
       }
-      count++, k += MANY_SLOTS, side += bytes;
+      count++, k += MANY_GROUP, side += bytes;
       if (k >= c.blocks) {
         k = 0, tile++;
         active = tile < share.end_tile;
@@ -228,7 +238,7 @@ DEVICE u32 quad_magnitudes(u32 entry, const u32* side, u32 k, u32 signs) {
 // A warp's decoder: the blocks of a strip, one after the other.
 template <u32 SHIFT, bool HALF, bool TRELLIS>
 struct ManyDecoder {
-  enum : u32 { WORDS = SHIFT + 1, PLACE = MANY_SLOTS * WORDS * 128, NO_PATCH = 0xFFFFFFFFu };
+  enum : u32 { WORDS = SHIFT + 1, PLACE = MANY_GROUP * WORDS * 128, NO_PATCH = 0xFFFFFFFFu };
 
   const ProductBatch& batch;
   const Tiles& t;
@@ -262,7 +272,7 @@ struct ManyDecoder {
     copy_wait(share.window + MANY_ARRIVED + warp * 16 + (count & 1) * 8, count >> 1 & 1);
     side = share.window + batch.staging + (warp * 2 + (count & 1)) * PLACE;
     if (k == 0) begin();
-    stop = k + MANY_SLOTS < blocks ? k + MANY_SLOTS : blocks;
+    stop = k + MANY_GROUP < blocks ? k + MANY_GROUP : blocks;
   }
   // To the next block; false if there is none.
   DEVICE_MEMBER bool next() {
@@ -401,15 +411,14 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
   ManyDecoder<SHIFT, HALF, TRELLIS> d(batch, t, share, warp, lane);
   if constexpr (N <= MANY_MOST_MMA) {
     // The 16 columns of lane t of vector g, in two parts.
-    const u32 mine = window + MANY_RING_AT + lane / 4 * 128 + lane % 4 * 32;
-    u32 first = mine + lane / 4 % 2 * 16, second = mine + (1 - lane / 4 % 2) * 16;
-    u32 signal = window + MANY_FULL;
+    const u32 mine = window + MANY_RING_AT + lane / 4 * 128 + lane % 4 * 32 + lane / 4 % 2 * 16;
     // The code of one block: of several it would not stay in the caches of instructions.
 #pragma unroll 1
     for (u32 slot = 0;;) {
       u32 e[8], own[SHIFT + 1], m[8], s[8];
       d.symbols(e, own);
       d.levels(e, own, m, s);
+      const u32 first = mine + slot * (N * 128), second = first ^ 16, signal = window + MANY_FULL + 8 * slot;
       signal_wait(signal, parity);
 #pragma unroll
       for (u32 h = 0; h < 2; h++) {
@@ -429,15 +438,13 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
       }
       syncwarp();
       signal_arrive(signal + (MANY_EMPTY - MANY_FULL), lane);
-      first += N * 128, second += N * 128, signal += 8;
-      slot = (slot + 1) % MANY_SLOTS;
-      if (slot == 0) first -= MANY_SLOTS * N * 128, second -= MANY_SLOTS * N * 128, signal -= 8 * MANY_SLOTS, parity ^= 1;
+      slot = (slot + 1) % many_slots(N);
+      if (slot == 0) parity ^= 1;
       if (!d.next()) break;
     }
   } else {
 #if HAS_WGMMA
     u32 a[4][4], e[8], own[SHIFT + 1];
-    u32 matrix = wgmma_matrix(MANY_RING_AT), signal = window + MANY_FULL;
     bool more = true, add = false;
     d.symbols(e, own);
 #pragma unroll 1
@@ -449,23 +456,22 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
         many_operands(m[i], s[i], a[i][0], a[i][2]);
         many_operands(m[4 + i], s[4 + i], a[i][1], a[i][3]);
       }
+      const u32 matrix = wgmma_matrix(MANY_RING_AT) + slot * (N * 128 / 16), signal = window + MANY_FULL + 8 * slot;
       signal_wait(signal, parity);
       wgmma_fence();
 #pragma unroll
       for (u32 i = 0; i < 4; i++) wgmma<BF16>(sum, a[i], matrix + i * 2, add || i);
       wgmma_commit();
       // Meanwhile the next block's symbols.
-      const u32 empty = signal + (MANY_EMPTY - MANY_FULL);
-      matrix += N * 128 / 16, signal += 8;
-      slot = (slot + 1) % MANY_SLOTS;
-      if (slot == 0) matrix -= MANY_SLOTS * N * 128 / 16, signal -= 8 * MANY_SLOTS, parity ^= 1;
+      slot = (slot + 1) % many_slots(N);
+      if (slot == 0) parity ^= 1;
       more = d.next();
       if (more) d.symbols(e, own);
       wgmma_wait();
       held_until_here(sum);
 #pragma unroll
       for (u32 i = 0; i < 4; i++) held_until_here(a[i]);
-      signal_arrive(empty, lane);
+      signal_arrive(signal + (MANY_EMPTY - MANY_FULL), lane);
       add = true;
     }
 #endif
@@ -516,79 +522,206 @@ DEVICE void many_arrive(const ProductBatch& batch, const Stash& stash, u32 first
   syncthreads();
 }
 
-// Results of a thread block: those of its share of the group's strips. A thread has one row, and some of the vectors.
+// The strips of the group whose results a thread block writes, and their rows.
+struct ManyRows {
+  u32 from;         // the first strip, counted in the group
+  u32 begin_strip;  // the same, counted through the plane
+  u32 strips, rows;
+
+  DEVICE_MEMBER explicit ManyRows(const ManyShare& share) {
+    from = share.warps * share.rank / share.ranks;
+    const u32 to = share.warps * (share.rank + 1) / share.ranks, there = share.end_strip - share.first_strip;
+    begin_strip = share.first_strip + from;
+    strips = from < there ? (to < there ? to : there) - from : 0;
+    rows = strips * TILE_ROWS;
+  }
+};
+
+// Leaves all that is known of the rows of results in shared memory, KNOWN_BYTES bytes for each: helpers do so while others
+// multiply, and nobody waits for a scale later. Thread `thread` of `threads` does its part.
 template <bool BF16>
+DEVICE void many_leave_rows(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, u32 thread, u32 threads) {
+  const ManyRows own(share);
+#pragma unroll 1
+  for (u32 row = thread; row < own.rows; row += threads) {
+    Result<BF16> result(item, own.begin_strip, row, TILE_ROWS, batch);
+    result.settle(batch, item, row, TILE_ROWS);
+    result.ask(batch, item, 0);
+    const u32 to = share.window + batch.known + row * KNOWN_BYTES;
+    sts128(to, {(u32)result.to, (u32)(result.to >> 32), result.place, f32_bits(result.by)});
+    sts64(to + 16, {result.bias, result.gain});
+  }
+}
+template <bool BF16>
+DEVICE Result<BF16> many_left_row(const ProductBatch& batch, const ManyShare& share, u32 row, u32 epilogue) {
+  const u32 from = share.window + batch.known + row * KNOWN_BYTES;
+  const Vec4 a = lds128(from);
+  const Vec2 b = lds64(from + 16);
+  Result<BF16> result;
+  result.to = (u64)a.y << 32 | a.x, result.place = a.z, result.by = bits_f32(a.w), result.bias = b.x, result.gain = b.y;
+  result.epilogue = epilogue;
+  return result;
+}
+
+// The sums of a cluster. A block has a place for each block's sums of each strip whose results it writes, four numbers for
+// each lane and eight vectors as `mma` leaves them: rows g and g + 8 of vectors 2 t and 2 t + 1.
+template <u32 N>
+struct ManySums {
+  enum : u32 { FRAGMENTS = N / 8, STRIP = FRAGMENTS * LANES * 16 };
+  u32 at, most;
+
+  DEVICE_MEMBER ManySums(const ProductBatch& batch, const ManyShare& share)
+      : at(share.window + batch.sums), most((share.warps + share.ranks - 1) / share.ranks) {}
+
+  // Stores a warp's sums where their results are written.
+  DEVICE_MEMBER void put(const ManyShare& share, u32 warp, u32 lane, const float (&sum)[N / 2], bool good) const {
+    const u32 owner = ((warp + 1) * share.ranks - 1) / share.warps, strip = warp - share.warps * owner / share.ranks;
+    const u32 to = at + (share.rank * most + strip) * STRIP + lane * 16;
+#pragma unroll
+    for (u32 i = 0; i < FRAGMENTS; i++) {
+      Vec4 v = {f32_bits(sum[4 * i]), f32_bits(sum[4 * i + 1]), f32_bits(sum[4 * i + 2]), f32_bits(sum[4 * i + 3])};
+      if (!good) v = {0x7FFFFFFFu, 0x7FFFFFFFu, 0x7FFFFFFFu, 0x7FFFFFFFu};
+      if (share.ranks > 1) sts128_of(to + i * LANES * 16, owner, v);
+      else sts128(to + i * LANES * 16, v);
+    }
+  }
+  // Adds up what all blocks have left for a lane's part of a strip, in the order of the columns.
+  DEVICE_MEMBER void get(const ManyShare& share, u32 part, float (&sum)[4]) const {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) sum[i] = 0;
+#pragma unroll 2
+    for (u32 r = 0; r < share.ranks; r++) {
+      const Vec4 v = lds128(at + r * most * STRIP + part * 16);
+      sum[0] = add_rn(sum[0], bits_f32(v.x)), sum[1] = add_rn(sum[1], bits_f32(v.y));
+      sum[2] = add_rn(sum[2], bits_f32(v.z)), sum[3] = add_rn(sum[3], bits_f32(v.w));
+    }
+  }
+};
+
+// EPILOGUE_* of an item's results.
+DEVICE u32 epilogue_of(const ProductBatch& batch, const ProductItem& item) {
+  Result<false> any;
+  any.settle(batch, item, 0, TILE_ROWS);
+  return any.epilogue;
+}
+
+// A lane's part of a strip in `ManySums`: results of two rows, eight apart, and two vectors.
+template <u32 N>
+struct ManyPart {
+  u32 row, vector;
+
+  DEVICE_MEMBER explicit ManyPart(u32 part) {
+    row = part / (LANES * (N / 8)) * TILE_ROWS + part % LANES / 4, vector = part / LANES % (N / 8) * 8 + part % 4 * 2;
+  }
+};
+
+// Numbers in global memory that those results take. They are loaded for all four at once, and nothing waits before they
+// are used.
+template <u32 N>
+struct ManyOthers {
+  u32 residual[4], mine[4], other[4];
+
+  DEVICE_MEMBER void ask(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, u32 part, u32 epilogue, bool gates) {
+    const Stash stash(batch, item);
+    const ManyPart<N> at(part);
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+      residual[i] = mine[i] = other[i] = 0;
+      const u32 first = lds32(share.window + batch.known + (at.row + i / 2 * 8) * KNOWN_BYTES + 8), place = first + (at.vector + i % 2) * item.stride;
+      if (first == ~0u || at.vector + i % 2 >= share.vectors) continue;
+      if (epilogue & EPILOGUE_RESIDUAL) residual[i] = load16((const u8*)batch.residual + (u64)place * 2);
+      if (gates) mine[i] = load32(stash.results + place), other[i] = load32(stash.counterpart + place);
+    }
+  }
+};
+
+// Stores results that are sums times the scale of their row, and the bias.
+template <u32 N, bool BF16>
+DEVICE void many_plain_results(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, ManyPart<N> at, const float (&sum)[4], float down) {
+#pragma unroll
+  for (u32 i = 0; i < 2; i++) {
+    const Result<BF16> row = many_left_row<BF16>(batch, share, at.row + i * 8, 0);
+    if (!row.exists()) continue;
+    const float bias = Half<BF16>::to_f32(row.bias);
+    const u64 to = row.to + (u64)at.vector * item.stride * 2;
+    stg16((u8*)to, Half<BF16>::of(add_rn(mul_rn(mul_rn(sum[2 * i], down), row.by), bias)));
+    if (at.vector + 1 < share.vectors) {
+      stg16((u8*)to + item.stride * 2, Half<BF16>::of(add_rn(mul_rn(mul_rn(sum[2 * i + 1], down), row.by), bias)));
+    }
+  }
+}
+
+// Not an index, for which they would lie in memory.
+template <class T>
+DEVICE T one_of(const T (&v)[4], u32 i) {
+  return i < 2 ? (i == 0 ? v[0] : v[1]) : (i == 2 ? v[2] : v[3]);
+}
+
+// Results of a thread block: those of its share of the group's strips. The code is short: it runs once in a launch, and
+// instructions come slowly then.
+template <u32 N, bool BF16>
 DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, float down) {
   const Tiles& t = item.tiles;
-  const u32 row_bytes = (share.warps * TILE_ROWS + 4) * 4;
-  const u32 from = share.warps * share.rank / share.ranks, to = share.warps * (share.rank + 1) / share.ranks;
-  const u32 begin_strip = share.first_strip + from, there = share.end_strip - share.first_strip;
-  const u32 strips = from < there ? (to < there ? to : there) - from : 0, rows = strips * TILE_ROWS;
-  // There are more threads than rows.
-  const u32 groups = rows ? block_threads() / rows : 0, group = rows ? thread_index() / rows : 0, row = thread_index() - group * rows;
-  const bool busy = group < groups;
-  // The row's scale, gain and bias arrive while blocks wait for each other.
-  Result<BF16> first;
-  if (busy) {
-    first = Result<BF16>(item, begin_strip, row, TILE_ROWS, batch);
-    first.settle(batch, item, row, TILE_ROWS);
-    first.ask(batch, item, 0);
-  }
-  const auto residual = [&](u32 vector) {
-    const u64 place = first.place + (u64)vector * item.stride;
-    return first.epilogue & EPILOGUE_RESIDUAL ? load16((const u8*)batch.residual + place * 2) : 0u;
-  };
-  const auto of = [&](u32 vector) {
-    Result<BF16> result = first;
-    result.place += vector * item.stride, result.to += (u64)vector * item.stride * 2;
-    return result;
-  };
-  const bool has = busy && first.exists();
-  const u32 begin = has ? group : share.vectors;
-  u32 next = begin < share.vectors ? residual(begin) : 0;
-  if (batch.squared) many_squares<BF16>(batch, t.cols, share.window);
-  // All sums are in shared memory.
-  if (share.ranks > 1) cluster_sync();
-  else syncthreads();
-  // Factors of vectors take the place of the table.
-  const u32 factors = share.window + TABLE_AT;
+  const ManyRows own(share);
+  const u32 epilogue = epilogue_of(batch, item), parts = own.strips * (N / 8) * LANES;
+  // Helpers have left what is known of rows; no warp uses the table any more.
+  syncthreads();
+  const bool plain = epilogue == 0 && batch.activation == ACTIVATION_NONE;
+  const ManySums<N> sums(batch, share);
+  const bool gate = item.part == PART_GATE;
+  bool gates = false;
+  u32 part = thread_index();
+  ManyOthers<N> now;
+  if (part < parts && !plain) now.ask(batch, item, share, part, epilogue & EPILOGUE_PART ? 0 : epilogue, false);
   if (batch.squared) {
-    if (thread_index() < share.vectors) sts32(factors + thread_index() * 4, f32_bits(many_norm_factor(batch, t.cols, thread_index(), share.window)));
+    many_squares<BF16>(batch, t.cols, share.window);
+    syncthreads();
+    // Factors of vectors take the place of the table.
+    if (thread_index() < share.vectors) {
+      sts32(share.window + TABLE_AT + thread_index() * 4, f32_bits(many_norm_factor(batch, t.cols, thread_index(), share.window)));
+    }
     syncthreads();
   }
+  if (share.ranks > 1) cluster_wait();
+  while (true) {
 #pragma unroll 1
-  for (u32 vector = begin; vector < share.vectors; vector += groups) {
-    Result<BF16> result = of(vector);
-    result.residual = next;
-    if (vector + groups < share.vectors) next = residual(vector + groups);
-    const u32 place = share.window + MANY_RING_AT + vector * row_bytes + (from * TILE_ROWS + row) * 4;
-    float sum = 0;
-    if (share.ranks == 1) {
-      sum = bits_f32(lds32(place));
-    } else {
-      u32 sums[MANY_MOST_RANKS];
-#pragma unroll
-      for (u32 r = 0; r < MANY_MOST_RANKS; r++) sums[r] = r < share.ranks ? lds32_of(place, r) : 0;
-#pragma unroll
-      for (u32 r = 0; r < MANY_MOST_RANKS; r++) sum = add_rn(sum, bits_f32(sums[r]));
+    for (; part < parts; part += block_threads()) {
+      const ManyPart<N> at(part);
+      const bool wanted = !gates || lds32(share.window + batch.arrived + at.row / TILE_ROWS * 4);
+      float sum[4] = {0, 0, 0, 0};
+      if (!gates) sums.get(share, part, sum);
+      if (plain) {
+        if (at.vector < share.vectors) many_plain_results<N, BF16>(batch, item, share, at, sum, down);
+        continue;
+      }
+#pragma unroll 1
+      for (u32 i = 0; i < 4; i++) {
+        Result<BF16> result = many_left_row<BF16>(batch, share, at.row + i / 2 * 8, epilogue);
+        const u32 v = at.vector + i % 2;
+        if (!wanted || !result.exists() || v >= share.vectors) continue;
+        result.place += v * item.stride, result.to += (u64)v * item.stride * 2, result.residual = one_of(now.residual, i);
+        float y = 0;
+        if (!gates) {
+          const float by = epilogue & EPILOGUE_NORM ? mul_rn(result.by, bits_f32(lds32(share.window + TABLE_AT + v * 4))) : result.by;
+          y = add_rn(mul_rn(mul_rn(one_of(sum, i), down), by), Half<BF16>::to_f32(result.bias));
+          if (epilogue & EPILOGUE_PART) {
+            stg32(Stash(batch, item).results + result.place, f32_bits(y));
+            continue;
+          }
+        }
+        const float mine = bits_f32(one_of(now.mine, i)), other = bits_f32(one_of(now.other, i));
+        const float active = activated(batch.activation, gates ? (gate ? mine : other) : y);
+        result.write(batch, gates ? mul_rn(active, gate ? other : mine) : active);
+      }
+      if (part + block_threads() < parts) {
+        now.ask(batch, item, share, part + block_threads(), epilogue & EPILOGUE_PART && !gates ? 0 : epilogue, gates);
+      }
     }
-    const float by = result.epilogue & EPILOGUE_NORM ? mul_rn(result.by, bits_f32(lds32(factors + vector * 4))) : result.by;
-    const float v = add_rn(mul_rn(mul_rn(sum, down), by), Half<BF16>::to_f32(result.bias));
-    if (result.epilogue & EPILOGUE_PART) stg32(Stash(batch, item).results + result.place, f32_bits(v));
-    else result.write(batch, activated(batch.activation, v));
-  }
-  if (item.part == PART_RESULT) return;
-  const Stash stash(batch, item);
-  const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
-  many_arrive(batch, stash, first_strip, strips, share.window);
-  if (!has || !lds32(share.window + batch.arrived + row / TILE_ROWS * 4)) return;
-#pragma unroll 1
-  for (u32 vector = begin; vector < share.vectors; vector += groups) {
-    Result<BF16> result = of(vector);
-    result.residual = residual(vector);
-    const float mine = bits_f32(load32(stash.results + result.place)), other = bits_f32(load32(stash.counterpart + result.place));
-    const bool gate = item.part == PART_GATE;
-    result.write(batch, mul_rn(activated(batch.activation, gate ? mine : other), gate ? other : mine));
+    if (gates || item.part == PART_RESULT) return;
+    gates = true;
+    many_arrive(batch, Stash(batch, item), (item.place + (u32)((u64)own.begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS, own.strips, share.window);
+    part = thread_index();
+    if (part < parts) now.ask(batch, item, share, part, epilogue, true);
   }
 }
 
@@ -601,18 +734,22 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
   const bool half = item.minus == 0;
   if (thread_index() == share.warps * LANES) {
     const u32 window = share.window;
-    for (u32 j = 0; j < MANY_SLOTS; j++) signal_init(window + MANY_FULL + 8 * j, 1), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
+    for (u32 j = 0; j < many_slots(N); j++) signal_init(window + MANY_FULL + 8 * j, 1), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
     for (u32 j = 0; j < 2 * share.warps; j++) copy_init(window + MANY_ARRIVED + 8 * j), signal_init(window + MANY_RELEASED + 8 * j, 1);
     copy_init(window + MANY_TABLE);
     copy_init_fence();
     copy_start(window + TABLE_AT, (const u8*)t.table, 4u << t.bits, window + MANY_TABLE);
   }
   syncthreads();
+  // Sums have a place of their own, or that of the ring. Other blocks may store there once they know that this one runs.
+  const bool apart = batch.sums != MANY_RING_AT;
+  if (apart && share.ranks > 1) cluster_begin();
   float sum[N / 2];
 #pragma unroll
   for (u32 j = 0; j < N / 2; j++) sum[j] = 0;
   bool good = true;
   if (warp < share.warps) {
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<104>();
     // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
 #define MANY_CASE(shift, halves)                                                                             \
   case shift * 2 + halves:                                                                                   \
@@ -633,26 +770,30 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
       default: good = false;
     }
 #undef MANY_CASE
-  } else if (warp == share.warps) {
-    many_fetch(batch, t, share, lane);
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<96>();
   } else {
-    overlap_wait();
-    VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
-  }
-  // The ring and the copies are read: sums take their place.
-  syncthreads();
-  overlap_wait();
-  if (warp < share.warps) {
-    const u32 row_bytes = (share.warps * TILE_ROWS + 4) * 4;
-    const u32 to = share.window + MANY_RING_AT + lane % 4 * 2 * row_bytes + (warp * TILE_ROWS + lane / 4) * 4;
-#pragma unroll
-    for (u32 j = 0; j < N / 2; j++) {
-      sts32(to + (j / 4 * 8 + j % 2) * row_bytes + j % 4 / 2 * 32, good ? f32_bits(sum[j]) : 0x7FFFFFFFu);
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<64>();
+    if (warp == share.warps) {
+      many_fetch(batch, t, share, lane);
+    } else {
+      overlap_wait();
+      VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
+      many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, MANY_STAGERS * LANES);
     }
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<96>();
   }
-  many_results<BF16>(batch, item, share, many_down<BF16>(half));
-  // Other blocks of the cluster may still read this one's sums.
-  if (share.ranks > 1) cluster_sync();
+  // Found again: in registers it would take the place of what warps decode.
+  const ManyShare found(batch, t, found_again(at), vectors);
+  if (!apart) {
+    // Sums take the place of the ring and the copies, which all blocks of the cluster have read then.
+    syncthreads();
+    if (found.ranks > 1) cluster_arrive();
+  }
+  if (found.ranks > 1) cluster_wait();
+  if (warp < found.warps) ManySums<N>(batch, found).put(found, warp, lane, sum, good);
+  if (found.ranks > 1) cluster_arrive();
+  overlap_wait();
+  many_results<N, BF16>(batch, item, found, many_down<BF16>(half));
 }
 
 // The whole launch.
@@ -672,7 +813,7 @@ DEVICE void multiply_routed(const ProductBatch& batch) {
   overlap_start();
   // Another launch has found the routes.
   overlap_wait();
-  const u32 number = block_index() / batch.known, at = block_index() - number * batch.known;
+  const u32 number = block_index() / batch.copies, at = block_index() - number * batch.copies;
   const Vec4 slot = load128((const RouteSlot*)batch.arrivals + number);
   // All blocks of a cluster have the same slot: none waits for another one that has left.
   if (slot.z == 0) return;

@@ -2,6 +2,7 @@
 //
 // Kernels that tests compare with a GPU use shared memory from TABLE_AT on: bytes before that may be the system's
 // there.
+#include "async.h"
 #include "single.h"
 
 struct SelfTest {
@@ -549,6 +550,30 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
         copy_wait(64, 0, 1);
       }
       break;
+    case 46: cluster_wait(); break;  // has not arrived
+    case 47:
+      cluster_arrive();
+      cluster_begin();
+      break;
+    case 48:  // a store to another block that has used the place since it arrived,
+    case 49:  // to one that knows nothing of it,
+    case 50:  // and no mistake
+    case 51:  // to no block
+    case 52:  // misaligned
+    case 53: {  // to a barrier
+      const u32 own = shared_window(), other = 1 - (own >> 24);
+      if (params.mode == 53 && lane == 0) copy_init(own + 64), copy_init_fence();
+      cluster_begin();
+      if (params.mode == 48) sts32(own + 512 + lane * 16, lane);
+      cluster_wait();
+      const u32 to = own + (params.mode == 53 ? 0 : 512) + lane * 16 + (params.mode == 52 ? 4 : 0);
+      sts128_of(to, params.mode == 51 ? 2 : other, {lane, other, 2, 3});
+      if (params.mode == 49) lds32(own + 512 + lane * 16);
+      cluster_arrive();
+      cluster_wait();
+      if (params.mode == 50) stg32((u32*)out + block_index() * LANES + lane, lds32(own + 512 + lane * 16) | lds32(own + 516 + lane * 16) << 8);
+      break;
+    }
     default: break;
   }
 }

@@ -68,22 +68,37 @@ inline void let_others_run(At at) {
   simt_switch(&me->sp, g->now->sp);
 }
 
-inline u32 load_of(u32 a, u32 rank, At at) {
+inline void arrive_cluster(At at) {
   Grid* const g = grid;
-  if (rank >= g->ranks) fail(at, "a load from block %u of a cluster of %u", rank, g->ranks);
+  if (g->now->arrived) fail(at, "a thread arrives again where the cluster meets, and has not waited");
+  g->now->arrived = true;
+  if (g->arrived == NEVER) g->arrived = g->clock++;
+}
+
+inline void wait_cluster(At at) {
+  if (!grid->now->arrived) fail(at, "a thread waits where the cluster meets, and has not arrived");
+  grid->now->arrived = false;
+  sync_threads(at, CLUSTER_WAIT);
+}
+
+// A store to the shared memory of another block. All that this did with the byte before it arrived, where the cluster met
+// last, is done.
+inline void store_of(u32 a, u32 rank, u32 value, At at) {
+  Grid* const g = grid;
+  if (rank >= g->ranks) fail(at, "a store to block %u of a cluster of %u", rank, g->ranks);
   Grid* const other = &g->first[rank];
   a = own_place(a, at);
-  check_place(other, a, 4, "load", at);
-  if (!other->live) fail(at, "a load from the shared memory of block %u of the cluster, which has ended", rank);
+  check_place(other, a, 4, "store", at);
+  if (!other->live) fail(at, "a store to the shared memory of block %u of the cluster, which has ended", rank);
   for (u32 i = a; g->races && i < a + 4; i++) {
     Cell& c = other->cells[i];
-    if (c.written >= other->since) fail(at, "race: shared byte %u of block %u of the cluster, written without a cluster_sync since", i, rank);
-    c.reader = READ_BY_MANY, c.readers = ~0u, c.read = other->clock;
-    for (u32 w = 0; w < MAX_THREADS / LANES; w++) line_read(other, c, w) = other->clock;
+    if (other->barrier_numbers[i / 8]) fail(at, "a store to shared byte %u of block %u of the cluster, which belongs to a barrier", i, rank);
+    if ((c.written >= other->begun && c.written > other->met) || (c.read >= other->begun && c.read > other->met)) {
+      fail(at, "race: store to shared byte %u of block %u of the cluster, which that has used since it arrived", i, rank);
+    }
+    c.writer = OTHER_BLOCK, c.written = other->clock;
   }
-  u32 v;
-  memcpy(&v, other->shared + a, sizeof v);
-  return v;
+  memcpy(other->shared + a, &value, sizeof value);
 }
 
 // As `multiply`, with a matrix of N columns in shared memory: swizzled rows of 128 bytes.
@@ -117,8 +132,14 @@ DEVICE void signal_wait(u32 barrier, u32 parity, SIMT_AT) { simt::wait_signal(ba
 DEVICE bool signal_passed(u32 barrier, u32 parity, SIMT_AT) { return simt::has_passed(barrier, parity, SIMT_HERE); }
 DEVICE void rest(SIMT_AT) { simt::let_others_run(SIMT_HERE); }
 DEVICE u32 shared_window() { return simt::grid->rank << simt::RANK_SHIFT; }
-DEVICE void cluster_sync(SIMT_AT) { simt::sync_threads(SIMT_HERE, simt::CLUSTER_SYNC); }
-DEVICE u32 lds32_of(u32 a, u32 rank, SIMT_AT) { return simt::load_of(a, rank, SIMT_HERE); }
+DEVICE void cluster_arrive(SIMT_AT) { simt::arrive_cluster(SIMT_HERE); }
+DEVICE void cluster_begin(SIMT_AT) { simt::arrive_cluster(SIMT_HERE); }
+DEVICE void cluster_wait(SIMT_AT) { simt::wait_cluster(SIMT_HERE); }
+DEVICE void sts128_of(u32 a, u32 rank, Vec4 v, SIMT_AT) {
+  const u32 words[4] = {v.x, v.y, v.z, v.w};
+  if (a % 16) simt::fail(SIMT_HERE, "a store of 16 bytes at %u in shared memory is misaligned", a);
+  for (u32 i = 0; i < 4; i++) simt::store_of(a + i * 4, rank, words[i], SIMT_HERE);
+}
 template <u32 COUNT>
 DEVICE void any_values(u32 (&v)[COUNT]) {
   memset(v, simt::POISON, sizeof v);
@@ -127,6 +148,11 @@ DEVICE u32 mul_bf16(u32 a, u32 b) {
   using simt::f32_of_bf16;
   return pack_bf16(f32_of_bf16(a & 0xFFFF) * f32_of_bf16(b & 0xFFFF), f32_of_bf16(a >> 16) * f32_of_bf16(b >> 16));
 }
+DEVICE u32 found_again(u32 v) { return v; }
+template <u32 COUNT>
+DEVICE void more_registers() {}
+template <u32 COUNT>
+DEVICE void fewer_registers() {}
 DEVICE void wgmma_fence() {}
 DEVICE void wgmma_commit() {}
 // All lanes have multiplied: a GPU's products are done for all of them at once.

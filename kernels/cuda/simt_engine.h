@@ -68,8 +68,8 @@ struct At {
   u32 line;
 };
 
-enum Op : u8 { BALLOT, SHFL, SHFL_UP, SYNCWARP, SYNCTHREADS, CLUSTER_SYNC, COPY_WAIT, MMA };
-inline const char* const OP_NAMES[] = {"ballot", "shfl", "shfl_up", "syncwarp", "syncthreads", "cluster_sync", "copy_wait", "mma"};
+enum Op : u8 { BALLOT, SHFL, SHFL_UP, SYNCWARP, SYNCTHREADS, CLUSTER_WAIT, COPY_WAIT, MMA };
+inline const char* const OP_NAMES[] = {"ballot", "shfl", "shfl_up", "syncwarp", "syncthreads", "cluster_wait", "copy_wait", "mma"};
 
 struct Meeting {
   At at;
@@ -97,11 +97,12 @@ struct Lane {
   u32 waits;   // 1 + index of the barrier that it waits for
   u32 copies;  // copies that it has started
   bool alone;  // the preceding launch has ended
+  bool arrived;  // where the cluster meets
   At at;       // location of that wait
 };
 
 // The history of a byte of shared memory. Values above MAX_THREADS stand for groups of threads.
-constexpr u16 READ_BY_WARP = 0x4000, READ_BY_MANY = 0x7FFF, ADDED_BY_WARP = 0x4000, ADDED_BY_MANY = 0x7FFF, COPIED = 0x8000, BARRIER = 0xFFFF;
+constexpr u16 READ_BY_WARP = 0x4000, READ_BY_MANY = 0x7FFF, ADDED_BY_WARP = 0x4000, ADDED_BY_MANY = 0x7FFF, COPIED = 0x8000, OTHER_BLOCK = 0xFFFE, BARRIER = 0xFFFF;
 struct Cell {
   u32 written, read;  // clock
   u16 writer, reader;
@@ -147,6 +148,8 @@ struct Grid {
   bool races, failed;
   bool at_cluster;  // all of its threads wait for the other blocks of the cluster
   Op sync_op;
+  u32 arrived;      // clock of the first arrival where the cluster meets next, or NEVER,
+  u32 met;          // and where it has met
   u32 rests;        // since a warp arrived at a barrier
   u32 rank, ranks;
   Grid* first;      // the cluster's blocks
@@ -310,7 +313,7 @@ inline void release(Grid* g) {
 
 // All lanes of the warp that have not ended are at syncthreads.
 inline void all_wait(Grid* g) {
-  if (g->sync_op == CLUSTER_SYNC) g->at_cluster = true;
+  if (g->sync_op == CLUSTER_WAIT) g->at_cluster = true;
   else release(g);
 }
 inline void warp_waits(Grid* g, const Lane* me, Op op, At at) {

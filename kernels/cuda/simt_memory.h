@@ -37,6 +37,8 @@ inline bool copy_visible(const Grid* g, const Lane* me, const Cell& c) {
          c.reader);
   }
   if (c.writer == BARRIER) fail(at, "%s shared byte %u, which belongs to a barrier", what, a);
+  if (c.writer == OTHER_BLOCK)
+    fail(at, "race: %s shared byte %u, to which another block of the cluster stored, without a cluster_wait since", what, a);
   if (c.writer & COPIED)
     fail(at, "race: %s shared byte %u, which a copy wrote that this thread has not waited for", what, a);
   if (c.writer == ADDED_BY_MANY)
@@ -51,6 +53,7 @@ inline bool copy_visible(const Grid* g, const Lane* me, const Cell& c) {
 inline bool wrote_before(const Grid* g, const Lane* me, const Cell& c) {
   if (c.written < g->begun || c.writer == me->thread) return true;
   if (c.writer == BARRIER) return false;
+  if (c.writer == OTHER_BLOCK) return g->since > c.written;
   if (c.writer & COPIED) return copy_visible(g, me, c);
   if (!(c.writer & ADDED_BY_WARP)) return ordered(g, me, c.written, c.writer);
   const bool own = c.writer != ADDED_BY_MANY && (c.writer & (ADDED_BY_WARP - 1)) == me->warp_index;

@@ -31,6 +31,7 @@ inline void begin_block(Grid* g) {
   for (u32 i = 0; i < g->barrier_count; i++) g->barrier_numbers[g->barriers[i].place / 8] = 0;
   g->barrier_count = g->in_flight = g->waiting = g->rests = 0;
   g->at_cluster = false;
+  g->arrived = NEVER;
   g->begun = g->since = ++g->clock;
   g->live = g->runnable = g->warp_count == 32 ? ~0u : (1u << g->warp_count) - 1;
   for (u32 w = 0; w < g->warp_count; w++) {
@@ -51,6 +52,7 @@ inline void begin_block(Grid* g) {
     lane.fenced = g->clock;
     lane.waits = lane.copies = 0;
     lane.alone = !g->launch->overlaps;
+    lane.arrived = false;
   }
 }
 
@@ -96,6 +98,8 @@ inline bool run_cluster(Grid* first) {
     for (u32 r = 0; r < ranks; r++) {
       if (!first[r].at_cluster) continue;
       first[r].at_cluster = false;
+      first[r].met = first[r].arrived;
+      first[r].arrived = NEVER;
       release(&first[r]);
     }
   }

@@ -25,16 +25,20 @@ pub const SQUARES_COLS: usize = 256;
 /// a vector's elements.
 pub const CHANGES_BYTES: usize = 256;
 
-/// Bytes of shared memory in which a warp, or a thread for its first result, stores the facts that it knows before the
-/// vector is available.
+/// Bytes of shared memory in which a warp, or a thread for its first result or a row of results, stores the facts that it
+/// knows before the vector is available, or the sum.
 pub const KNOWN_BYTES: usize = 32;
 
 /// Warps of a block of the kernels of many vectors that decode and multiply, at most: a strip each.
 pub const MANY_WARPS: usize = 16;
 /// Warps of such a block beside them: three prepare the vectors, one requests chunks.
 pub const MANY_HELPERS: usize = 4;
-/// Slots of the ring in which a block of those kernels has the vectors: 64 columns of all vectors each.
-pub const MANY_SLOTS: usize = 4;
+/// Slots of the ring in which a block of those kernels has the vectors, at most: 64 columns of all vectors each.
+pub const MANY_MOST_SLOTS: usize = 8;
+/// Vectors of all slots together, at most: rings of more than 32 vectors have fewer slots.
+pub const MANY_RING_VECTORS: usize = 256;
+/// Blocks of a chunk whose side words a warp of those kernels has at once.
+pub const MANY_GROUP: usize = 4;
 /// Address in shared memory of the barriers of the kernels of many vectors; the largest decoding table ends below it.
 pub const MANY_BARRIERS_AT: usize = 17408;
 /// Address in shared memory of their ring, and of the sums that take its place in the end.
@@ -374,11 +378,12 @@ structures! {
     /// strip each and MANY_HELPERS more, and form clusters of `staged` blocks. A cluster has `warps` strips of one item:
     /// block r of its n takes tiles [tiles * r / n, tiles * (r + 1) / n) of all of them, and together they add up.
     /// `block_begin` and `block_end` of an item are multiples of n. `barriers` is MANY_BARRIERS_AT, `sums` is
-    /// MANY_RING_AT, `buffers_per_warp` is 2, and `copies`, `corrections` and `known` are 0.
+    /// MANY_RING_AT or behind all else, `buffers_per_warp` is 2, and `copies` and
+    /// `corrections` are 0.
     ///
     /// Kernels named `routed` are like those, but that each thread block finds its item and its vectors in memory. `stash`
     /// is the address of the items of all experts, `count` of each expert, whose `block_begin` and `block_end` count the
-    /// `known` blocks of an expert. `arrivals` is the address of a RouteSlot for each `known` blocks of the launch, which
+    /// `copies` blocks of an expert. `arrivals` is the address of a RouteSlot for each `copies` blocks of the launch, which
     /// says the expert and its vectors; blocks of a slot without vectors end at once. `gain` is the address of a u32 for
     /// each vector, the vector's number among those at `x`, or 0 if that is its position. Results lie by position.
     /// `vectors`, `items` and the rest of the epilogue are 0.
@@ -402,12 +407,13 @@ structures! {
         /// 1 or 2.
         pub buffers_per_warp: u32,
         /// Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`; of
-        /// the first warp's side words, in kernels named `many`: two groups of MANY_SLOTS blocks for each warp.
+        /// the first warp's side words, in kernels named `many`: two groups of MANY_GROUP blocks for each warp.
         pub staging: u32,
         /// Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks
         /// of a cluster: 1, 2, 4 or 8.
         pub staged: u32,
-        /// Address in shared memory of the sums of each chunk.
+        /// Address in shared memory of the sums of each chunk; in kernels named `many`, of the sums that the blocks of a
+        /// cluster leave for this one's results: for each block, as many strips as any of them has.
         pub sums: u32,
         /// 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
         pub vector: u32,
@@ -449,7 +455,8 @@ structures! {
         /// multiplied.
         pub corrections: u32,
         /// Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each
-        /// warp, then KNOWN_BYTES for each result; in kernels for one vector named `early`.
+        /// warp, then KNOWN_BYTES for each result, in kernels for one vector named `early`; KNOWN_BYTES for each row of the
+        /// block's results, in kernels named `many`.
         pub known: u32,
         /// ACTIVATION_*: that of the gate projection, or, without one, of the results.
         pub activation: u32,

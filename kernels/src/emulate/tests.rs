@@ -425,6 +425,32 @@ fn addresses_of_other_blocks_are_refused() {
     }
 }
 
+/// Blocks of a cluster store to each other's shared memory between two meetings.
+#[test]
+fn stores_to_other_blocks_are_ordered() {
+    let run = |mode: u32, seed: u64| {
+        let mut test = SelfTest::new(&[0; 1024], 64);
+        test.mode = mode;
+        test.run(&launch("mistakes").grid(2).threads(32).shared(4096).cluster(2).seed(seed))
+    };
+    for seed in 0..4 {
+        let expected = (0..64).map(|i| i % 32 | (i / 32) << 8).collect::<Vec<u32>>();
+        assert_eq!(run(50, seed), Ok(expected), "seed {seed}");
+        for (mode, expected) in [
+            (46, "a thread waits where the cluster meets, and has not arrived"),
+            (47, "a thread arrives again where the cluster meets, and has not waited"),
+            (48, "of the cluster, which that has used since it arrived"),
+            (49, "race: "),
+            (51, "a store to block 2 of a cluster of 2"),
+            (52, "in shared memory is misaligned"),
+            (53, "of the cluster, which belongs to a barrier"),
+        ] {
+            let message = run(mode, seed).expect_err(expected);
+            assert!(message.contains(expected), "mode {mode}, seed {seed}: {message}");
+        }
+    }
+}
+
 #[test]
 fn races_need_not_be_errors() {
     for mode in [28, 29, 30, 31] {

@@ -3,7 +3,9 @@
 //! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
 //! of sums: it is a fact of the matrix, whereas the number of warps, which decides nothing, is what suits the device.
 
-use wcodec_kernels::abi::{self, MANY_BARRIERS_AT, MANY_HELPERS, MANY_RING_AT, MANY_SLOTS};
+use wcodec_kernels::abi::{
+    self, MANY_BARRIERS_AT, MANY_GROUP, MANY_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,
+};
 use wcodec_kernels::{Module, Variant};
 
 use self::shape::{Shape, Work, step};
@@ -55,11 +57,16 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| ranks(a) == ranks(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
         match shape(items, vectors, limits) {
-            Some(warps) => launches.push(launch(items, vectors, warps)?),
+            Some(warps) => launches.push(launch(items, vectors, warps, limits)?),
             // Each has room, but one has long chunks and another one many bits beside them.
             None => {
                 for item in items.chunks(1) {
-                    launches.push(launch(item, vectors, shape(item, vectors, limits).unwrap_or(step(vectors)))?);
+                    launches.push(launch(
+                        item,
+                        vectors,
+                        shape(item, vectors, limits).unwrap_or(step(vectors)),
+                        limits,
+                    )?);
                 }
             }
         }
@@ -92,10 +99,10 @@ fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<u
     work(items, vectors).warps(|warps| Memory { warps, ..memory }.bytes(), limits)
 }
 
-fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize) -> Result<ProductLaunch> {
+fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
     let ranks = ranks(&items[0]);
-    let memory = Memory { warps, ..Memory::of_all(items, vectors) };
+    let memory = Memory { warps, ..Memory::of_all(items, vectors) }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     let mut blocks = 0;
     for (item, to) in items.iter().zip(&mut params.items) {
@@ -137,6 +144,10 @@ struct Memory {
     segments: usize,
     /// Whether there are gates, whose strips have a word each.
     gates: bool,
+    /// Blocks of a cluster.
+    ranks: usize,
+    /// Whether sums have a place of their own. Then the blocks of a cluster leave them without waiting for each other.
+    apart: bool,
 }
 
 impl Memory {
@@ -163,34 +174,42 @@ impl Memory {
             segments: a.segments.max(b.segments),
             ..a
         };
-        Self { vectors, gates, ..each.reduce(larger).unwrap_or_default() }
+        let ranks = items.first().map_or(1, ranks);
+        Self { vectors, gates, ranks, ..each.reduce(larger).unwrap_or_default() }
     }
 
     /// Says where all that is.
     fn place(self, params: &mut abi::ProductBatch) {
         params.barriers = MANY_BARRIERS_AT as u32;
-        params.sums = MANY_RING_AT as u32;
+        params.sums = self.sums_at() as u32;
         params.staging = self.side_at() as u32;
         params.buffers = self.buffers_at() as u32;
         params.buffer_bytes = self.buffer as u32;
         params.buffers_per_warp = 2;
         params.squares = self.squares_at() as u32;
         params.arrived = self.arrived_at() as u32;
+        params.known = self.known_at() as u32;
     }
 
     fn side_at(self) -> usize {
-        MANY_RING_AT + MANY_SLOTS * self.vectors * BLOCK_COLS * 2
+        let slots = MANY_MOST_SLOTS.min(MANY_RING_VECTORS / self.vectors);
+        MANY_RING_AT + slots * self.vectors * BLOCK_COLS * 2
     }
 
     fn buffers_at(self) -> usize {
-        self.side_at() + self.warps * 2 * MANY_SLOTS * self.side
+        self.side_at() + self.warps * 2 * MANY_GROUP * self.side
+    }
+
+    /// Bytes of the sums that the blocks of a cluster leave for a block's results.
+    fn sums(self) -> usize {
+        let ranks = self.ranks.max(1);
+        ranks * self.warps.div_ceil(ranks) * TILE_ROWS * self.vectors * size_of::<f32>()
     }
 
     fn squares_at(self) -> usize {
         // Reads behind a chunk may reach the next buffer: only behind the last one is space left for them.
         let decoding = self.buffers_at() + self.warps * 2 * self.buffer + self.slack;
-        // Four words between vectors, so that lanes meet in no bank.
-        let sums = MANY_RING_AT + self.vectors * (self.warps * TILE_ROWS + 4) * 4;
+        let sums = if self.apart { 0 } else { MANY_RING_AT + self.sums() };
         decoding.max(sums).next_multiple_of(16)
     }
 
@@ -200,7 +219,25 @@ impl Memory {
         self.squares_at() + squares.next_multiple_of(16)
     }
 
+    fn known_at(self) -> usize {
+        (self.arrived_at() + if self.gates { 4 * self.warps } else { 0 }).next_multiple_of(16)
+    }
+
+    fn known_end(self) -> usize {
+        self.known_at() + self.warps * TILE_ROWS * abi::KNOWN_BYTES
+    }
+
+    fn sums_at(self) -> usize {
+        if self.apart { self.known_end() } else { MANY_RING_AT }
+    }
+
     fn bytes(self) -> usize {
-        self.arrived_at() + if self.gates { 4 * self.warps } else { 0 }
+        self.known_end() + if self.apart { self.sums() } else { 0 }
+    }
+
+    /// With a place for sums, if there is room.
+    fn placed(self, limits: Limits) -> Self {
+        let apart = Self { apart: true, ..self };
+        if apart.bytes() <= limit(limits) { apart } else { self }
     }
 }

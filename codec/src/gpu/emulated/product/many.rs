@@ -191,13 +191,13 @@ fn matrices_go_to_kernels_by_their_size() {
     assert_eq!(most_vectors(&planned(&quads), LARGE), FEW_VECTORS);
     assert_eq!(most_vectors(&planned(&pairs), device), FEW_VECTORS);
     assert_eq!(most_vectors(&planned(&blocks), device), FEW_VECTORS);
-    // More vectors leave less room for chunks.
+    // A ring of 64 vectors leaves as much room for chunks as one of 32, which has twice the slots.
     let wide = planned(&EncodeOptions { tile: Some(512), ..quads.clone() });
     let room = |kilobytes: usize| Limits { shared_per_block: kilobytes << 10, ..device };
     let mut most: Vec<usize> = (40..=200).map(|kilobytes| most_vectors(&wide, room(kilobytes))).collect();
     assert!(most.is_sorted());
     most.dedup();
-    assert_eq!(most, [FEW_VECTORS, 32, 64]);
+    assert_eq!(most, [FEW_VECTORS, 64]);
     let bytes = EncodeOptions { layout: Some(Layout::Byte), ..quads };
     assert_eq!(most_vectors(&planned(&bytes), device), 0);
 }

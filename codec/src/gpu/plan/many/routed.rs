@@ -109,10 +109,10 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         item.params(range.clone(), 0, abi::MOST_ROUTES)
     });
     let table = table.collect::<Result<_>>()?;
-    let (ranks, memory) = (ranks(&first[0]) as u32, Memory { warps, ..memory });
+    let (ranks, memory) = (ranks(&first[0]) as u32, Memory { warps, ..memory }.placed(limits));
     let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
     params.staged = ranks;
-    params.known = blocks as u32;
+    params.copies = blocks as u32;
     memory.place(&mut params);
     Ok(RoutedLaunch {
         module: Module::Huffmanmany,

@@ -82,7 +82,7 @@ fn more_rounds_than_one_are_of_large_blocks() {
 fn blocks_fit_the_memory_that_there_is() {
     let launch = launch_of(&[14336], 4096, 32);
     let mut before = 0;
-    for kilobytes in [50, 60, 100, 200] {
+    for kilobytes in [50, 60, 100, 227] {
         let limits = Limits { shared_per_block: kilobytes << 10, ..H100 };
         let bytes = |warps| Memory { warps, ..launch.1 }.bytes();
         let warps = launch.0.warps(bytes, limits).unwrap_or(0);
