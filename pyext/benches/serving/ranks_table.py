@@ -9,8 +9,9 @@ from .results import Json
 KINDS = ("shared", "shared_logits", "map")
 WITHIN = 0.03
 """The part of the plan by which a rank's memory may differ from it."""
-NEAR = 0.03
-"""The part of the largest logit by which logits may differ from those of the dequantized weights."""
+FACTOR = 1.5
+"""Logits may be so many times as far from those of the dequantized weights in float32 as these weights' own are in
+bfloat16."""
 NONE = "-"
 
 
@@ -22,7 +23,7 @@ def table(lines: list[Json]) -> str:
         counts = sorted({line["sequences"] for line in lines if line["kind"] == "shared_speed"})
         heads = ["model", "scheme", "ranks", "memory of each rank / plan", "start, s"]
         heads += [f"{count} at once, tokens/s" for count in counts]
-        heads += ["same bits: all ranks / again / other process", "largest difference / largest logit"]
+        heads += ["same bits: all ranks / again / other process", "error of logits / of dequantized weights"]
         out += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         # A model that was run in two processes has one row.
         for key in dict.fromkeys(_key(line) for line in shared):
@@ -63,8 +64,8 @@ def wrong(lines: list[Json]) -> list[str]:
                 out.append(f"{name}, {line['ranks']} ranks: memory is {beside_plan(line)}")
         if line["kind"] == "shared" and not line["same_again"]:
             out.append(f"{name}, {line['ranks']} ranks: other bits the second time")
-        if line["kind"] == "shared_logits" and line["largest"] > NEAR * line["top"]:
-            out.append(f"{name}, {line['ranks']} ranks: logits differ by {line['largest']:.3g} of {line['top']:.3g}")
+        if line["kind"] == "shared_logits" and not line["error"] <= FACTOR * line["own_error"]:
+            out.append(f"{name}, {line['ranks']} ranks: logits are {_errors(line)} from those in float32")
         if line["kind"] == "map" and not (line["same_logits"] and line["same_text"]):
             out.append(f"{name}: a map over several cards computes other bits than one card")
     for key in dict.fromkeys(_key(line) for line in lines if line["kind"] == "shared"):
@@ -90,8 +91,12 @@ def _row(key: tuple[Any, ...], lines: list[Json], counts: list[int]) -> list[str
     other = NONE if len(runs) < 2 else _yes(len(_digests(key, lines)) == 1)
     cells.append(f"{_yes(all_ranks)} / {_yes(all(run['same_again'] for run in runs))} / {other}")
     logits = [line for line in lines if line["kind"] == "shared_logits" and _key(line) == key]
-    cells.append(f"{logits[0]['largest']:.3g} / {logits[0]['top']:.3g}" if logits else NONE)
+    cells.append(_errors(logits[0]) if logits else NONE)
     return cells
+
+
+def _errors(line: Json) -> str:
+    return f"{line['error']:.2%} / {line['own_error']:.2%}"
 
 
 def _key(line: Json) -> tuple[Any, ...]:

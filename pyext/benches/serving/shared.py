@@ -25,7 +25,7 @@ CHECKED = 64
 """Tokens of the prompt whose logits are compared."""
 
 
-def load(folder: Path, ranks: int) -> Any:
+def load(folder: Path, ranks: int, dtype: torch.dtype = torch.bfloat16) -> Any:
     """The folder's model, shared by all ranks. A folder without weights gets random ones, on each rank its own."""
     import wcodec
     from transformers import AutoModelForCausalLM
@@ -35,7 +35,7 @@ def load(folder: Path, ranks: int) -> Any:
     config = DistributedConfig(tp_size=ranks, tp_plan="auto")
     if not models.has_weights(folder):
         return random(folder, config)
-    options = {"dtype": torch.bfloat16, "distributed_config": config}
+    options = {"dtype": dtype, "distributed_config": config}
     return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
 
@@ -182,9 +182,21 @@ def measure(job: dict[str, Any], tell: Callable[..., None]) -> None:
     if job.get("plain") is not None:
         del model
         clean()
-        wanted = logits_of(load(Path(job["plain"]), ranks), ids).float()
-        difference = float((logits.float() - wanted).abs().max())
-        told("shared_logits", largest=difference, top=float(wanted.abs().max()), deviation=float(wanted.std()))
+        plain = Path(job["plain"])
+        rounded = logits_of(load(plain, ranks), ids)
+        clean()
+        exact = logits_of(load(plain, ranks, torch.float32), ids)
+        told("shared_logits", error=distance(logits, exact), own_error=distance(rounded, exact))
+
+
+def distance(logits: torch.Tensor, exact: torch.Tensor) -> float:
+    """How far logits are from these, as a part of them: both by the roots of their sums of squares.
+
+    >>> distance(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])) == 1 / 34**0.5
+    True
+    """
+    exact = exact.double()
+    return float((logits.double() - exact).norm() / exact.norm())
 
 
 def leave() -> None:
@@ -199,16 +211,16 @@ def _card() -> str:
 
 def maps(job: dict[str, Any], tell: Callable[..., None]) -> None:
     """Logits and tokens of a model whose layers are on several cards, and of the same on one."""
+    import wcodec
     from transformers import AutoModelForCausalLM
 
+    wcodec.register()
     folder = Path(job["folder"])
     one = {"": 0 if torch.cuda.is_available() else "cpu"}
     found = []
     for where in (one, "auto"):
         begin = time.perf_counter()
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=where).eval()
-        import wcodec
-
         # With hooks of accelerate, blocks are not done whole.
         wcodec.nn.fuse_(model, False)
         ids = ids_of(int(model.config.vocab_size), 1, CHECKED)
