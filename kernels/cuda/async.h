@@ -79,7 +79,7 @@ DEVICE void sts128_of(u32 a, u32 rank, Vec4 v) {
 }
 #endif
 
-// The same number, of which the compiler does not know that: what follows from it is computed once more.
+// A number that the compiler takes for another one, so that results which depend on it are computed once more.
 DEVICE u32 found_again(u32 v) {
   asm volatile("" : "+r"(v));
   return v;

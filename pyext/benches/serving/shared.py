@@ -190,7 +190,7 @@ def measure(job: dict[str, Any], tell: Callable[..., None]) -> None:
 
 
 def distance(logits: torch.Tensor, exact: torch.Tensor) -> float:
-    """How far logits are from these, as a part of them: both by the roots of their sums of squares.
+    """The distance of logits from exact ones, as a part of these: both by the roots of their sums of squares.
 
     >>> distance(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])) == 1 / 34**0.5
     True
