@@ -560,9 +560,21 @@ KERNEL(mistakes, 1024, 1, SelfTest) {
     case 50:  // and no mistake
     case 51:  // to no block
     case 52:  // misaligned
-    case 53: {  // to a barrier
+    case 53:  // to a barrier
+    case 54:  // a load of a word that another warp stored behind its arrival,
+    case 55:  // before one that orders nothing,
+    case 56: {  // and before its arrival, which is no mistake
       const u32 own = shared_window(), other = 1 - (own >> 24);
       if (params.mode == 53 && lane == 0) copy_init(own + 64), copy_init_fence();
+      if (params.mode >= 54) {
+        if (params.mode != 54) sts32(own + 1024 + t * 4, t);
+        if (params.mode == 55) cluster_begin();
+        else cluster_arrive();
+        if (params.mode == 54) sts32(own + 1024 + t * 4, t);
+        cluster_wait();
+        stg32((u32*)out + block_index() * LANES + lane, lds32(own + 1024 + (t ^ LANES) * 4));
+        break;
+      }
       cluster_begin();
       if (params.mode == 48) sts32(own + 512 + lane * 16, lane);
       cluster_wait();

@@ -68,10 +68,14 @@ inline void let_others_run(At at) {
   simt_switch(&me->sp, g->now->sp);
 }
 
-inline void arrive_cluster(At at) {
+// A warp's lanes arrive together. `orders`: all that they have done before is visible to those that have waited.
+inline void arrive_cluster(bool orders, At at) {
   Grid* const g = grid;
   if (g->now->arrived) fail(at, "a thread arrives again where the cluster meets, and has not waited");
   g->now->arrived = true;
+  meet(SYNCWARP, 0, false, at);
+  Warp& warp = *g->now->warp;
+  warp.left = orders ? warp.since : NEVER;
   if (g->arrived == NEVER) g->arrived = g->clock++;
 }
 
@@ -90,9 +94,10 @@ inline void store_of(u32 a, u32 rank, u32 value, At at) {
   a = own_place(a, at);
   check_place(other, a, 4, "store", at);
   if (!other->live) fail(at, "a store to the shared memory of block %u of the cluster, which has ended", rank);
+  if (other->barrier_numbers[a / 8]) fail(at, "a store to shared byte %u of block %u of the cluster, which belongs to a barrier", a, rank);
+  if (other->in_flight) check_in_flight(other, a, 4, at);
   for (u32 i = a; g->races && i < a + 4; i++) {
     Cell& c = other->cells[i];
-    if (other->barrier_numbers[i / 8]) fail(at, "a store to shared byte %u of block %u of the cluster, which belongs to a barrier", i, rank);
     if ((c.written >= other->begun && c.written > other->met) || (c.read >= other->begun && c.read > other->met)) {
       fail(at, "race: store to shared byte %u of block %u of the cluster, which that has used since it arrived", i, rank);
     }
@@ -132,8 +137,8 @@ DEVICE void signal_wait(u32 barrier, u32 parity, SIMT_AT) { simt::wait_signal(ba
 DEVICE bool signal_passed(u32 barrier, u32 parity, SIMT_AT) { return simt::has_passed(barrier, parity, SIMT_HERE); }
 DEVICE void rest(SIMT_AT) { simt::let_others_run(SIMT_HERE); }
 DEVICE u32 shared_window() { return simt::grid->rank << simt::RANK_SHIFT; }
-DEVICE void cluster_arrive(SIMT_AT) { simt::arrive_cluster(SIMT_HERE); }
-DEVICE void cluster_begin(SIMT_AT) { simt::arrive_cluster(SIMT_HERE); }
+DEVICE void cluster_arrive(SIMT_AT) { simt::arrive_cluster(true, SIMT_HERE); }
+DEVICE void cluster_begin(SIMT_AT) { simt::arrive_cluster(false, SIMT_HERE); }
 DEVICE void cluster_wait(SIMT_AT) { simt::wait_cluster(SIMT_HERE); }
 DEVICE void sts128_of(u32 a, u32 rank, Vec4 v, SIMT_AT) {
   const u32 words[4] = {v.x, v.y, v.z, v.w};

@@ -85,6 +85,7 @@ struct Warp {
   u32 ready;    // lanes that could run, without the running one
   u32 arrived;  // lanes at the current meeting
   u32 since;    // clock of the last syncwarp
+  u32 left;     // clock of the arrival where the cluster meets, or NEVER if that orders nothing
   // Clock up to which it has seen what each warp did: by barriers at which that arrived and for which this one waited.
   u32 seen[MAX_THREADS / LANES];
 };
@@ -150,6 +151,7 @@ struct Grid {
   Op sync_op;
   u32 arrived;      // clock of the first arrival where the cluster meets next, or NEVER,
   u32 met;          // and where it has met
+  u32 met_at;       // clock at which it has met
   u32 rests;        // since a warp arrived at a barrier
   u32 rank, ranks;
   Grid* first;      // the cluster's blocks
@@ -309,6 +311,20 @@ inline void release(Grid* g) {
   g->runnable |= g->waiting;
   g->waiting = 0;
   g->since = ++g->clock;
+}
+
+// Releases all warps from where the cluster meets. Each learns of all that others have done before they arrived there.
+inline void release_met(Grid* g) {
+  const u32 since = g->since;
+  release(g);
+  g->since = since;
+  g->met_at = g->clock;
+  for (u32 w = 0; w < g->warp_count; w++) {
+    Warp& warp = g->warps[w];
+    for (u32 k = 0; k < g->warp_count; k++) {
+      if (warp.seen[k] < g->warps[k].left) warp.seen[k] = g->warps[k].left;
+    }
+  }
 }
 
 // All lanes of the warp that have not ended are at syncthreads.

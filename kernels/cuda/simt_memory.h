@@ -53,7 +53,7 @@ inline bool copy_visible(const Grid* g, const Lane* me, const Cell& c) {
 inline bool wrote_before(const Grid* g, const Lane* me, const Cell& c) {
   if (c.written < g->begun || c.writer == me->thread) return true;
   if (c.writer == BARRIER) return false;
-  if (c.writer == OTHER_BLOCK) return g->since > c.written;
+  if (c.writer == OTHER_BLOCK) return g->met_at > c.written;
   if (c.writer & COPIED) return copy_visible(g, me, c);
   if (!(c.writer & ADDED_BY_WARP)) return ordered(g, me, c.written, c.writer);
   const bool own = c.writer != ADDED_BY_MANY && (c.writer & (ADDED_BY_WARP - 1)) == me->warp_index;

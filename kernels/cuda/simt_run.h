@@ -31,7 +31,7 @@ inline void begin_block(Grid* g) {
   for (u32 i = 0; i < g->barrier_count; i++) g->barrier_numbers[g->barriers[i].place / 8] = 0;
   g->barrier_count = g->in_flight = g->waiting = g->rests = 0;
   g->at_cluster = false;
-  g->arrived = NEVER;
+  g->arrived = g->met = g->met_at = NEVER;
   g->begun = g->since = ++g->clock;
   g->live = g->runnable = g->warp_count == 32 ? ~0u : (1u << g->warp_count) - 1;
   for (u32 w = 0; w < g->warp_count; w++) {
@@ -39,6 +39,7 @@ inline void begin_block(Grid* g) {
     warp.turn = warp.arrived = 0;
     warp.live = warp.ready = ~0u;
     warp.since = g->since;
+    warp.left = NEVER;
     memset(warp.seen, 0, sizeof warp.seen);
   }
   for (u32 i = 0; i < g->threads; i++) {
@@ -100,7 +101,7 @@ inline bool run_cluster(Grid* first) {
       first[r].at_cluster = false;
       first[r].met = first[r].arrived;
       first[r].arrived = NEVER;
-      release(&first[r]);
+      release_met(&first[r]);
     }
   }
   for (u32 r = 0; r < ranks; r++) {

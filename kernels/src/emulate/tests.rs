@@ -428,13 +428,21 @@ fn addresses_of_other_blocks_are_refused() {
 /// Blocks of a cluster store to each other's shared memory between two meetings.
 #[test]
 fn stores_to_other_blocks_are_ordered() {
-    let run = |mode: u32, seed: u64| {
+    let run_with = |mode: u32, seed: u64, threads: u32| {
         let mut test = SelfTest::new(&[0; 1024], 64);
         test.mode = mode;
-        test.run(&launch("mistakes").grid(2).threads(32).shared(4096).cluster(2).seed(seed))
+        test.run(&launch("mistakes").grid(2).threads(threads).shared(4096).cluster(2).seed(seed))
     };
+    let run = |mode: u32, seed: u64| run_with(mode, seed, 32);
     for seed in 0..4 {
-        let expected = (0..64).map(|i| i % 32 | (i / 32) << 8).collect::<Vec<u32>>();
+        // Two warps, each of which reads words of the other one.
+        let words = run_with(56, seed, 64).unwrap();
+        assert!(words.iter().all(|&word| word < 64), "seed {seed}");
+        for mode in [54, 55] {
+            let message = run_with(mode, seed, 64).expect_err("a race");
+            assert!(message.contains("race: "), "mode {mode}, seed {seed}: {message}");
+        }
+        let expected = (0..64).map(|i| (i % 32) | ((i / 32) << 8)).collect::<Vec<u32>>();
         assert_eq!(run(50, seed), Ok(expected), "seed {seed}");
         for (mode, expected) in [
             (46, "a thread waits where the cluster meets, and has not arrived"),
