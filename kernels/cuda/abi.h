@@ -218,7 +218,7 @@ struct ProductBatch {
   u32 buffer_bytes;                      // Bytes of one buffer: a chunk, and the bytes that a decoder may read beyond a damaged one.
   u32 buffers_per_warp;                  // 1 or 2.
   u32 staging;                           // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`; of the first warp's side words, in kernels named `many`: two groups of MANY_GROUP blocks for each warp.
-  u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks of a cluster: 1, 2, 4 or 8.
+  u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks of a cluster: 1 to 8.
   u32 sums;                              // Address in shared memory of the sums of each chunk; in kernels named `many`, of the sums that the blocks of a cluster leave for this one's results: for each block, as many strips as any of them has.
   u32 vector;                            // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
   u64 squared;                           // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
@@ -235,7 +235,7 @@ struct ProductBatch {
   u32 gain_scale;                        // The factor, besides `gain`, of the second copy of the results: bits of f32.
   u32 gain_offset;                       // The offset added to the product of `gain` and `gain_scale`: bits of f32.
   u32 residual_scale;                    // The factor of results before a residual is added: bits of f32.
-  u32 copies;                            // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2.
+  u32 copies;                            // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2. In kernels named `routed` the thread blocks of a slot.
   u32 corrections;                       // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied.
   u32 known;                             // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result, in kernels for one vector named `early`; KNOWN_BYTES for each row of the block's results, in kernels named `many`.
   u32 activation;                        // ACTIVATION_*: that of the gate projection, or, without one, of the results.

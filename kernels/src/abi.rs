@@ -41,7 +41,7 @@ pub const MANY_RING_VECTORS: usize = 256;
 pub const MANY_GROUP: usize = 4;
 /// Address in shared memory of the barriers of the kernels of many vectors; the largest decoding table ends below it.
 pub const MANY_BARRIERS_AT: usize = 17408;
-/// Address in shared memory of their ring, and of the sums that take its place in the end.
+/// Address in shared memory of their ring, and of the sums if they take its place in the end.
 pub const MANY_RING_AT: usize = 19456;
 
 /// Routes that `wcodec_route` sorts at most.
@@ -410,7 +410,7 @@ structures! {
         /// the first warp's side words, in kernels named `many`: two groups of MANY_GROUP blocks for each warp.
         pub staging: u32,
         /// Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks
-        /// of a cluster: 1, 2, 4 or 8.
+        /// of a cluster: 1 to 8.
         pub staged: u32,
         /// Address in shared memory of the sums of each chunk; in kernels named `many`, of the sums that the blocks of a
         /// cluster leave for this one's results: for each block, as many strips as any of them has.
@@ -449,7 +449,7 @@ structures! {
         /// The factor of results before a residual is added: bits of f32.
         pub residual_scale: u32,
         /// log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to
-        /// 2.
+        /// 2. In kernels named `routed` the thread blocks of a slot.
         pub copies: u32,
         /// Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are
         /// multiplied.

@@ -24,6 +24,11 @@ pub use self::routed::{RoutedLaunch, launches as routed_launches};
 /// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
 /// `pyext/benches/products.py`).
 const LEAST: [(usize, usize); 2] = [(8, 40 << 20), (16, 20 << 20)];
+/// Bytes of shared memory up to which sums have a place of their own where vectors are more than so many. Those kernels keep some registers in local
+/// memory, for which the first-level cache needs room, and it has what shared memory leaves of 256 KiB. That is the probable reason why 28672x4096 with 64
+/// vectors took 17 % longer at 4 bits, with sums apart and 28 KiB of cache, than as `int8`, without and with 60 KiB (one H200).
+const SPARED: usize = 196 << 10;
+const SPARING_VECTORS: usize = 32;
 /// Bytes of a block's side words: so many times one more than the shift of its plane.
 const SIDE_WORDS: usize = 128;
 
@@ -130,7 +135,7 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limi
     })
 }
 
-/// The layout of a block's shared memory. The sums take the place of all that is there while weights are decoded.
+/// The layout of a block's shared memory. Sums have a place of their own, or that of all that is there while weights are decoded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     vectors: usize,
@@ -200,10 +205,14 @@ impl Memory {
         self.side_at() + self.warps * 2 * MANY_GROUP * self.side
     }
 
+    /// Strips whose results a block of a cluster writes, at most.
+    fn own_strips(self) -> usize {
+        self.warps.div_ceil(self.ranks.max(1))
+    }
+
     /// Bytes of the sums that the blocks of a cluster leave for a block's results.
     fn sums(self) -> usize {
-        let ranks = self.ranks.max(1);
-        ranks * self.warps.div_ceil(ranks) * TILE_ROWS * self.vectors * size_of::<f32>()
+        self.ranks.max(1) * self.own_strips() * TILE_ROWS * self.vectors * size_of::<f32>()
     }
 
     fn squares_at(self) -> usize {
@@ -224,7 +233,7 @@ impl Memory {
     }
 
     fn known_end(self) -> usize {
-        self.known_at() + self.warps * TILE_ROWS * abi::KNOWN_BYTES
+        self.known_at() + self.own_strips() * TILE_ROWS * abi::KNOWN_BYTES
     }
 
     fn sums_at(self) -> usize {
@@ -238,6 +247,7 @@ impl Memory {
     /// With a place for sums, if there is room.
     fn placed(self, limits: Limits) -> Self {
         let apart = Self { apart: true, ..self };
-        if apart.bytes() <= limit(limits) { apart } else { self }
+        let most = if self.vectors > SPARING_VECTORS { limit(limits).min(SPARED) } else { limit(limits) };
+        if apart.bytes() <= most { apart } else { self }
     }
 }

@@ -31,11 +31,24 @@ fn biases(rng: &mut StdRng, kind: OutputKind, rows: usize) -> Buffer {
     Buffer::from(&bytes[..])
 }
 
+/// For each launch whether sums have a place of their own, and 0 for one block, 1 for a cluster, 2 for one of more blocks than warps that decode.
+fn placements_of(tensors: &[Loaded], vectors: usize, limits: Limits) -> Vec<(bool, u32)> {
+    let (items, _) = items(tensors, OutputKind::BF16, None, &|s| 0..s, &|_| abi::PART_RESULT);
+    let launches = product_launches(&items, vectors, limits).unwrap();
+    let many = launches.iter().filter(|l| l.module == Module::Huffmanmany);
+    many.map(|l| {
+        let warps = l.threads / 32 - abi::MANY_HELPERS as u32;
+        (l.params.sums != abi::MANY_RING_AT as u32, u32::from(l.cluster > 1) + u32::from(l.cluster > warps))
+    })
+    .collect()
+}
+
 #[test]
 fn many_vectors_are_multiplied_with_the_decoded_weights() {
     let mut rng = StdRng::seed_from_u64(87);
     let mut kernels = BTreeSet::new();
     let mut shifts = BTreeSet::new();
+    let mut placements = BTreeSet::new();
     let counts = [64, 8, 17, 33, 1, 16, 9, 32, 49, 24];
     let shapes = [vec![208, 512], vec![37, 1130], vec![3, 20, 192], vec![20, 2112]];
     for (i, o) in options().into_iter().enumerate() {
@@ -50,6 +63,7 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
             let plan = t.plan.clone();
             let mut tensors = [t];
             let seed = 2 * i as u64 + j as u64 / 2;
+            placements.extend(DEVICES.iter().flat_map(|&limits| placements_of(&tensors, n, limits)));
             let (got, used) = multiply(&mut tensors, &inputs, bias.as_ref(), &|s| 0..s, DEVICES[j % 2], seed);
             assert_eq!(tensors[0].status, [abi::STATUS_GOOD]);
             compare(&container, &plan, &inputs, bias.as_ref(), 0..all, &got[0], &format!("{used:?} {name} {o:?}"));
@@ -63,9 +77,33 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
         }
     }
     assert_eq!(kernels.len(), 16, "{kernels:?}");
+    // Sums in a place of their own and in that of the ring, with one block, several, and more than there are strips. The next test has the last kind.
+    for wanted in [(true, 0), (true, 1), (true, 2), (false, 1)] {
+        assert!(placements.contains(&wanted), "{wanted:?} of {placements:?}");
+    }
     // All that are ever written.
     let written = [("none", 0..4), ("trellis", 0..3)].map(|(filter, shifts)| shifts.map(move |shift| (filter, shift)));
     assert!(shifts.into_iter().eq(written.into_iter().flatten()));
+}
+
+/// A block without others whose memory has no place for sums beside all else.
+#[test]
+fn sums_of_one_block_take_the_place_of_its_ring() {
+    let mut rng = StdRng::seed_from_u64(94);
+    let options = EncodeOptions { tile: Some(512), ..options().swap_remove(0) };
+    let container = Container::from_bytes(encode(&sample(&mut rng, &[vec![120, 500]]), &options)).unwrap();
+    let mut tensors = [load(&container, "w0").unwrap()];
+    let of_size = |kilobytes: usize| Limits {
+        shared_per_block: kilobytes << 10,
+        shared_per_multiprocessor: (kilobytes + 1) << 10,
+        ..DEVICES[1]
+    };
+    let places = |limits: Limits| placements_of(&tensors, 64, limits);
+    let limits = (60..150).map(of_size).find(|&limits| places(limits) == [(false, 0)]).expect("there is such a size");
+    let inputs = Inputs::new(&mut rng, OutputKind::BF16, 64, 500, 2.0);
+    let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, 3);
+    let plan = &tensors[0].plan;
+    compare(&container, plan, &inputs, None, 0..plan.rows(), &got[0], &format!("{used:?}"));
 }
 
 /// Matrices of several shapes share launches, and some of their strips have them to themselves.

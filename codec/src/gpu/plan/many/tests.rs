@@ -22,7 +22,7 @@ fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
     let work = Work { strips: each.iter().map(|item| item.0.strips).collect(), ranks, steps, vectors };
     // Chunks of `int8` with two bits a symbol.
     let buffer = each.iter().map(|item| item.1 * 4 + 16).max().unwrap();
-    (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, ..Memory::default() })
+    (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, ranks, ..Memory::default() })
 }
 
 /// Warps of a block, blocks of a cluster, thread blocks, and places for them on the device.
@@ -82,7 +82,7 @@ fn more_rounds_than_one_are_of_large_blocks() {
 fn blocks_fit_the_memory_that_there_is() {
     let launch = launch_of(&[14336], 4096, 32);
     let mut before = 0;
-    for kilobytes in [50, 60, 100, 227] {
+    for kilobytes in [50, 60, 100, 200] {
         let limits = Limits { shared_per_block: kilobytes << 10, ..H100 };
         let bytes = |warps| Memory { warps, ..launch.1 }.bytes();
         let warps = launch.0.warps(bytes, limits).unwrap_or(0);
@@ -92,4 +92,51 @@ fn blocks_fit_the_memory_that_there_is() {
     }
     assert_eq!(before, 16);
     assert_eq!(launch.0.warps(|_| 48 << 10, Limits { shared_per_block: 40 << 10, ..H100 }), None);
+}
+
+#[test]
+fn parts_of_a_block_s_memory_follow_each_other() {
+    let shapes = (1..=16).flat_map(|warps| (1..=8).map(move |ranks| (warps, ranks)));
+    for ((warps, ranks), vectors) in shapes.flat_map(|shape| [8, 16, 32, 64].map(|vectors| (shape, vectors))) {
+        for (gates, apart) in [(false, false), (true, false), (false, true), (true, true)] {
+            let memory =
+                Memory { vectors, warps, buffer: 1616, side: 640, slack: 48, segments: 17, gates, ranks, apart };
+            let ring = MANY_RING_AT + (256 / vectors).min(8) * vectors * 128;
+            let (sums, context) = (memory.sums(), format!("{memory:?}"));
+            assert!(
+                memory.side_at() >= ring && memory.buffers_at() == memory.side_at() + warps * 2 * 4 * 640,
+                "{context}"
+            );
+            assert!(memory.squares_at() >= memory.buffers_at() + warps * 2 * 1616 + 48, "{context}");
+            let squares = if vectors > FEW_VECTORS { 0 } else { 17 * vectors * 4 };
+            assert!(memory.arrived_at() >= memory.squares_at() + squares, "{context}");
+            assert!(memory.known_at() >= memory.arrived_at() + if gates { 4 * warps } else { 0 }, "{context}");
+            // The blocks of a cluster divide the strips as evenly as they can.
+            let own = (0..ranks).map(|r| warps * (r + 1) / ranks - warps * r / ranks).max().unwrap();
+            assert_eq!(sums, ranks * own * TILE_ROWS * vectors * 4, "{context}");
+            let end = memory.known_at() + own * TILE_ROWS * abi::KNOWN_BYTES;
+            if apart {
+                assert!(memory.sums_at() >= end && memory.bytes() == memory.sums_at() + sums, "{context}");
+            } else {
+                assert!(memory.sums_at() == MANY_RING_AT && memory.squares_at() >= MANY_RING_AT + sums, "{context}");
+                assert_eq!(memory.bytes(), end, "{context}");
+            }
+            for place in
+                [memory.side_at(), memory.buffers_at(), memory.squares_at(), memory.known_at(), memory.sums_at()]
+            {
+                assert!(place.is_multiple_of(16), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_have_a_place_of_their_own_where_there_is_room() {
+    let placed = |vectors: usize, side: usize, buffer: usize| {
+        Memory { vectors, warps: 16, ranks: 2, side, buffer, ..Memory::default() }.placed(H100).apart
+    };
+    // 4 bits, `int8`, and `int8` with long chunks.
+    assert!(placed(32, 384, 1100) && placed(16, 640, 1616) && !placed(32, 640, 2100));
+    // Kernels of 64 vectors need a cache.
+    assert!(!placed(64, 384, 1100) && placed(64, 128, 600));
 }
