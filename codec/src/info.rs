@@ -10,8 +10,8 @@ use crate::coder::{Coder, TILE_ROWS};
 use crate::container::{Hash, Index, OPAQUE, PlaneEntry, Segment, TensorEntry};
 use crate::error::Result;
 use crate::pool::Pool;
-use crate::scheme::SchemeKind;
 use crate::scheme::int8::Granularity;
+use crate::scheme::{COLUMNS, SchemeKind};
 use crate::tensor::{Dtype, element_count};
 
 /// One stored byte range of a tensor.
@@ -66,6 +66,8 @@ pub struct TensorInfo {
     pub makes_symbols: bool,
     /// `row`, `tensor` or `block 128`, for `int8`.
     pub scales: Option<CompactString>,
+    /// Whether columns have factors, too, by which values are multiplied: in scheme `rate`.
+    pub columns: bool,
     /// The planes that store its elements, or the symbols that the scheme makes of them.
     pub planes: Vec<PlaneInfo>,
     /// Matrices.
@@ -263,7 +265,7 @@ impl TensorInfos {
         let segments = t.segments().chain(self.charged(place, t).map(|s| ("table", s)));
         let segments: Vec<_> =
             segments.map(|(role, s)| SegmentInfo { role, offset: s.offset, length: s.length, hash: s.hash }).collect();
-        let scheme = if t.scheme == OPAQUE { Some(SchemeKind::Raw) } else { SchemeKind::from_name(&t.scheme).ok() };
+        let scheme = if t.scheme == OPAQUE { Some(SchemeKind::Raw) } else { SchemeKind::from_file(&t.scheme).ok() };
         let all_bits = scheme.map(|scheme| vec![[0, scheme.bits(dtype)]]);
         let plane = |p: &PlaneEntry| PlaneInfo {
             bits: match &p.fields {
@@ -281,16 +283,18 @@ impl TensorInfos {
             chunks: p.chunks.filter(|_| uses(p, Use::Chunks)).unwrap_or(1),
         };
         let matrix = t.matrix;
+        let columns = t.scheme == COLUMNS;
         Ok(TensorInfo {
             name: t.name.clone(),
             dtype,
             shape: t.shape.clone(),
-            scheme: t.scheme.clone(),
+            scheme: if columns { SchemeKind::Rate.name().into() } else { t.scheme.clone() },
             makes_symbols: scheme.is_some_and(SchemeKind::makes_symbols),
             scales: t.scales.as_ref().map(|s| match s.block {
                 Some(n) => Granularity::Block(n).to_compact_string(),
                 None => s.per.clone(),
             }),
+            columns,
             planes: t.planes.iter().map(plane).collect(),
             count: matrix.map_or(1, |m| m.count),
             rows: matrix.map_or(1, |m| m.rows),

@@ -125,8 +125,10 @@ impl Narrowing<'_> {
             None => None,
             Some(stored) => {
                 let all = self.container.read_scales(stored, self.options)?;
-                let (granularity, scales) = part.scales(stored.granularity, &all)?;
-                let segment = self.writer.segment(&scale_bytes(stored.dtype, scales)?)?;
+                let (granularity, scales) = part.scales(stored.granularity, &all.scales)?;
+                let mut values = all.columns.map_or_else(Vec::new, |factors| part.columns(&factors));
+                values.extend(scales);
+                let segment = self.writer.segment(&scale_bytes(stored.dtype, values)?)?;
                 Some(StoredScales::entry(tensor.scheme, granularity, segment))
             }
         };
@@ -134,7 +136,7 @@ impl Narrowing<'_> {
             name: cut.name.to_owned(),
             dtype: tensor.dtype.name().into(),
             shape,
-            scheme: tensor.scheme.name().into(),
+            scheme: tensor.scheme.name_in_file(tensor.has_columns()).into(),
             matrix: Some(part.matrix()),
             scales,
             planes,

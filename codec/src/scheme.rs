@@ -11,6 +11,7 @@ use crate::named::named;
 use crate::pool::Pool;
 use crate::tensor::Dtype;
 
+mod columns;
 mod fields;
 pub mod int8;
 pub mod lossless;
@@ -18,6 +19,7 @@ mod matrix;
 pub mod rate;
 mod reader;
 
+pub(crate) use columns::Columns;
 pub use fields::Fields;
 pub(crate) use fields::{check_planes, join};
 pub use matrix::{Levels, SymbolPlanes, Weights};
@@ -36,6 +38,9 @@ named! {
     }
 }
 
+/// The name in files of scheme `rate` where columns have factors: earlier readers refuse the tensor by it.
+pub const COLUMNS: &str = "columns";
+
 /// The criterion by which [`verify`](crate::verify()) judges a tensor equal to its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Equality {
@@ -48,6 +53,19 @@ pub enum Equality {
 }
 
 impl SchemeKind {
+    /// The scheme that files call `name`: `rate` has a second name there, [`COLUMNS`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): there is none of this name.
+    pub fn from_file(name: &str) -> Result<Self> {
+        if name == COLUMNS { Ok(SchemeKind::Rate) } else { Self::from_name(name) }
+    }
+
+    /// The name in files, of scheme `rate` also for tensors whose columns have factors.
+    pub(crate) fn name_in_file(self, columns: bool) -> &'static str {
+        if columns { COLUMNS } else { self.name() }
+    }
+
     /// Whether the file stores symbols that are converted to values, rather than the elements themselves.
     pub fn makes_symbols(self) -> bool {
         matches!(self, SchemeKind::Int8 | SchemeKind::Rate)

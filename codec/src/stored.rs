@@ -1,6 +1,8 @@
 //! A tensor as its container stores it: the index entry, parsed and checked in one place. Decoding on CPUs and GPUs,
 //! sizes, chunks and descriptions all rely on it.
 
+use std::ops::Range;
+
 use half::bf16;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -8,9 +10,9 @@ use crate::coder::plane::{Coding, PlaneForm, Tiling};
 use crate::coder::{Coder, Filter, Layout};
 use crate::container::{Hash, MatrixEntry, PlaneEntry, ScalesEntry, Segment, TensorEntry};
 use crate::error::{Code, Error, Result};
-use crate::scheme::int8::Granularity;
+use crate::scheme::int8::{Granularity, Scales};
 use crate::scheme::lossless;
-use crate::scheme::{Fields, Scheme, SchemeKind, check_planes};
+use crate::scheme::{COLUMNS, Columns, Fields, Scheme, SchemeKind, check_planes};
 use crate::tensor::{Dtype, element_count};
 
 /// The most decoded bytes that one stored byte can stand for (`FORMAT.md` section 10): larger claims are refused before
@@ -44,7 +46,21 @@ pub(crate) struct StoredScales {
     pub dtype: Dtype,
     /// The offset added to symbols before they are multiplied: [`SchemeKind::offset`].
     pub offset: f32,
+    /// Matrices, rows, columns.
+    pub matrix: (usize, usize, usize),
+    /// Whether columns have factors, which come first in the segment: those of each matrix.
+    pub columns: bool,
     pub segment: Segment,
+}
+
+/// The values of scales, or of those of some rows.
+#[derive(Debug, Default)]
+pub(crate) struct ScaleValues {
+    pub scales: Vec<f32>,
+    /// The factors of the columns of the rows' matrices, if they have some.
+    pub columns: Option<Vec<f32>>,
+    /// The row, counted through all matrices, that `scales` begins with.
+    pub first: usize,
 }
 
 /// A plane of a tensor.
@@ -79,7 +95,7 @@ impl StoredTensor {
         let scheme = match entry.opaque()? {
             // Opaque bytes are stored like those of any raw tensor.
             Some(_) => SchemeKind::Raw,
-            None => SchemeKind::from_name(&entry.scheme)
+            None => SchemeKind::from_file(&entry.scheme)
                 .map_err(|_| upgrade(Code::NEWER_FORMAT, format!("unknown scheme '{}'", entry.scheme)))?,
         };
         let split = scheme == SchemeKind::Lossless && entry.planes.len() > 1;
@@ -131,7 +147,7 @@ impl StoredTensor {
             None => (1, 1, in_plane),
         };
         let scales = match (&entry.scales, entry.matrix) {
-            (Some(s), Some(m)) => Some(StoredScales::new(s, m, scheme)?),
+            (Some(s), Some(m)) => Some(StoredScales::new(s, m, scheme, entry.scheme == COLUMNS)?),
             _ if scheme.makes_symbols() => {
                 return Err(coded!(BAD_COMBINATION, "scheme {scheme} needs 'scales' and 'matrix'"));
             }
@@ -196,6 +212,11 @@ impl StoredTensor {
     /// The scales that symbols are multiplied by; `None` if the elements themselves are stored.
     pub fn symbol_scales(&self) -> Option<&StoredScales> {
         self.scales.as_ref().filter(|_| self.scheme.makes_symbols())
+    }
+
+    /// Whether columns have factors that values are multiplied by.
+    pub fn has_columns(&self) -> bool {
+        self.symbol_scales().is_some_and(|s| s.columns)
     }
 
     /// Whether it has symbols: those of the scheme, or 8-bit elements.
@@ -302,7 +323,7 @@ fn check_view(m: MatrixEntry, entry: &TensorEntry, scheme: SchemeKind, elements:
 }
 
 impl StoredScales {
-    fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind) -> Result<Self> {
+    fn new(entry: &ScalesEntry, m: MatrixEntry, scheme: SchemeKind, columns: bool) -> Result<Self> {
         // Keys that 1.0 does not define are ignored in its schemes.
         if let Some(dtype) = stated_dtype(scheme) {
             let dtype_text = entry.dtype.as_ref().map(|text| text.get());
@@ -332,14 +353,58 @@ impl StoredScales {
             _ => (m.count * m.rows).checked_mul(granularity.scales_per_row(m.cols)),
         };
         let dtype = scheme.scale_dtype();
-        let want = scales.and_then(|n| n.checked_mul(dtype.size()));
+        let factors = if columns { m.count * m.cols } else { 0 };
+        let want = scales.and_then(|n| n.checked_add(factors)?.checked_mul(dtype.size()));
         let segment = entry.data;
         if want.map(|n| n as u64) != Some(segment.length) {
-            return Err(
-                coded!(BAD_SCALES, "{} bytes of scales per {granularity}", segment.length).offset(segment.offset)
-            );
+            let also = if columns { " and column" } else { "" };
+            let what = format!("{} bytes of scales per {granularity}{also}", segment.length);
+            return Err(coded!(BAD_SCALES, what).offset(segment.offset));
         }
-        Ok(Self { granularity, dtype, offset: scheme.offset(), segment })
+        let matrix = (m.count, m.rows, m.cols);
+        Ok(Self { granularity, dtype, offset: scheme.offset(), matrix, columns, segment })
+    }
+
+    /// Bytes of the factors of columns, which come first in the segment.
+    fn factor_bytes(&self) -> u64 {
+        let (count, _, cols) = self.matrix;
+        if self.columns { (self.dtype.size() * count * cols) as u64 } else { 0 }
+    }
+
+    /// The ranges of the segment that have the scales of `rows`, which are counted through all matrices, and the
+    /// factors of the columns of their matrices: the latter are empty if there are none.
+    pub fn held(&self, rows: &Range<usize>) -> (Range<u64>, Range<u64>) {
+        let (_, per_matrix, cols) = self.matrix;
+        let begin = self.factor_bytes();
+        let scales = match self.bytes_per_row(cols) {
+            0 => begin..self.segment.length,
+            per_row => begin + (rows.start * per_row) as u64..begin + (rows.end * per_row) as u64,
+        };
+        let matrices = rows.start / per_matrix..rows.end.div_ceil(per_matrix);
+        let factors = if self.columns { self.dtype.size() * cols } else { 0 };
+        (scales, (matrices.start * factors) as u64..(matrices.end * factors) as u64)
+    }
+
+    /// The values of `scales` and `factors`, which are the bytes of the ranges that are [held](Self::held) for rows from
+    /// `first` on.
+    pub fn values_of(&self, scales: &[u8], factors: &[u8], first: usize) -> ScaleValues {
+        ScaleValues { scales: self.floats(scales), columns: self.columns.then(|| self.floats(factors)), first }
+    }
+
+    /// The values of all scales, whose segment is `bytes`.
+    pub fn values(&self, bytes: &[u8]) -> ScaleValues {
+        let (factors, scales) = bytes.split_at(self.factor_bytes() as usize);
+        self.values_of(scales, factors, 0)
+    }
+
+    /// Values as scales that symbols are multiplied by.
+    pub fn scales<'a>(&self, values: &'a ScaleValues) -> Scales<'a> {
+        let (_, rows, cols) = self.matrix;
+        let scales = Scales::new(self.granularity, self.offset, cols, &values.scales, values.first);
+        match &values.columns {
+            Some(factors) => scales.with_columns(Columns::new(factors, rows, cols, values.first / rows)),
+            None => scales,
+        }
     }
 
     /// Bytes of a row's scales; 0 if rows share one.
@@ -347,8 +412,8 @@ impl StoredScales {
         self.dtype.size() * self.granularity.scales_per_row(cols)
     }
 
-    /// The scales decoded from their bytes.
-    pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
+    /// Numbers decoded from their bytes.
+    fn floats(&self, bytes: &[u8]) -> Vec<f32> {
         match self.dtype {
             Dtype::BF16 => bytes.as_chunks::<2>().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
             _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),

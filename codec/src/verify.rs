@@ -271,7 +271,7 @@ fn compare_symbols<T: Weight>(
     let scales = scales_of(pass)?;
     let cols = pass.tensor().plane().form.matrix.2;
     let wanted = expected.planes.first().map_or(&[][..], Vec::as_slice);
-    let suspects = scales.suspects::<T>();
+    let suspects = pass.suspects::<T>(&scales)?;
     let mut difference = None;
     let mut errors = Errors::default();
     pass.symbols(options, &mut |begin, symbols| {
@@ -311,7 +311,7 @@ fn element_of<T: Weight>(pass: &Pass<'_>, original: &[u8], at: usize) -> T {
 /// Compares the error of the decoded values with the one that the file states: writers are free to choose symbols.
 fn compare_error<T: Weight>(pass: &Pass<'_>, original: &[u8], options: &DecodeOptions) -> Result<Comparison> {
     let scales = scales_of(pass)?;
-    let suspects = scales.suspects::<T>();
+    let suspects = pass.suspects::<T>(&scales)?;
     let mut errors = Errors::default();
     pass.symbols(options, &mut |begin, symbols| {
         suspects.check(begin, symbols)?;
@@ -506,7 +506,7 @@ fn facts(container: &Container, name: &str) -> Result<BTreeMap<&'static str, Str
         facts.insert("scales", format!("{}{}", s.per, s.block.map_or_else(String::new, |n| format!(" {n}"))));
         facts.insert("scale values", s.data.hash.to_string());
     }
-    if SchemeKind::from_name(&t.scheme).is_ok_and(SchemeKind::makes_symbols) {
+    if SchemeKind::from_file(&t.scheme).is_ok_and(SchemeKind::makes_symbols) {
         facts.insert("matrix", format!("{:?}", t.matrix));
     }
     facts.insert("values", t.planes.iter().map(|p| p.hash.to_string()).collect::<Vec<_>>().join(" "));

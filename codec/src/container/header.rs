@@ -14,7 +14,7 @@ pub const LATER_VERSION: (u16, u16) = (1, 1);
 /// The version of files with planes of layout `quad`.
 pub const LATEST_VERSION: (u16, u16) = (1, 2);
 
-/// The version of files with tensors of scheme `opaque`.
+/// The version of files with tensors of scheme `opaque`, or of scheme `rate` with factors of columns.
 pub const NEWEST_VERSION: (u16, u16) = (1, 3);
 
 /// The header of a container.

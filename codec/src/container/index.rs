@@ -14,7 +14,7 @@ use super::segment::Segment;
 use crate::checkpoint::Opaque;
 use crate::coder::table::LEAST_BITS;
 use crate::error::Result;
-use crate::scheme::SchemeKind;
+use crate::scheme::{COLUMNS, SchemeKind};
 use crate::tensor::Dtype;
 
 /// Value of `format`.
@@ -347,7 +347,7 @@ impl Index {
         let schemes = self.tensors.iter().any(|t| later.contains(&t.scheme.as_str()));
         let tables = self.tables.iter().any(|t| t.bits < LEAST_BITS);
         let quads = self.tables.iter().any(|t| t.layout.is_some());
-        if self.tensors.iter().any(|t| t.scheme == OPAQUE) {
+        if self.tensors.iter().any(|t| t.scheme == OPAQUE || t.scheme == COLUMNS) {
             return NEWEST_VERSION;
         }
         match (quads, schemes || tables) {

@@ -126,11 +126,9 @@ impl Container {
         }
         if let Some(scales) = tensor.symbol_scales() {
             let cols = tensor.plane().form.matrix.2;
-            let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
-            spans.push(match scales.bytes_per_row(cols) {
-                0 => (scales.segment.offset, scales.segment.length),
-                per_row => part(&scales.segment, first * per_row..last * per_row),
-            });
+            let (held, factors) = scales.held(&(elements.start / cols..elements.end.div_ceil(cols)));
+            let bytes = |held: Range<u64>| part(&scales.segment, held.start as usize..held.end as usize);
+            spans.extend([bytes(held)].into_iter().chain((!factors.is_empty()).then(|| bytes(factors))));
         }
         Ok(spans)
     }

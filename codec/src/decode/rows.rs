@@ -17,7 +17,7 @@ use crate::coder::tile::OFFSET_UNIT;
 use crate::coder::zstd::{ALIGN, PlaneFrames, frame_place};
 use crate::coder::{Filter, TILE_ROWS};
 use crate::error::{Error, Result};
-use crate::scheme::int8::{Scales, Weight};
+use crate::scheme::int8::Weight;
 use crate::scheme::join;
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, element_count, reserve, split};
@@ -67,12 +67,11 @@ impl Container {
             };
             let symbols = self.read_part(plane, elements.clone(), options)?;
             let symbols: &[i8] = bytemuck::cast_slice(&symbols);
-            let cols = plane.form.matrix.2;
             match dtype {
                 Dtype::I8 => AlignedBytes::copy_of(bytemuck::cast_slice(symbols)),
-                Dtype::F32 => self.dequantize_part::<f32>(scales, cols, symbols, &elements),
-                Dtype::F16 => self.dequantize_part::<f16>(scales, cols, symbols, &elements),
-                _ => self.dequantize_part::<bf16>(scales, cols, symbols, &elements),
+                Dtype::F32 => self.dequantize_part::<f32>(scales, symbols, &elements),
+                Dtype::F16 => self.dequantize_part::<f16>(scales, symbols, &elements),
+                _ => self.dequantize_part::<bf16>(scales, symbols, &elements),
             }
         })
     }
@@ -115,7 +114,7 @@ impl Container {
         let stored =
             tensor.symbol_scales().ok_or_else(|| coded!(BAD_COMBINATION, "a transposed tensor without 'scales'"))?;
         let scales = self.read_scales(stored, options)?;
-        let scales = Scales::new(stored.granularity, stored.offset, cols, &scales, 0);
+        let scales = stored.scales(&scales);
         match dtype {
             Dtype::F32 => scales.apply_to_columns::<f32>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
             Dtype::F16 => scales.apply_to_columns::<f16>(&symbols, columns.start, bytemuck::cast_slice_mut(&mut out)),
@@ -292,21 +291,18 @@ impl Container {
 
     fn dequantize_part<T: Weight>(
         &self,
-        scales: &StoredScales,
-        cols: usize,
+        stored: &StoredScales,
         symbols: &[i8],
         elements: &Range<usize>,
     ) -> Result<AlignedBytes> {
-        let StoredScales { granularity, offset, segment, .. } = *scales;
-        let (first, last) = (elements.start / cols, elements.end.div_ceil(cols));
-        let held = match scales.bytes_per_row(cols) {
-            0 => 0..segment.length,
-            per_row => (first * per_row) as u64..(last * per_row) as u64,
-        };
-        let scales = scales.values(&self.reader.part(&segment, held, &Cancel::new())?);
+        let cols = stored.matrix.2;
+        let rows = elements.start / cols..elements.end.div_ceil(cols);
+        let (scales, factors) = stored.held(&rows);
+        let read = |held| self.reader.part(&stored.segment, held, &Cancel::new());
+        let factors = if factors.is_empty() { AlignedBytes::default() } else { read(factors)? };
+        let values = stored.values_of(&read(scales)?, &factors, rows.start);
         let mut out = AlignedBytes::zeroed(symbols.len() * size_of::<T>())?;
-        let scales = Scales::new(granularity, offset, cols, &scales, first);
-        scales.apply::<T>(elements.start, symbols, bytemuck::cast_slice_mut(&mut out));
+        stored.scales(&values).apply::<T>(elements.start, symbols, bytemuck::cast_slice_mut(&mut out));
         Ok(out)
     }
 }

@@ -11,7 +11,7 @@ use crate::coder::plane::{Plane, Scratch};
 use crate::container::{Hash, Segment, hash};
 use crate::error::{Error, ErrorKind, Result};
 use crate::scheme::int8::{Scales, Weight};
-use crate::stored::{StoredPlane, StoredScales, StoredTensor};
+use crate::stored::{ScaleValues, StoredPlane, StoredScales, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype, split, try_vec};
 use crate::trust;
 
@@ -44,10 +44,22 @@ impl Container {
     /// The tensor has no scales, or they are damaged.
     pub fn scales(&self, name: &str) -> Result<Vec<f32>> {
         self.with_tensor(name, &DecodeOptions::default(), |t| match &t.scales {
-            Some(scales) => self.read_scales(scales, &DecodeOptions::default()),
+            Some(scales) => Ok(self.read_scales(scales, &DecodeOptions::default())?.scales),
             None => {
                 Err(coded!(NOT_QUANTIZED, "a tensor of scheme {} has no scales", t.scheme).advice("read its values"))
             }
+        })
+    }
+
+    /// The factors of a tensor's columns, matrix by matrix, that its values are multiplied by: some tensors of scheme
+    /// `rate` have them. `None` if it has none.
+    ///
+    /// # Errors
+    /// They are damaged.
+    pub fn columns(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        self.with_tensor(name, &DecodeOptions::default(), |t| match t.symbol_scales().filter(|s| s.columns) {
+            Some(scales) => Ok(self.read_scales(scales, &DecodeOptions::default())?.columns),
+            None => Ok(None),
         })
     }
 
@@ -87,7 +99,7 @@ impl Container {
     }
 
     /// Reads scales.
-    pub(crate) fn read_scales(&self, scales: &StoredScales, options: &DecodeOptions) -> Result<Vec<f32>> {
+    pub(crate) fn read_scales(&self, scales: &StoredScales, options: &DecodeOptions) -> Result<ScaleValues> {
         Ok(scales.values(&self.reader.segment_with(&scales.segment, options.verify, &options.cancel)?))
     }
 
@@ -113,7 +125,7 @@ impl Container {
             opened.decode_into(&plane, bytemuck::cast_slice_mut(&mut out), options)?;
             return Ok(out);
         };
-        let scales = Scales::new(stored.granularity, stored.offset, tensor.plane().form.matrix.2, &scales, 0);
+        let scales = stored.scales(&scales);
         match dtype {
             Dtype::F32 => opened.dequantize::<f32>(&scales, tensor.transposed(), options),
             Dtype::F16 => opened.dequantize::<f16>(&scales, tensor.transposed(), options),

@@ -8,8 +8,8 @@ use super::options::DecodeOptions;
 use super::stream::Sink;
 use super::tensor::{OpenPlane, no_symbols};
 use crate::error::Result;
-use crate::scheme::int8::{Scales, Weight};
-use crate::stored::StoredTensor;
+use crate::scheme::int8::{Scales, Suspects, Weight};
+use crate::stored::{ScaleValues, StoredTensor};
 use crate::tensor::{AlignedBytes, Dtype};
 use crate::trust;
 
@@ -74,7 +74,7 @@ pub(crate) struct Pass<'a> {
     container: &'a Container,
     tensor: &'a StoredTensor,
     opened: Elements<'a>,
-    scales: Vec<f32>,
+    scales: ScaleValues,
 }
 
 /// The source of a tensor's elements, or of the symbols that they are computed from.
@@ -94,7 +94,16 @@ impl Pass<'_> {
     /// The scales that symbols are multiplied by; `None` if the elements themselves are stored.
     pub fn scales(&self) -> Option<Scales<'_>> {
         let stored = self.tensor.symbol_scales()?;
-        Some(Scales::new(stored.granularity, stored.offset, self.tensor.plane().form.matrix.2, &self.scales, 0))
+        Some(stored.scales(&self.scales))
+    }
+
+    /// The scales with which a symbol might become a non-finite value.
+    ///
+    /// # Errors
+    /// A factor of a column is not finite and above 0.
+    pub fn suspects<'a, T: Weight>(&self, scales: &'a Scales<'_>) -> Result<Suspects<'a>> {
+        let begin = self.tensor.scales.as_ref().map_or(0, |s| s.segment.offset);
+        scales.suspects::<T>().map_err(|e| e.offset(begin))
     }
 
     /// Passes all symbols, if the scheme has any, to `sink`, in the order of the matrices.
@@ -122,7 +131,7 @@ impl Pass<'_> {
     }
 
     fn check_as<T: Weight>(&self, scales: &Scales<'_>, options: &DecodeOptions) -> Result<()> {
-        let suspects = scales.suspects::<T>();
+        let suspects = self.suspects::<T>(scales)?;
         self.symbols(options, &mut |begin, symbols| suspects.check(begin, symbols))
     }
 

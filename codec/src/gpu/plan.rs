@@ -88,6 +88,11 @@ impl TensorPlan {
 
     /// Plans the decoding of a tensor by its tables, one of each plane that has one.
     pub fn of(tensor: &Arc<StoredTensor>, tables: impl Iterator<Item = Option<Arc<Table>>>) -> Result<Self> {
+        if tensor.has_columns() {
+            return Err(coded!(GPU_LIMITS, "kernels do not multiply by factors of columns")
+                .tensor(&tensor.name)
+                .advice("decode it on the CPU"));
+        }
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
         if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {

@@ -211,6 +211,12 @@ impl MatrixCut {
         Ok(out)
     }
 
+    /// The factors of the part's columns, given those of all columns of the tensor's matrices.
+    pub fn columns(&self, all: &[f32]) -> Vec<f32> {
+        let cols = || self.cols.iter().cloned().flatten();
+        self.kept().flat_map(|matrix| cols().map(move |col| all[matrix * self.view.cols + col])).collect()
+    }
+
     /// The scales of the part, and the elements that share one, given all scales of the tensor.
     ///
     /// # Errors

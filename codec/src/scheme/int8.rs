@@ -13,8 +13,8 @@ pub use granularity::{DEFAULT_BLOCK, Granularity};
 pub(crate) use quantize::NOT_FINITE_ADVICE;
 pub(super) use quantize::symbols;
 pub use quantize::{MAX_SYMBOL, Quantized, quantize, quantize_with, scale_of};
-pub(crate) use values::Scales;
 pub use values::dequantize_run;
+pub(crate) use values::{Scales, Suspects};
 pub use weight::Weight;
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use super::granularity::Granularity;
 use super::weight::Weight;
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
+use crate::scheme::columns::{Columns, is_factor};
 
 /// Elements that one task dequantizes.
 const TASK: usize = 1 << 16;
@@ -34,6 +35,13 @@ pub fn dequantize_run<T: Weight>(
     }
 }
 
+/// Writes `(symbols[i] + offset) * scale * factors[i]` for a run of a row, in this order.
+#[inline]
+fn dequantize_by_columns<T: Weight>(symbols: &[i8], offset: f32, scale: f32, factors: &[f32], out: &mut [T]) {
+    let value = |q: i8, factor: f32| T::from_f32((f32::from(q) + offset) * scale * factor);
+    out.iter_mut().zip(symbols).zip(factors).for_each(|((o, &q), &factor)| *o = value(q, factor));
+}
+
 /// The scales of a matrix, or of some of its rows.
 pub struct Scales<'a> {
     granularity: Granularity,
@@ -43,12 +51,19 @@ pub struct Scales<'a> {
     values: &'a [f32],
     /// The row, counted through all matrices, that `values` begins with.
     first: usize,
+    /// The factors of columns, if they have some: only where each row has one scale.
+    columns: Option<Columns<'a>>,
 }
 
 impl<'a> Scales<'a> {
     /// Scales of rows of `cols` columns, from row `first` on; `values` must cover every row that is asked for.
     pub fn new(granularity: Granularity, offset: f32, cols: usize, values: &'a [f32], first: usize) -> Self {
-        Self { granularity, offset, cols, values, first }
+        Self { granularity, offset, cols, values, first, columns: None }
+    }
+
+    /// The same scales, with factors of columns.
+    pub fn with_columns(self, columns: Columns<'a>) -> Self {
+        Self { columns: Some(columns), ..self }
     }
 
     /// All values.
@@ -74,7 +89,13 @@ impl<'a> Scales<'a> {
                 let n = (self.cols - col).min(rest.1.len());
                 let (symbols, others) = rest.1.split_at(n);
                 let (out, places) = rest.0.split_at_mut(n);
-                dequantize_run(symbols, self.offset, col, self.of_row(row), columns, out);
+                match &self.columns {
+                    None => dequantize_run(symbols, self.offset, col, self.of_row(row), columns, out),
+                    Some(factors) => {
+                        let (scale, factors) = (self.of_row(row)[0], &factors.of_row(row)[col..]);
+                        dequantize_by_columns(symbols, self.offset, scale, factors, out);
+                    }
+                }
                 rest = (places, others, rest.2 + n);
             }
         });
@@ -85,30 +106,48 @@ impl<'a> Scales<'a> {
         let (columns, rows) = (self.granularity.columns(self.cols), symbols.len() / self.cols);
         out.par_chunks_mut(rows).enumerate().for_each(|(i, out)| {
             let col = from + i;
+            // Transposed matrices are single ones.
+            let factor = self.columns.map(|columns| [columns.of_row(0)[col]]);
             for (row, value) in out.iter_mut().enumerate() {
                 let symbol = &symbols[row * self.cols + col..][..1];
-                dequantize_run(symbol, self.offset, col, self.of_row(row), columns, std::slice::from_mut(value));
+                let (scales, value) = (self.of_row(row), std::slice::from_mut(value));
+                match &factor {
+                    None => dequantize_run(symbol, self.offset, col, scales, columns, value),
+                    Some(factor) => dequantize_by_columns(symbol, self.offset, scales[0], factor, value),
+                }
             }
         });
     }
 
     /// The scales with which a symbol might become a non-finite value in `T`: usually none.
-    pub fn suspects<T: Weight>(&self) -> Suspects<'_> {
+    ///
+    /// # Errors
+    /// [`ErrorKind::Format`](crate::ErrorKind::Format): a factor of a column is not finite and above 0.
+    pub fn suspects<T: Weight>(&self) -> Result<Suspects<'_>> {
+        let factors = self.columns.map_or(&[][..], |columns| columns.factors());
+        if let (Some(columns), Some(at)) = (&self.columns, factors.iter().position(|&f| !is_factor(f))) {
+            let ((matrix, col), factor) = (columns.place(at), factors[at]);
+            return Err(coded!(BAD_SCALES, "the factor of column {col} of matrix {matrix} is {factor:e}"));
+        }
+        // Values grow with the factor.
+        let largest = factors.iter().copied().reduce(f32::max).unwrap_or(1.0);
         // Writers never produce the symbol -128, but readers compute with it.
-        let overflows = |scale: &f32| !finite::<T>(f32::from(i8::MIN), *scale);
-        Suspects { scales: self, any: self.values.par_iter().any(overflows), finite: finite::<T> }
+        let overflows = |scale: &f32| !finite::<T>(f32::from(i8::MIN), *scale, largest);
+        Ok(Suspects { scales: self, any: self.values.par_iter().any(overflows), largest, finite: finite::<T> })
     }
 }
 
-fn finite<T: Weight>(level: f32, scale: f32) -> bool {
-    T::from_f32(level * scale).to_f32().is_finite()
+fn finite<T: Weight>(level: f32, scale: f32, factor: f32) -> bool {
+    T::from_f32(level * scale * factor).to_f32().is_finite()
 }
 
 /// Checks for values that are not finite.
 pub struct Suspects<'a> {
     scales: &'a Scales<'a>,
     any: bool,
-    finite: fn(f32, f32) -> bool,
+    /// The largest factor of a column; 1 if they have none.
+    largest: f32,
+    finite: fn(f32, f32, f32) -> bool,
 }
 
 impl Suspects<'_> {
@@ -119,8 +158,8 @@ impl Suspects<'_> {
         if !self.any {
             return Ok(());
         }
-        let Scales { granularity, cols, offset, .. } = *self.scales;
-        let finite = |q: i8, scale| (self.finite)(f32::from(q) + offset, scale);
+        let Scales { granularity, cols, offset, columns: factors, .. } = *self.scales;
+        let finite = |q: i8, scale, factor| (self.finite)(f32::from(q) + offset, scale, factor);
         let columns = granularity.columns(cols);
         let find = |(i, symbols): (usize, &[i8])| {
             let mut at = begin + i * TASK;
@@ -130,10 +169,12 @@ impl Suspects<'_> {
                 let scale = self.scales.of_row(row)[col / columns];
                 let n = (columns - col % columns).min(cols - col).min(end - at);
                 let run = &symbols[at - begin - i * TASK..][..n];
-                if !(self.finite)(f32::from(i8::MIN), scale)
-                    && let Some(column) = run.iter().position(|&q| !finite(q, scale))
+                let factors = factors.map(|columns| &columns.of_row(row)[col..]);
+                let factor = |i: usize| factors.map_or(1.0, |factors| factors[i]);
+                if !(self.finite)(f32::from(i8::MIN), scale, self.largest)
+                    && let Some(column) = (0..run.len()).find(|&i| !finite(run[i], scale, factor(i)))
                 {
-                    return Some((row, col + column, run[column], scale));
+                    return Some((row, col + column, run[column], scale, factors.map(|factors| factors[column])));
                 }
                 at += n;
             }
@@ -141,11 +182,16 @@ impl Suspects<'_> {
         };
         match symbols.par_chunks(TASK).enumerate().find_map_first(find) {
             None => Ok(()),
-            Some((row, col, symbol, scale)) => Err(coded!(
-                NOT_FINITE,
-                "the value at row {row}, column {col} is not finite: symbol {symbol} times scale {scale:e}"
-            )
-            .advice("encode the model again: an older wcodec wrote this for weights near the largest that there are")),
+            Some((row, col, symbol, scale, factor)) => Err(not_finite((row, col), symbol, scale, factor)),
         }
     }
+}
+
+fn not_finite((row, col): (usize, usize), symbol: i8, scale: f32, factor: Option<f32>) -> Error {
+    let factor = factor.map_or_else(String::new, |factor| format!(" times factor {factor:e}"));
+    let what =
+        format!("the value at row {row}, column {col} is not finite: symbol {symbol} times scale {scale:e}{factor}");
+    Code::NOT_FINITE
+        .error(what)
+        .advice("encode the model again: an older wcodec wrote this for weights near the largest that there are")
 }
