@@ -94,6 +94,10 @@ fn with_neighbours(layout: Layout, histogram: &Histogram) -> Histogram {
     std::array::from_fn(|s| if size(s) <= largest { histogram[s].max(1) } else { histogram[s] })
 }
 
+/// Occurrences that a pair is expected to have in a sample from which on its absence says that it never occurs: columns
+/// of different sizes side by side make some pairs impossible.
+const SEEN: f64 = 4.0;
+
 /// The expected histogram of a plane `factor` times as large as the sample. It includes rare pairs that the sample lacks,
 /// because each of them takes a slot of the table from the others. The two elements of a pair are treated as
 /// independent, which they nearly are.
@@ -109,7 +113,7 @@ fn expected(layout: Layout, histogram: &Histogram, factor: f64) -> Histogram {
         let pairs = all as f64 / 2.0 * factor;
         for (pair, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count == 0) {
             let chance = single[pair & 15] as f64 / all as f64 * (single[pair >> 4] as f64 / all as f64);
-            *count = u64::from(pairs * chance >= 0.5);
+            *count = u64::from(pairs * chance >= 0.5 && pairs / factor * chance < SEEN);
         }
     }
     counts
