@@ -23,6 +23,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::Scheme;
 use crate::scheme::int8::Granularity;
 
+mod columns;
 mod matrix;
 mod naming;
 mod optimize;
@@ -31,6 +32,7 @@ mod planes;
 mod rate;
 mod tensor;
 
+use columns::Factors;
 use pipeline::Pipeline;
 
 pub(crate) use naming::Naming;
@@ -85,6 +87,12 @@ pub struct EncodeOptions {
     /// Scheme `rate`: the step divided by the root mean square of a row, for all tensors, if it is known; else it is
     /// searched to meet the requested bits.
     pub step: Option<f32>,
+    /// Scheme `rate`: a factor for each column of a tensor, by name, matrix by matrix. Weights are divided by them before
+    /// they are quantized, and values multiplied again, so that columns with smaller factors have smaller errors. A
+    /// column's factor should be near the root of the inverse of how much its error counts. Factors are divided by their
+    /// geometric mean in each matrix and rounded to bf16. They are stored, and counted in the bits. Tensors of other
+    /// schemes have no use for them, nor have those whose levels are given ([`Levels::columns`](crate::Levels)).
+    pub columns: BTreeMap<String, Vec<f32>>,
     /// Scheme `rate`: whether every tensor is to have the requested bits, rather than all of them together.
     pub bits_per_tensor: bool,
     /// Threads; all cores if absent.
@@ -138,6 +146,7 @@ impl EncodeOptions {
             skip: Vec::new(),
             transpose: Vec::new(),
             steps: BTreeMap::new(),
+            columns: BTreeMap::new(),
             step: None,
             bits_per_tensor: false,
             threads: None,
@@ -288,8 +297,9 @@ pub fn rate_bits(source: &dyn Source, options: &EncodeOptions, shares: &BTreeMap
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
     let naming = Naming { source: source.path(), output: Path::new(MEMORY) };
-    rate::Search { source, options, choices: &choices, pool: &pool, reading: &reading, cancel: &cancel, naming }
-        .bits_of_samples(shares)
+    let (choices, columns) = (&choices, &Factors::new(tensors, options, &choices)?);
+    let (pool, reading, cancel) = (&pool, &reading, &cancel);
+    rate::Search { source, options, choices, columns, pool, reading, cancel, naming }.bits_of_samples(shares)
 }
 
 /// Encodes `source` into memory and opens the result. For immediate use this takes less time and memory than
@@ -498,9 +508,19 @@ fn encode_into<W: Sink + Send>(
     let reading = Pool::on_demand(pool.threads()?.min(READERS));
     let cancel = options.cancel.part();
     let naming = Naming { source: source.path(), output: path };
+    let columns = Factors::new(tensors, options, &choices)?;
+    let search = rate::Search {
+        source,
+        options,
+        choices: &choices,
+        columns: &columns,
+        pool: &pool,
+        reading: &reading,
+        cancel: &cancel,
+        naming,
+    };
     let factors =
-        rate::Search { source, options, choices: &choices, pool: &pool, reading: &reading, cancel: &cancel, naming }
-            .factors(&kept, &mut |i| progress(&ProgressEvent { tensor: &tensors[i].name, done: 0, total }))?;
+        search.factors(&kept, &mut |i| progress(&ProgressEvent { tensor: &tensors[i].name, done: 0, total }))?;
     let mut aliases = BTreeMap::new();
     let mut original_bytes = 0;
     let writer = std::thread::scope(|scope| {
@@ -548,11 +568,13 @@ fn encode_into<W: Sink + Send>(
                     };
                     let transposed = choices.transpose.is_match(&tensor.name);
                     // A tensor that is not a matrix is stored raw, whatever its columns.
-                    let cols = matrix::matrix_of(&tensor.shape, transposed).map_or(0, |matrix| matrix.cols);
+                    let (rows, cols) = matrix::matrix_of(&tensor.shape, transposed)
+                        .map_or((0, 0), |matrix| (matrix.rows, matrix.cols));
+                    let factor = factors.get(&i).copied().unwrap_or(1.0);
                     let task = TensorTask {
                         tensor,
                         scheme,
-                        rate: RateTask { factor: factors.get(&i).copied().unwrap_or(1.0), levels },
+                        rate: RateTask { factor, columns: columns.of(i, rows, cols), levels },
                         transposed,
                         plane: options.plane((scheme, coder), cols, choices.weights),
                     };

@@ -19,7 +19,7 @@ mod matrix;
 pub mod rate;
 mod reader;
 
-pub(crate) use columns::Columns;
+pub(crate) use columns::{Columns, is_factor};
 pub use fields::Fields;
 pub(crate) use fields::{check_planes, join};
 pub use matrix::{Levels, SymbolPlanes, Weights};

@@ -1,77 +1,18 @@
 //! Scheme `rate`: it meets the requested bits, with the least error that they allow.
 
 mod common;
+#[path = "common/rates.rs"]
+mod rates;
 
-use common::newer::Chosen;
-use half::{bf16, f16};
+use common::newer::{Chosen, rate};
+use half::bf16;
 use rand::{SeedableRng, rngs::StdRng};
-use rand_distr::{Distribution, StandardNormal, StudentT};
+use rand_distr::{Distribution, StudentT};
+use rates::{bits_of, bytes_of, encoded, floats, options, relative_error, source, weights};
 use wcodec::{
-    Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, EncodeReport, Isa, Layout, Levels,
-    MemorySource, Optimize, Rate, Result, Rule, Scheme, Source, encode, encode_to_vec, verify,
+    Bits, Checkpoint, Coder, Container, DecodeOptions, Dtype, EncodeOptions, Isa, Layout, Levels, MemorySource, Rule,
+    Scheme, encode, encode_to_vec, verify,
 };
-
-fn rate(bits: f64, trellis: bool) -> Scheme {
-    Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis })
-}
-
-fn options(bits: f64, trellis: bool, coder: Coder) -> EncodeOptions {
-    EncodeOptions { scheme: rate(bits, trellis), coder, ..EncodeOptions::of(Optimize::Size) }
-}
-
-/// Weights of rows of different sizes.
-fn weights(rows: usize, cols: usize, seed: u64) -> Vec<f32> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut draw = || <StandardNormal as Distribution<f32>>::sample(&StandardNormal, &mut rng);
-    (0..rows)
-        .flat_map(|_| {
-            let size = 0.02 * (0.5 * draw()).exp();
-            (0..cols).map(|_| size * draw()).collect::<Vec<_>>()
-        })
-        .collect()
-}
-
-fn bytes_of(dtype: Dtype, weights: &[f32]) -> Vec<u8> {
-    let bytes = |w: &f32| match dtype {
-        Dtype::F32 => w.to_le_bytes().to_vec(),
-        Dtype::F16 => f16::from_f32(*w).to_le_bytes().to_vec(),
-        _ => bf16::from_f32(*w).to_le_bytes().to_vec(),
-    };
-    weights.iter().flat_map(bytes).collect()
-}
-
-fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
-    match dtype {
-        Dtype::F32 => bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-        Dtype::F16 => bytes.as_chunks().0.iter().map(|b| f16::from_le_bytes(*b).to_f32()).collect(),
-        _ => bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b).to_f32()).collect(),
-    }
-}
-
-fn source(tensors: &[(&str, Dtype, &[usize], &[f32])]) -> MemorySource<'static> {
-    let mut source = MemorySource::new();
-    for (name, dtype, shape, weights) in tensors {
-        source.push((*name).into(), *dtype, shape.to_vec(), bytes_of(*dtype, weights).into()).unwrap();
-    }
-    source
-}
-
-fn encoded(source: &dyn Source, options: &EncodeOptions) -> Result<(Container, EncodeReport)> {
-    let (bytes, report) = encode_to_vec(source, options, &mut |_| Ok(()))?;
-    Ok((Container::from_bytes(bytes)?, report))
-}
-
-/// Bits per weight of the tensors of scheme `rate`, everything counted.
-fn bits_of(report: &EncodeReport) -> f64 {
-    let tensors = || report.tensors.iter().filter(|t| t.scheme == "rate");
-    8.0 * tensors().map(|t| t.stored_bytes).sum::<u64>() as f64 / tensors().map(|t| t.elements).sum::<u64>() as f64
-}
-
-fn relative_error(decoded: &[f32], source: &[f32]) -> f64 {
-    let squares = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>();
-    let differences = &mut decoded.iter().zip(source).map(|(a, b)| f64::from(*a) - f64::from(*b));
-    (squares(differences) / squares(&mut source.iter().map(|w| f64::from(*w)))).sqrt()
-}
 
 #[test]
 fn every_way_to_store_levels_gives_the_same_values_everywhere() {
@@ -331,8 +272,7 @@ fn errors_are_stated_where_differences_leave_f32() {
     let levels = Levels {
         symbols: w.iter().map(|w| if *w > 0.0 { -1 } else { 0 }).collect(),
         scales: vec![2f32.powi(127); 64],
-        trellis: false,
-        tile: None,
+        ..Default::default()
     };
     let container = encoded(&Chosen(source, levels), &options(4.0, false, Coder::Rans)).unwrap().0;
     let error = container.info("w").unwrap().error.unwrap();
@@ -421,7 +361,7 @@ fn levels_that_are_given_are_stored_as_they_are() {
         let scales = container.scales("w").unwrap();
         let tile = trellis.then(|| report.tensors[0].planes[0].tile.unwrap());
         let given = |levels: Levels| encoded(&Chosen(tensors(), levels), &options(4.0, false, Coder::Huffman));
-        let levels = Levels { symbols: symbols.clone(), scales: scales.clone(), trellis, tile };
+        let levels = Levels { symbols: symbols.clone(), scales: scales.clone(), trellis, tile, columns: None };
         let (again, _) = given(levels.clone()).unwrap();
         let read = |c: &Container| c.read("w", &DecodeOptions::default()).unwrap();
         assert_eq!(read(&again)[..], read(&container)[..]);

@@ -35,7 +35,7 @@ impl Source for WithLevels<'_> {
             let found: Option<(Array<'_, i8>, Array<'_, f32>, bool, usize)> = found.extract(py)?;
             let Some((symbols, scales, trellis, tile)) = found else { return Ok(None) };
             let (symbols, scales) = (symbols.elements()?.to_vec(), scales.elements()?.to_vec());
-            Ok(Some(Levels { symbols, scales, trellis, tile: Some(tile) }))
+            Ok(Some(Levels { symbols, scales, columns: None, trellis, tile: Some(tile) }))
         })
     }
 

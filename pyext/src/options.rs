@@ -90,6 +90,7 @@ impl Encode {
             rules: self.rules.into_iter().map(rule).collect::<Result<_>>()?,
             step: self.step,
             steps: self.steps,
+            columns: BTreeMap::new(),
             bits_per_tensor: self.bits_per_tensor,
             include: self.include,
             exclude: self.exclude,

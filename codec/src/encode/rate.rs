@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 
+use super::columns::{Factors, TaskColumns};
 use super::matrix::matrix_of;
 use super::naming::Naming;
 use super::tensor::{Counted, RateTask, TensorTask, Workers};
@@ -21,7 +22,7 @@ use crate::pool::Pool;
 use crate::scheme::Scheme;
 use crate::scheme::lossless::columns;
 use crate::scheme::rate::Rate;
-use crate::tensor::{AlignedBytes, TensorView};
+use crate::tensor::{AlignedBytes, Dtype, TensorView};
 
 /// Weights that are encoded to count bits: enough for a precision of a few thousandths of a bit.
 const SAMPLE: usize = 1 << 20;
@@ -44,6 +45,7 @@ pub struct Search<'a> {
     pub source: &'a dyn Source,
     pub options: &'a EncodeOptions,
     pub choices: &'a Choices,
+    pub columns: &'a Factors,
     pub pool: &'a Pool,
     pub reading: &'a Pool,
     pub cancel: &'a Cancel,
@@ -88,6 +90,8 @@ struct Sample {
     tile: usize,
     /// The tensor's index in the source.
     place: usize,
+    /// The factors of its columns, if they have some.
+    columns: Option<TaskColumns>,
 }
 
 impl Search<'_> {
@@ -173,7 +177,7 @@ impl Search<'_> {
         let before = tables.clone();
         let mut count = |samples: &[Sample], step: f64| {
             *tables = before.clone();
-            self.bits((samples, group.tensors.len()), group.rate, step.exp2() as f32, of, tables)
+            self.bits(samples, group, step.exp2() as f32, of, tables)
         };
         let mut bits = |step: f64| count(&samples, step);
         // The step for a Gaussian, including about the overhead of tiles.
@@ -231,18 +235,20 @@ impl Search<'_> {
         (SAMPLE..MOST_COUNTED).contains(&total) && total / group.tensors.len() < SMALL
     }
 
-    /// Bits per weight of `count` tensors, estimated from `samples` of them, everything counted.
+    /// Bits per weight of the tensors of `group`, estimated from `samples` of them, everything counted.
     fn bits(
         &self,
-        (samples, count): (&[Sample], usize),
-        rate: Rate,
+        samples: &[Sample],
+        group: &SharedTarget,
         step: f32,
         of: &dyn Fn(usize) -> f32,
         tables: &mut Tables,
     ) -> Result<f64> {
-        let mut sum = Sum::default();
+        // Factors of columns are as many as they are, however many rows are sampled.
+        let factors: usize = group.tensors.iter().map(|&i| self.columns.count(i)).sum();
+        let mut sum = Sum { bytes: (factors * Dtype::BF16.size()) as f64, weights: 0.0 };
         // Small tensors may have no sample, but they have tables.
-        let each = count as f64 / samples.len().max(1) as f64;
+        let each = group.tensors.len() as f64 / samples.len().max(1) as f64;
         for sample in samples {
             let way = self.choices.way(&sample.tensor.name);
             let cols = sample.tensor.shape.last().copied().unwrap_or_default();
@@ -250,8 +256,8 @@ impl Search<'_> {
             plane.tile = Some(sample.tile);
             let task = TensorTask {
                 tensor: &sample.tensor,
-                scheme: Scheme::Rate(rate),
-                rate: RateTask { factor: step * of(sample.place), levels: None },
+                scheme: Scheme::Rate(group.rate),
+                rate: RateTask { factor: step * of(sample.place), columns: sample.columns.clone(), levels: None },
                 transposed: false,
                 plane,
             };
@@ -276,8 +282,9 @@ impl Search<'_> {
         // The table is chosen for the whole tensor: for the sampled strips alone, a new one would seldom pay.
         prepared.choose_for(&mut tables.shared, share);
         let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
-        let Counted { of_rows, of_tables, of_fit } = encoded.counted(&mut tables.used);
-        sum.bytes += of_rows as f64 * share + of_tables as f64 * each + of_fit * (share - each).max(0.0);
+        let Counted { of_rows, of_columns, of_tables, of_fit } = encoded.counted(&mut tables.used);
+        sum.bytes +=
+            of_rows as f64 * share + of_columns as f64 + of_tables as f64 * each + of_fit * (share - each).max(0.0);
         sum.weights += tensor.shape.iter().product::<usize>() as f64 * share;
         Ok(())
     }
@@ -308,7 +315,9 @@ impl Search<'_> {
             let mut plane = self.options.plane((scheme, coder), matrix.cols, self.choices.weights);
             plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
-            let task = TensorTask { tensor, scheme, rate: RateTask { factor: step, levels }, transposed, plane };
+            let columns = self.columns.of(i, matrix.rows, matrix.cols);
+            let rate = RateTask { factor: step, columns, levels };
+            let task = TensorTask { tensor, scheme, rate, transposed, plane };
             self.count(task, bytes, (share, 1.0), &mut tables, &mut sum)?;
         }
         Ok(sum.bits())
@@ -352,6 +361,8 @@ impl Search<'_> {
             let size = tensor.dtype.size();
             let count: usize = ranges.iter().map(ExactSizeIterator::len).sum();
             let mut sample = AlignedBytes::zeroed(count * cols * size)?;
+            let factors = self.columns.of(i, matrix.rows, cols);
+            let factors = factors.map(|factors| factors.sampled(ranges.iter().cloned().flatten()));
             let mut rest = &mut sample[..];
             for rows in ranges {
                 let (to, others) = rest.split_at_mut(rows.len() * cols * size);
@@ -369,6 +380,7 @@ impl Search<'_> {
                 share: rows as f64 / count as f64,
                 tile: self.options.tile.unwrap_or_else(|| wide_tile(rows, cols)),
                 place: i,
+                columns: factors,
             });
         }
         // Sampled strips also stand for those that were left out.

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use half::{bf16, f16};
 
+use super::columns::TaskColumns;
 use super::matrix::{fold_narrow, fold_padded, matrix_of};
 use super::naming::Naming;
 use super::planes::{PlaneInput, matrices_of, planes_of};
@@ -40,6 +41,8 @@ pub struct TensorTask<'a> {
 pub struct RateTask {
     /// The step divided by the root mean square of a row.
     pub factor: f32,
+    /// The factors of columns, if they have some; levels chosen beforehand have their own.
+    pub columns: Option<TaskColumns>,
     /// Levels chosen beforehand.
     pub levels: Option<Levels>,
 }
@@ -64,7 +67,15 @@ enum Content {
     /// Its bytes, as one plane: the draft of its encoding, and their hash.
     Bytes { draft: Draft, hash: Hash },
     /// The scheme's output, and figures about it.
-    Symbols { planes: Vec<PlaneInput>, scales: Option<(Granularity, Vec<f32>)>, quality: Quality },
+    Symbols { planes: Vec<PlaneInput>, scales: Option<OwnScales>, quality: Quality },
+}
+
+/// The scales of a tensor's symbols.
+struct OwnScales {
+    granularity: Granularity,
+    scales: Vec<f32>,
+    /// The factors of columns, if they have some.
+    columns: Option<Vec<f32>>,
 }
 
 /// An encoded tensor, ready to be written.
@@ -72,7 +83,7 @@ pub struct Encoded<'a> {
     tensor: &'a SourceTensor,
     scheme: SchemeKind,
     matrix: Option<MatrixEntry>,
-    scales: Option<(Granularity, Vec<f32>)>,
+    scales: Option<OwnScales>,
     quality: Option<Quality>,
     planes: Vec<ReadyPlane<'a>>,
 }
@@ -158,7 +169,9 @@ impl<'a> TensorTask<'a> {
             scheme => scheme.symbols(&weights, pool, cancel),
         };
         let mut symbols = symbols.map_err(|e| self.in_its_own_terms(e, &bytes, &matrix))?;
-        let (scales, error) = (symbols.scales.take(), symbols.error);
+        let (columns, error) = (symbols.columns.take(), symbols.error);
+        let scales = symbols.scales.take();
+        let scales = scales.map(|(granularity, scales)| OwnScales { granularity, scales, columns });
         let (planes, entropy) = planes_of(symbols, &matrix, &options, pool, cancel)?;
         // Rounded: these figures are for people, and digits cost bytes. An error is rounded up.
         let quality = Quality { entropy: Some((entropy * 1e4).round() / 1e4), error: error.map(rounded_up) };
@@ -185,11 +198,15 @@ impl<'a> TensorTask<'a> {
                 if trellis {
                     check()?;
                 }
-                (rate::given(weights, levels, tile, pool, cancel)?, trellis)
+                (rate::given(weights, levels, (tile, matrix.rows), pool, cancel)?, trellis)
             }
             None => {
-                let steps = Steps { factor: self.rate.factor, trellis: rate.trellis.then_some(tile) };
-                rate::symbols(weights, steps, &check, pool, cancel)?
+                let columns = self.rate.columns.as_ref();
+                let trellis = rate.trellis.then_some(tile);
+                let steps = Steps { factor: self.rate.factor, trellis, columns: columns.map(TaskColumns::columns) };
+                let (mut symbols, trellis) = rate::symbols(weights, steps, &check, pool, cancel)?;
+                symbols.columns = columns.and_then(TaskColumns::stored);
+                (symbols, trellis)
             }
         };
         // Levels of a quantizer without zero are not similar to their neighbours.
@@ -269,7 +286,8 @@ impl<'a> Prepared<'a> {
                 return Ok(Encoded { tensor, scheme: SchemeKind::Raw, matrix, scales: None, quality: None, planes });
             }
         };
-        let mut stored = scales.as_ref().map_or(0, |(_, s)| s.len() * task.scheme.kind().scale_dtype().size());
+        let scale_size = task.scheme.kind().scale_dtype().size();
+        let mut stored = scales.as_ref().map_or(0, |s| (s.scales.len() + s.factors()) * scale_size);
         let (mut planes, mut lost) = (Vec::with_capacity(inputs.len()), false);
         for input in inputs {
             let PlaneInput { symbols, beside, fields, hash, draft } = input;
@@ -306,10 +324,19 @@ impl<'a> ReadyPlane<'a> {
     }
 }
 
+impl OwnScales {
+    /// The number of factors of columns.
+    fn factors(&self) -> usize {
+        self.columns.as_ref().map_or(0, Vec::len)
+    }
+}
+
 /// The bytes that a tensor takes in the file.
 pub struct Counted {
     /// Bytes that grow with its rows.
     pub of_rows: usize,
+    /// Bytes of factors of columns.
+    pub of_columns: usize,
     /// Bytes of tables that no earlier tensor uses.
     pub of_tables: usize,
     /// Bytes that these tables are expected to save only because they were made for the very symbols that they code
@@ -321,8 +348,9 @@ pub struct Counted {
 impl Encoded<'_> {
     /// Counts its bytes; `used` has the indices of shared tables already counted.
     pub fn counted(&self, used: &mut Vec<usize>) -> Counted {
-        let scales = self.scales.as_ref().map_or(0, |(_, s)| s.len() * self.scheme.scale_dtype().size());
-        let mut counted = Counted { of_rows: scales, of_tables: 0, of_fit: 0.0 };
+        let size = self.scheme.scale_dtype().size();
+        let (scales, factors) = self.scales.as_ref().map_or((0, 0), |s| (s.scales.len(), s.factors()));
+        let mut counted = Counted { of_rows: scales * size, of_columns: factors * size, of_tables: 0, of_fit: 0.0 };
         for plane in &self.planes {
             let side = plane.side.as_ref().map_or(0, Stored::len);
             counted.of_rows += plane.data.len() + plane.plane.offsets.len() + side;
@@ -345,10 +373,13 @@ impl Encoded<'_> {
     }
 
     fn write_unnamed<W: Sink>(self, writer: &mut Writer<W>, tables: &mut Tables) -> Result<()> {
+        let columns = self.scales.as_ref().is_some_and(|s| s.columns.is_some());
         let scales = match self.scales {
             None => None,
-            Some((granularity, scales)) => {
-                let bytes = scale_bytes(self.scheme.scale_dtype(), scales)?;
+            Some(OwnScales { granularity, scales, columns }) => {
+                let mut values = columns.unwrap_or_default();
+                values.extend(scales);
+                let bytes = scale_bytes(self.scheme.scale_dtype(), values)?;
                 Some(StoredScales::entry(self.scheme, granularity, writer.segment(&bytes)?))
             }
         };
@@ -361,7 +392,7 @@ impl Encoded<'_> {
             name: self.tensor.name.clone(),
             dtype: self.tensor.dtype.name().into(),
             shape: self.tensor.shape.clone(),
-            scheme: opaque.map_or(self.scheme.name(), |_| OPAQUE).into(),
+            scheme: opaque.map_or(self.scheme.name_in_file(columns), |_| OPAQUE).into(),
             matrix: self.matrix,
             scales,
             planes,

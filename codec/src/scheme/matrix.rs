@@ -11,6 +11,9 @@ pub struct Levels {
     pub symbols: Vec<i8>,
     /// One scale per row, each the value of a finite bf16 that is not negative.
     pub scales: Vec<f32>,
+    /// One factor per column of each matrix, matrix by matrix, each the value of a finite bf16 above 0: level k is worth
+    /// `(k + 1/2) * scale * factor`. 1 if absent.
+    pub columns: Option<Vec<f32>>,
     /// Whether levels are paths through a trellis.
     pub trellis: bool,
     /// Columns of a tile, after which a trellis restarts; chosen by shape if absent. If the options set a width, it
@@ -42,6 +45,8 @@ pub struct SymbolPlanes {
     pub fields: Vec<Fields>,
     /// The scales of the symbols and the elements that share one, in the order of [`Granularity::scales`].
     pub scales: Option<(Granularity, Vec<f32>)>,
+    /// The factors of columns, matrix by matrix, if columns have some.
+    pub columns: Option<Vec<f32>>,
     /// The relative error of the values: RMS of the difference to the weights, divided by the RMS of the weights.
     /// `None` if it follows from the scheme.
     pub error: Option<f64>,

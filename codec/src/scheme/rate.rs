@@ -10,6 +10,7 @@
 //! R. Fischer and M. Wang, the same 38(2), 1992). Steps are proportional to the root mean square of the row, with the
 //! same factor for all rows of a model: from weights alone, this is the best rule known for models of every kind.
 
+use super::columns::Columns;
 use crate::error::Result;
 
 mod distortion;
@@ -88,18 +89,20 @@ pub struct Rate {
 
 /// The quantization of a matrix's rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Steps {
-    /// The step between levels, relative to the root mean square of the row; with a trellis, the step between the
+pub(crate) struct Steps<'a> {
+    /// The step between levels, relative to the size of the row ([`quantize`]); with a trellis, the step between the
     /// levels of both quantizers together.
     pub factor: f32,
     /// With a trellis: the number of columns after which it restarts, the width of a tile.
     pub trellis: Option<usize>,
+    /// Factors of columns: weights are divided by them, and their quotients are quantized.
+    pub columns: Option<Columns<'a>>,
 }
 
-impl Steps {
+impl Steps<'_> {
     /// The steps that take as many bits without a trellis, by plain rounding.
     fn rounded(self) -> Self {
         let factor = if self.trellis.is_some() { 2.0 * self.factor } else { self.factor };
-        Self { factor, trellis: None }
+        Self { factor, trellis: None, ..self }
     }
 }

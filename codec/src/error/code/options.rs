@@ -49,9 +49,9 @@ codes! {
         "`rules={'*.mlp.*': {'bits': 3.5}, 'lm_head.*': 'lossless'}`.";
 
     I311 BAD_STEPS: "steps of another form",
-        "`steps` says of a tensor how much larger its steps are than those of others; `rate_bits` of the crate takes \
-        a share of a tensor's rows.",
-        "Pass a dictionary of names that the source has, and numbers above 0.";
+        "`steps` says of a tensor how much larger its steps are than those of others, and `columns` says so of its \
+        columns. `rate_bits` of the crate takes a share of a tensor's rows.",
+        "Pass a dictionary of names that the source has, and numbers above 0: one, or of columns one for each.";
 
     I312 CODER_CONFLICT: "a layout or trellis that the coder does not have",
         "Symbols of four elements (layout `quad`) have codes of coder `huffman` alone, and a trellis needs tiles, \

@@ -1,6 +1,6 @@
 //! Levels at halves of a step, scales of 16 bits and the trellis: scheme `rate`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wcodec_kernels::Mode;
 
@@ -305,4 +305,18 @@ fn planes_go_to_the_kernels_that_decode_them() {
         }
     }
     assert_eq!(seen.len(), 7, "{seen:?}");
+}
+
+/// Whatever the coder: a tensor that kernels would decode to other values has no plan.
+#[test]
+fn factors_of_columns_are_for_the_cpu() {
+    let mut rng = StdRng::seed_from_u64(12);
+    let columns = BTreeMap::from([("w0".to_owned(), (1..=256).map(|i| i as f32).collect::<Vec<_>>())]);
+    for coder in Coder::ALL {
+        let o = EncodeOptions { columns: columns.clone(), ..rate(*coder, false, 0.3) };
+        let encoded = container(&sample(&mut rng, &[vec![64, 256]]), &o);
+        assert!(encoded.info("w0").unwrap().columns);
+        let e = TensorPlan::new(&encoded.bytes_of("w0", &oracle()).unwrap()).unwrap_err().to_string();
+        assert!(e.contains("'w0'") && e.contains("factors of columns") && e.contains("on the CPU"), "{e}");
+    }
 }

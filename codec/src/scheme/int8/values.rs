@@ -61,7 +61,7 @@ impl<'a> Scales<'a> {
         Self { granularity, offset, cols, values, first, columns: None }
     }
 
-    /// The same scales, with factors of columns.
+    /// Adds factors of columns.
     pub fn with_columns(self, columns: Columns<'a>) -> Self {
         Self { columns: Some(columns), ..self }
     }

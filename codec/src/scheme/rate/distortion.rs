@@ -23,10 +23,21 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// The sums of a row whose squared weights are already summed.
-    pub fn of_row<T: Weight>(weights: &[f32], squares: f64, symbols: &[i8], scale: f32) -> Self {
-        // A scale of 0 makes all values 0.
-        Self { squares, errors: if scale == 0.0 { squares } else { errors::<T>(weights, symbols, scale) } }
+    /// The sums of a row whose squared weights are already summed; `factors` are those of columns, if they have some.
+    pub fn of_row<T: Weight>(
+        weights: &[f32],
+        squares: f64,
+        symbols: &[i8],
+        scale: f32,
+        factors: Option<&[f32]>,
+    ) -> Self {
+        let errors = match factors {
+            // A scale of 0 makes all values 0.
+            _ if scale == 0.0 => squares,
+            None => errors::<T>(weights, symbols, scale),
+            Some(factors) => errors_by_columns::<T>(weights, symbols, scale, factors),
+        };
+        Self { squares, errors }
     }
 
     /// The relative error: RMS of the difference, divided by the RMS of the weights.
@@ -83,4 +94,17 @@ fn errors<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32) -> f64 {
         weights.iter().zip(symbols).map(|(w, &q)| (value(q) - f64::from(*w)).powi(2)).sum()
     };
     weights.chunks(RUN).zip(symbols.chunks(RUN)).map(run).sum()
+}
+
+/// As [`errors`], with factors of columns: in f64, since columns may differ in size by any power of 2.
+fn errors_by_columns<T: Weight>(weights: &[f32], symbols: &[i8], scale: f32, factors: &[f32]) -> f64 {
+    let mut sums = [0f64; 8];
+    for ((weights, symbols), factors) in weights.chunks(8).zip(symbols.chunks(8)).zip(factors.chunks(8)) {
+        for (((sum, &w), &q), factor) in sums.iter_mut().zip(weights).zip(symbols).zip(factors) {
+            let value = T::from_f32((f32::from(q) + 0.5) * scale * factor).to_f32();
+            let difference = f64::from(value) - f64::from(w);
+            *sum += difference * difference;
+        }
+    }
+    sums.iter().sum()
 }

@@ -8,13 +8,14 @@ use crate::cancel::Cancel;
 use crate::coder::filter::trellis;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::scheme::columns::{Columns, is_factor};
 use crate::scheme::int8::{Granularity, Weight};
 use crate::scheme::matrix::{Levels, SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
 use crate::tensor::{AlignedBytes, Dtype};
 
 /// Checks levels that were given for `weights`, and measures their error. `tile`: columns after which a trellis
-/// restarts, if levels are paths through one.
+/// restarts, if levels are paths through one. `matrix_rows`: rows of a matrix, which shares factors of columns.
 ///
 /// # Errors
 /// [`ErrorKind::Input`](crate::ErrorKind::Input): levels do not fit the matrix, scales are not finite or not bf16
@@ -23,7 +24,7 @@ use crate::tensor::{AlignedBytes, Dtype};
 pub(crate) fn given(
     weights: &Weights<'_>,
     levels: Levels,
-    tile: usize,
+    (tile, matrix_rows): (usize, usize),
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<SymbolPlanes> {
@@ -44,6 +45,10 @@ pub(crate) fn given(
         let what = format!("the scale of row {row} is {}", levels.scales[row]);
         return Err(coded!(BAD_LEVELS, what).advice("scales are finite values of bf16 that are not below 0"));
     }
+    if let Some(factors) = &levels.columns {
+        check_factors(factors, rows / matrix_rows * cols)?;
+    }
+    let tile = (tile, matrix_rows);
     match weights.dtype {
         Dtype::F32 => of_type::<f32>(weights, levels, tile, pool, cancel),
         Dtype::F16 => of_type::<f16>(weights, levels, tile, pool, cancel),
@@ -51,10 +56,23 @@ pub(crate) fn given(
     }
 }
 
+/// Checks the factors of columns, of which there are to be `count`.
+fn check_factors(factors: &[f32], count: usize) -> Result<()> {
+    if factors.len() != count {
+        let what = format!("{} factors for {count} columns", factors.len());
+        return Err(coded!(BAD_LEVELS, what).advice("give a factor for each column of each matrix"));
+    }
+    match factors.iter().position(|&f| !is_factor(f) || bf16::from_f32(f).to_f32() != f) {
+        None => Ok(()),
+        Some(at) => Err(coded!(BAD_LEVELS, "the factor of column {at} is {}", factors[at])
+            .advice("factors of columns are finite values of bf16 above 0")),
+    }
+}
+
 fn of_type<T: Weight>(
     weights: &Weights<'_>,
     levels: Levels,
-    tile: usize,
+    (tile, matrix_rows): (usize, usize),
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<SymbolPlanes> {
@@ -62,6 +80,7 @@ fn of_type<T: Weight>(
     let view = view_of::<T>(weights, &mut copy)?;
     let reader = Reader::new(&view);
     let cols = weights.cols;
+    let columns = levels.columns.as_deref().map(|factors| Columns::new(factors, matrix_rows, cols, 0));
     let step = reader.whole_panels((pool.piece(levels.symbols.len()) / cols).max(1));
     let sums = pool.each((0..weights.rows).step_by(step), cancel, |first| {
         let (mut reader, mut path) = (reader.clone(), Vec::new());
@@ -72,7 +91,8 @@ fn of_type<T: Weight>(
                 check_path(symbols, tile, &mut path).map_err(|col| not_a_path(r, col))?;
             }
             let row = reader.run(r, 0, cols)?;
-            Ok(sums + Sums::of_row::<T>(row, row_squares(row, r)?, symbols, scale))
+            let factors = columns.map(|columns| columns.of_row(r));
+            Ok(sums + Sums::of_row::<T>(row, row_squares(row, r)?, symbols, scale, factors))
         })
     })?;
     let error = sums.into_iter().sum::<Sums>().relative();
@@ -83,6 +103,7 @@ fn of_type<T: Weight>(
     Ok(SymbolPlanes {
         planes: vec![levels.symbols],
         scales: Some((Granularity::Row, levels.scales)),
+        columns: levels.columns,
         error: Some(error),
         ..Default::default()
     })

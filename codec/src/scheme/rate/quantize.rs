@@ -8,6 +8,7 @@ use super::{LARGEST_MAGNITUDE, LARGEST_TRELLIS_MAGNITUDE, Steps, TRELLIS_RATE_WE
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::pool::Pool;
+use crate::scheme::columns::divide;
 use crate::scheme::int8::{Granularity, Weight};
 use crate::scheme::matrix::{SymbolPlanes, Weights};
 use crate::scheme::reader::{Reader, view_of};
@@ -26,7 +27,7 @@ const MOST_OF_TRELLIS: f32 = 2.0 * LARGEST_TRELLIS_MAGNITUDE as f32;
 /// refuses memory or threads; or `cancel` was used.
 pub(crate) fn symbols(
     weights: &Weights<'_>,
-    steps: Steps,
+    steps: Steps<'_>,
     check: &dyn Fn() -> Result<()>,
     pool: &Pool,
     cancel: &Cancel,
@@ -41,7 +42,7 @@ pub(crate) fn symbols(
 
 fn of_type<T: Weight>(
     weights: &Weights<'_>,
-    steps: Steps,
+    steps: Steps<'_>,
     check: &dyn Fn() -> Result<()>,
     pool: &Pool,
     cancel: &Cancel,
@@ -64,7 +65,7 @@ fn of_type<T: Weight>(
 fn quantize<T: Weight>(
     reader: &Reader<'_, '_, T>,
     (rows, cols): (usize, usize),
-    steps: Steps,
+    steps: Steps<'_>,
     branches: Option<&Branches>,
     pool: &Pool,
     cancel: &Cancel,
@@ -80,6 +81,7 @@ fn quantize<T: Weight>(
             branches,
             viterbi: Viterbi::default(),
             weights: Vec::new(),
+            quotients: Vec::new(),
             facts: [Facts::default(); GROUP],
             scaled: Vec::new(),
         };
@@ -108,28 +110,38 @@ const SAMPLE_ROWS: usize = 64;
 const MOST_LIMITED: usize = 8;
 const SAMPLE: usize = 1 << 16;
 
-/// Measurements of a row, made before its levels are chosen.
+/// Measurements of a row, made before its levels are chosen. Of columns with factors they are those of the quotients.
 #[derive(Clone, Copy, Default)]
 struct Facts {
     squares: f64,
+    /// The sum of the squared weights.
+    source_squares: f64,
     largest: f32,
     step: f32,
     /// Whether the step is larger than requested, because of the largest weight.
     limited: bool,
 }
 
+/// The size of a row, to which its step is in proportion: the root mean square.
+fn size(row: &[f32], squares: f64) -> f64 {
+    (squares / row.len().max(1) as f64).sqrt()
+}
+
+/// Measures a row `r`, whose elements are the weights, or their quotients by the factors of columns; `source_squares` is
+/// the sum of the squared weights.
+///
 /// # Errors
 /// An element is not finite.
-fn facts(row: &[f32], r: usize, steps: Steps) -> Result<Facts> {
+fn facts(row: &[f32], r: usize, source_squares: Option<f64>, steps: Steps<'_>) -> Result<Facts> {
     let squares = row_squares(row, r)?;
     let largest = f32::from_bits(row.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF)));
-    let rms = (squares / row.len().max(1) as f64).sqrt();
     let most = if steps.trellis.is_some() { MOST_OF_TRELLIS } else { MOST };
-    let wanted = (f64::from(steps.factor) * rms) as f32;
+    let wanted = (f64::from(steps.factor) * size(row, squares)) as f32;
     // Rounded up, so that the largest weight keeps its level.
     let least = largest / (most + 0.5);
     let step = bf16_above(wanted.max(least).max(f32::MIN_POSITIVE));
-    Ok(Facts { squares, largest, step, limited: wanted < least })
+    let source_squares = source_squares.unwrap_or(squares);
+    Ok(Facts { squares, source_squares, largest, step, limited: wanted < least })
 }
 
 /// The smallest bf16 that is not less than a positive number.
@@ -141,10 +153,12 @@ fn bf16_above(value: f32) -> f32 {
 /// Converts rows to levels and scales, a group at a time.
 struct Rows<'a, 'v, T> {
     reader: Reader<'a, 'v, T>,
-    steps: Steps,
+    steps: Steps<'a>,
     branches: Option<&'a Branches>,
     viterbi: Viterbi,
     weights: Vec<f32>,
+    /// The weights divided by the factors of their columns, if these have some.
+    quotients: Vec<f32>,
     facts: [Facts; GROUP],
     /// The rows of a group, one after the other, in units of steps.
     scaled: Vec<f32>,
@@ -155,27 +169,38 @@ impl<T: Weight> Rows<'_, '_, T> {
     fn quantize(&mut self, first: usize, symbols: &mut [i8], scales: &mut [f32]) -> Result<Sums> {
         let cols = symbols.len() / scales.len();
         self.weights.clear();
+        self.quotients.clear();
         for r in 0..scales.len() {
             let row = self.reader.run(first + r, 0, cols)?;
-            self.facts[r] = facts(row, first + r, self.steps)?;
             self.weights.extend_from_slice(row);
+            self.facts[r] = match self.steps.columns {
+                None => facts(row, first + r, None, self.steps)?,
+                Some(columns) => {
+                    let squares = row_squares(row, first + r)?;
+                    divide(row, columns.of_row(first + r), &mut self.quotients);
+                    facts(&self.quotients[r * cols..], first + r, Some(squares), self.steps)?
+                }
+            };
         }
         self.choose(cols, symbols);
         let mut sums = Sums::default();
-        let rows = symbols.chunks_mut(cols).zip(scales).zip(self.weights.chunks(cols)).zip(&self.facts);
-        for (((symbols, scale), weights), facts) in rows {
-            *scale = if facts.largest == 0.0 { 0.0 } else { best_scale::<T>(weights, symbols, facts) };
+        let rows = symbols.chunks_mut(cols).zip(scales).zip(self.weights.chunks(cols)).zip(&self.facts).enumerate();
+        for (r, (((symbols, scale), weights), facts)) in rows {
+            let factors = self.steps.columns.map(|columns| columns.of_row(first + r));
+            let scaled = if factors.is_some() { &self.quotients[r * cols..][..cols] } else { weights };
+            *scale = if facts.largest == 0.0 { 0.0 } else { best_scale::<T>(scaled, symbols, facts, factors) };
             if *scale == 0.0 {
                 symbols.fill(0);
             }
-            sums = sums + Sums::of_row::<T>(weights, facts.squares, symbols, *scale);
+            sums = sums + Sums::of_row::<T>(weights, facts.source_squares, symbols, *scale, factors);
         }
         Ok(sums)
     }
 
     /// Chooses levels, given the rows' steps.
     fn choose(&mut self, cols: usize, symbols: &mut [i8]) {
-        let rows = symbols.chunks_mut(cols).zip(self.weights.chunks(cols)).zip(&self.facts);
+        let weights = if self.steps.columns.is_some() { &self.quotients } else { &self.weights };
+        let rows = symbols.chunks_mut(cols).zip(weights.chunks(cols)).zip(&self.facts);
         let (Some(tile), Some(branches)) = (self.steps.trellis, self.branches) else {
             rows.for_each(|((symbols, weights), facts)| round_all(weights, facts.step, symbols));
             return;
@@ -198,8 +223,9 @@ fn round_all(weights: &[f32], step: f32, symbols: &mut [i8]) {
 }
 
 /// The better of two scales by squared error: the row's step, or the least-squares fit to its levels; 0 if that is
-/// better still.
-fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 {
+/// better still. Weights are the quotients where columns have factors: the error of a quotient counts as much as that of
+/// any other, so that factors decide how much a column's error counts.
+fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts, factors: Option<&[f32]>) -> f32 {
     let (mut products, mut squares, mut farthest) = (0f64, 0f64, 0f32);
     for (weights, symbols) in weights.chunks(RUN).zip(symbols.chunks(RUN)) {
         // Levels are below 2^7 and the weights of a run similar in size: f32 is precise enough for a run.
@@ -225,11 +251,21 @@ fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts) -> f32 
             best = scale;
         }
     }
-    // The weights are finite, so their values must be, too.
-    while !T::from_f32(farthest * best).to_f32().is_finite() {
+    // The weights are finite, so their values must be, too: the one that is farthest from 0, and what it is made of.
+    let (level, factor) = factors.map_or((farthest, 1.0), |factors| farthest_value(symbols, factors));
+    let finite =
+        |scale: f32| (farthest * scale).is_finite() && T::from_f32(level * scale * factor).to_f32().is_finite();
+    while !finite(best) {
         best = f32::from_bits(best.to_bits() - 0x1_0000);
     }
     best
+}
+
+/// The magnitude of a level and the factor of its column whose product is the largest.
+fn farthest_value(symbols: &[i8], factors: &[f32]) -> (f32, f32) {
+    let values = symbols.iter().zip(factors).map(|(&q, &factor)| ((f32::from(q) + 0.5).abs(), factor));
+    values
+        .fold((0.0, 0.0), |a, b| if f64::from(b.0) * f64::from(b.1) > f64::from(a.0) * f64::from(a.1) { b } else { a })
 }
 
 /// Some rows of a matrix, evenly spread.
@@ -244,13 +280,20 @@ fn branches_of<T: Weight>(
     reader: &Reader<'_, '_, T>,
     (rows, cols): (usize, usize),
     tile: usize,
-    steps: Steps,
+    steps: Steps<'_>,
 ) -> Result<Option<Branches>> {
     let mut reader = reader.clone();
     let (mut scaled, mut limited, mut all) = (Vec::new(), 0, 0);
+    let mut quotients = Vec::new();
     for r in sample(rows, cols) {
-        let row = reader.run(r, 0, cols)?;
-        let facts = facts(row, r, steps)?;
+        let mut row = reader.run(r, 0, cols)?;
+        if let Some(columns) = steps.columns {
+            row_squares(row, r)?;
+            quotients.clear();
+            divide(row, columns.of_row(r), &mut quotients);
+            row = &quotients;
+        }
+        let facts = facts(row, r, None, steps)?;
         scaled.extend(row.iter().map(|w| w / facts.step));
         limited += usize::from(facts.limited);
         all += 1;

@@ -122,7 +122,7 @@ impl Case {
             tiles.filter(|_| self.trellis).for_each(trellis::levels_of);
         }
         let scales = scales.as_chunks().0.iter().map(|s| bf16::from_le_bytes(*s).to_f32()).collect();
-        Levels { symbols, scales, trellis: self.trellis, tile: self.trellis.then_some(self.tile) }
+        Levels { symbols, scales, columns: None, trellis: self.trellis, tile: self.trellis.then_some(self.tile) }
     }
 }
 
