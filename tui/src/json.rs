@@ -150,6 +150,7 @@ object! {
     shape: &'a [usize] = &t.shape;
     scheme: &'a str = &t.scheme;
     scale: Option<&'a str> = t.scales.as_deref();
+    columns: bool = t.columns;
     makes_symbols: bool = t.makes_symbols;
     planes: &'a [PlaneInfo] = &t.planes;
     count: usize = t.count;

@@ -128,7 +128,7 @@ pub fn listing(tensors: &[&TensorInfo], look: Look, entropy: bool) -> String {
         ("tensor", &|t| clean(&t.name)),
         ("shape", &|t| text::shape(&t.shape)),
         ("dtype", &|t| t.dtype.name().to_owned()),
-        ("scheme", &|t| clean(&with(&t.scheme, t.scales.as_deref()))),
+        ("scheme", &|t| clean(&with(&with(&t.scheme, t.scales.as_deref()), t.columns.then_some("column")))),
         ("coder", &|t| clean(&coder(t))),
         ("original", &|t| text::size(t.original_bytes)),
         ("stored", &|t| text::size(t.stored_bytes)),

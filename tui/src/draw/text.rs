@@ -129,9 +129,9 @@ pub fn change(part: f64) -> String {
     if p.abs() < 99.95 { format!("{p:+.1} %") } else { format!("{p:+.0} %") }
 }
 
-/// The scheme, and the weights that share a scale: `int8 row`.
+/// The scheme, and the weights that share a scale: `int8 row`, or `rate row column` where columns have factors.
 pub fn scheme(t: &TensorInfo) -> String {
-    joined(&t.scheme, t.scales.as_deref())
+    joined(&joined(&t.scheme, t.scales.as_deref()), t.columns.then_some("column"))
 }
 
 /// The coder and its layout: `rans pair`.

@@ -140,7 +140,7 @@ fn relation(index_a: &Index, a: usize, index_b: &Index, b: usize) -> Relation {
 fn same_values(x: &TensorEntry, y: &TensorEntry) -> bool {
     let scales = |t: &TensorEntry| t.scales.as_ref().map(|s| (s.per.clone(), s.block, s.data.hash));
     let planes = x.planes.iter().map(|p| p.hash).eq(y.planes.iter().map(|p| p.hash));
-    let matrix = !SchemeKind::from_name(&x.scheme).is_ok_and(SchemeKind::makes_symbols) || x.matrix == y.matrix;
+    let matrix = !SchemeKind::from_file(&x.scheme).is_ok_and(SchemeKind::makes_symbols) || x.matrix == y.matrix;
     planes && matrix && x.dtype == y.dtype && x.shape == y.shape && x.scheme == y.scheme && scales(x) == scales(y)
 }
 

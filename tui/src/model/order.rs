@@ -76,7 +76,7 @@ pub fn sort(tensors: &[TensorInfo], rows: &mut [usize], sort: Sort, entropy: imp
             Column::Name => natural(&x.name, &y.name),
             Column::Shape => x.elements.cmp(&y.elements),
             Column::Dtype => x.dtype.name().cmp(y.dtype.name()),
-            Column::Scheme => x.scheme.cmp(&y.scheme).then_with(|| x.scales.cmp(&y.scales)),
+            Column::Scheme => x.scheme.cmp(&y.scheme).then_with(|| (&x.scales, x.columns).cmp(&(&y.scales, y.columns))),
             Column::Coder => x.coder().cmp(y.coder()),
             Column::Original => x.original_bytes.cmp(&y.original_bytes),
             Column::Stored => x.stored_bytes.cmp(&y.stored_bytes),

@@ -63,7 +63,7 @@ pub struct Widths {
     pub shape: usize,
     /// `BF16`.
     pub dtype: usize,
-    /// `int8 block 128`.
+    /// `int8 block 128`, `rate row column`.
     pub scheme: usize,
     /// `rans pair`.
     pub coder: usize,
@@ -82,7 +82,8 @@ impl Widths {
             most.name = most.name.max(width(&safe(&t.name)));
             most.shape = most.shape.max(shape);
             most.dtype = most.dtype.max(t.dtype.name().len());
-            most.scheme = most.scheme.max(joined(&t.scheme, t.scales.as_deref()));
+            let columns = if t.columns { " column".len() } else { 0 };
+            most.scheme = most.scheme.max(joined(&t.scheme, t.scales.as_deref()) + columns);
             most.coder = most.coder.max(joined(t.coder(), t.layout()));
             most.errors |= t.error.is_some();
         }

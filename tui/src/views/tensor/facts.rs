@@ -128,6 +128,7 @@ fn relative(error: f64) -> String {
 
 fn scheme(t: &TensorInfo) -> String {
     match t.scales.as_deref() {
+        Some(per) if t.columns => format!("{}, a scale per {per} and a factor per column", t.scheme),
         Some(per) => match per.split_once(' ') {
             Some((per, n)) => format!("{}, a scale per {per} of {n}", t.scheme),
             None => format!("{}, a scale per {per}", t.scheme),
