@@ -127,6 +127,11 @@ impl Container {
         array(py, detached(py, || self.0.scales(name))?)
     }
 
+    /// Factors of columns, matrix by matrix, if columns have some.
+    fn columns<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyArray1<f32>>>> {
+        detached(py, || self.0.columns(name))?.map(|factors| array(py, factors)).transpose()
+    }
+
     /// The tensor's bytes in its own dtype, or in `dtype`, as 8-byte words, and the number of bytes that count.
     ///
     /// NumPy takes ownership of the words without a copy; bytes would have another alignment, which prevents that.
@@ -364,6 +369,7 @@ impl Facts {
         record.set_item(intern!(py, "shape"), PyTuple::new(py, &t.shape)?)?;
         record.set_item(intern!(py, "scheme"), t.scheme.as_str())?;
         record.set_item(intern!(py, "scale"), t.scales.as_deref())?;
+        record.set_item(intern!(py, "columns"), t.columns)?;
         record.set_item(intern!(py, "makes_symbols"), t.makes_symbols)?;
         record.set_item(intern!(py, "count"), t.count)?;
         record.set_item(intern!(py, "rows"), t.rows)?;

@@ -11,13 +11,16 @@ use crate::arrays::Array;
 use crate::progress::Link;
 
 /// A source, and a callable `levels(name)` that returns `None`, or a tensor's levels (`numpy.int8`, row by row), its
-/// scales (`numpy.float32`), whether levels are paths through a trellis, and the width of the tiles at which it
-/// restarts.
+/// scales (`numpy.float32`), whether levels are paths through a trellis, the width of the tiles at which it restarts, and
+/// the factors of columns (`numpy.float32`) or `None`.
 pub struct WithLevels<'a> {
     pub source: &'a dyn Source,
     pub levels: Arc<Py<PyAny>>,
     pub link: Link,
 }
+
+/// The result of that callable for a tensor.
+type Chosen<'py> = (Array<'py, i8>, Array<'py, f32>, bool, usize, Option<Array<'py, f32>>);
 
 impl Source for WithLevels<'_> {
     fn tensors(&self) -> &[SourceTensor] {
@@ -32,10 +35,11 @@ impl Source for WithLevels<'_> {
         let (levels, name) = (self.levels.clone(), self.tensors()[index].name.clone());
         self.link.call(move |py| {
             let found = levels.call1(py, (name,))?;
-            let found: Option<(Array<'_, i8>, Array<'_, f32>, bool, usize)> = found.extract(py)?;
-            let Some((symbols, scales, trellis, tile)) = found else { return Ok(None) };
+            let found: Option<Chosen<'_>> = found.extract(py)?;
+            let Some((symbols, scales, trellis, tile, columns)) = found else { return Ok(None) };
             let (symbols, scales) = (symbols.elements()?.to_vec(), scales.elements()?.to_vec());
-            Ok(Some(Levels { symbols, scales, columns: None, trellis, tile: Some(tile) }))
+            let columns = columns.map(|columns| columns.elements().map(<[f32]>::to_vec)).transpose()?;
+            Ok(Some(Levels { symbols, scales, columns, trellis, tile: Some(tile) }))
         })
     }
 

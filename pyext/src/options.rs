@@ -11,6 +11,8 @@ use wcodec::{
     Rule, Scheme,
 };
 
+use crate::arrays::Array;
+
 /// The encoding of some weights; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -44,6 +46,17 @@ impl Way {
     }
 }
 
+/// The elements of an array of `numpy.float32`.
+pub struct Elements(Vec<f32>);
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Elements {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(object.extract::<Array<'_, f32>>()?.elements()?.to_vec()))
+    }
+}
+
 /// Options for encoding; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -52,6 +65,7 @@ pub struct Encode {
     rules: Vec<(String, Way)>,
     step: Option<f32>,
     steps: BTreeMap<String, f32>,
+    columns: BTreeMap<String, Elements>,
     bits_per_tensor: bool,
     optimize: String,
     coder_of_few: Option<String>,
@@ -90,7 +104,7 @@ impl Encode {
             rules: self.rules.into_iter().map(rule).collect::<Result<_>>()?,
             step: self.step,
             steps: self.steps,
-            columns: BTreeMap::new(),
+            columns: self.columns.into_iter().map(|(name, factors)| (name, factors.0)).collect(),
             bits_per_tensor: self.bits_per_tensor,
             include: self.include,
             exclude: self.exclude,

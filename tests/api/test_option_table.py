@@ -132,7 +132,8 @@ OTHERS: dict[str, Any] = {
     "scheme": "lossless", "bits": 5.0, "trellis": True, "rules": {"*": "raw"}, "optimize": "size", "coder": "rans",
     "include": ["a*"], "exclude": ["b*"], "overwrite": True, "metadata": {"a": "b"}, "layout": "pair", "level": 7,
     "tile": 64, "table_bits": 11, "threads": 2, "scale": "block", "block": 64, "bits_per_tensor": True,
-    "steps": {"w": 2.0}, "skip": ["c*"], "transpose": ["d*"], "step": 0.5, "frame": 4096,
+    "steps": {"w": 2.0}, "skip": ["c*"], "transpose": ["d*"], "step": 0.5, "columns": {"w": [1.0, 2.0]},
+    "frame": 4096,
 }  # fmt: skip
 NEEDED: dict[str, dict[str, Any]] = {"block": {"scale": "block"}}
 

@@ -97,7 +97,8 @@ _OnDevice: TypeAlias = tuple[int, int, int, int, object]
 _Read: TypeAlias = Callable[[int, bool], npt.NDArray[np.uint8] | _OnDevice]
 _TensorSource: TypeAlias = tuple[list[_Declared], _Read, dict[str, str], list[str]]
 _Source: TypeAlias = _Path | _TensorSource
-_Chosen: TypeAlias = tuple[npt.NDArray[np.int8], npt.NDArray[np.float32], bool, int]
+_Factors: TypeAlias = npt.NDArray[np.float32] | None
+_Chosen: TypeAlias = tuple[npt.NDArray[np.int8], npt.NDArray[np.float32], bool, int, _Factors]
 _ChooseLevels: TypeAlias = Callable[[str], _Chosen | None]
 _DecodeItem: TypeAlias = tuple[str, int, str, tuple[int, int] | None]
 _ProductItem: TypeAlias = tuple[str, tuple[int, int] | None, int, int]
@@ -116,6 +117,7 @@ class _EncodeOptions(TypedDict):
     rules: list[tuple[str, _Way]]
     step: float | None
     steps: dict[str, float]
+    columns: dict[str, npt.NDArray[np.float32]]
     bits_per_tensor: bool
     optimize: str
     coder_of_few: str | None
@@ -176,6 +178,7 @@ class Container:
     def writer(self) -> str: ...
     def symbols(self, name: str, options: _DecodeOptions) -> npt.NDArray[np.int8]: ...
     def scales(self, name: str) -> npt.NDArray[np.float32]: ...
+    def columns(self, name: str) -> npt.NDArray[np.float32] | None: ...
     def read(self, name: str, dtype: str | None, options: _DecodeOptions) -> tuple[npt.NDArray[np.uint64], int]: ...
     def read_rows(
         self, name: str, begin: int, end: int, dtype: str | None, options: _DecodeOptions

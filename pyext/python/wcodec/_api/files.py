@@ -180,7 +180,7 @@ def _carried_out(dst: _Path, planned: tuple[Any, dict[str, Any], PlanReport]) ->
 
 
 # Options that a plan has no use for, each with the value that asks for nothing.
-_NOT_PLANNED = {"scale": "row", "block": None, "bits_per_tensor": False, "frame": None}
+_NOT_PLANNED = {"scale": "row", "block": None, "bits_per_tensor": False, "columns": None, "frame": None}
 
 
 def _without_scales(options: dict[str, Any]) -> dict[str, Any]:

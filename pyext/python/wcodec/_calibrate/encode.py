@@ -178,6 +178,7 @@ class Chooser:
             np.ascontiguousarray(scales.cpu().numpy()),
             self._trellis,
             tile,
+            None,
         )
 
     def _search(self, advance: Callable[[int, int], object]) -> float:

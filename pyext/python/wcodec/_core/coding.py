@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import ArrayLike
 
     from .._calibrate.statistics import Statistics
 
@@ -91,6 +92,12 @@ class FileOptions(CodingOptions, total=False):
     folder, a ``budget``, a ``quality`` or ``calibrate``."""
     step: float | None
     """The step of quantization over the root mean square of a row, with scheme ``rate`` in place of ``bits``."""
+    columns: Mapping[str, ArrayLike] | None
+    """Factors of columns (inputs) of tensors by name, with scheme ``rate``: weights are divided by them before they are
+    quantized, and values are multiplied by them. So columns with smaller factors get smaller errors. There is one for
+    each column of a matrix, in stacks matrix by matrix. For inputs of very different size ``E[x**2] ** -0.25`` is good.
+    They are divided by their geometric mean, stored in 16 bits, and counted. GPUs do not decode such tensors. Matrices
+    whose levels ``calibrate`` chooses have no use for them."""
     frame: int | None
     """Bytes of a frame of ``zstd``; chosen by the tensor if left out."""
 

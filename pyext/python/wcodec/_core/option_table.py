@@ -104,6 +104,8 @@ _TABLE = (
     Option("transpose", _PATTERNS, (), "patterns", "FileOptions", native="list[str]",
            help="matching matrices are stored [in, out], as GPT-2's Conv1D: scales go along the other axis"),
     Option("step", "float | None", None, "number", "FileOptions", native="float | None"),
+    Option("columns", "Mapping[str, ArrayLike] | None", None, "columns", "FileOptions",
+           native="dict[str, npt.NDArray[np.float32]]"),
     Option("frame", _COUNT, None, "count", "FileOptions", native="int | None"),
 )  # fmt: skip
 OPTIONS = {option.name: option for option in _TABLE}

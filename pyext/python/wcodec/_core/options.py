@@ -25,6 +25,9 @@ from .option_table import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from .._native import _DecodeOptions, _EncodeOptions, _Way
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -315,6 +318,30 @@ def _steps(_: str, steps: Mapping[str, float] | None) -> dict[str, float]:
     return {text_of("a name in steps", name): number("a step", step) for name, step in (steps or {}).items()}
 
 
+def _columns(_: str, columns: Mapping[str, Any] | None) -> dict[str, npt.NDArray[np.float32]]:
+    if columns is None:
+        return {}
+    if not isinstance(columns, Mapping):
+        raise InputError(
+            f"columns must map names of tensors to arrays, not be {shown(columns)} (pass a dictionary)", code="I311"
+        )
+    return {text_of("a name in columns", name): _factors(name, values) for name, values in columns.items()}
+
+
+def _factors(name: str, values: Any) -> npt.NDArray[np.float32]:
+    import numpy as np
+
+    if hasattr(values, "detach"):
+        # A torch tensor, perhaps on a GPU or of a dtype that NumPy has not.
+        values = values.detach().float().cpu().numpy()
+    try:
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the factors of the columns of '{name}' must be numbers, not {shown(values)} (pass an array)", code="I311"
+        ) from error
+
+
 def _metadata(_: str, value: Mapping[str, str] | None) -> dict[str, str]:
     if not isinstance(value, Mapping | None):
         raise InputError(f"metadata must map text to text, not be {shown(value)} (pass a dictionary)", code="I318")
@@ -336,6 +363,7 @@ def _level(_: str, value: Any) -> int:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "columns": _columns,
     "level": _level,
     "metadata": _metadata,
     "number": lambda name, value: None if value is None else number(name, value),

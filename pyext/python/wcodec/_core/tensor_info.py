@@ -63,6 +63,8 @@ class TensorInfo:
     scheme: str
     scale: str | None
     """``row``, ``tensor`` or ``block N`` for scheme ``int8``."""
+    columns: bool
+    """Whether columns have factors, too, by which values are multiplied: for scheme ``rate``."""
     makes_symbols: bool
     """Whether the scheme makes symbols, which become values, as ``int8`` does; if not, the elements are stored."""
     planes: tuple[PlaneInfo, ...]
@@ -181,6 +183,8 @@ TABLE_DISPENSABLE = ("dtype", "original", "coder", "shape", "ratio", "scheme", "
 def table_row(info: TensorInfo) -> tuple[str, ...]:
     """One line of the tables of tensors."""
     scheme = info.scheme if info.scale is None else f"{info.scheme}/{info.scale}"
+    if info.columns:
+        scheme += "/column"
     coder = info.coder if info.layout is None else f"{info.coder}/{info.layout}"
     if info.filter != "none":
         coder += f"/{info.filter}"

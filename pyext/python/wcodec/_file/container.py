@@ -70,6 +70,21 @@ class TensorEntry(TensorInfo):
         # Rows that span several axes, as those of a convolution: the first of these axes counts the scales.
         return dtypes.reshaped(flat, (-1, *(per_row if i == 1 else 1 for i in range(1, len(self.shape)))))
 
+    def column_factors(self) -> npt.NDArray[np.float32] | None:
+        """The factors of columns, which some tensors of scheme ``rate`` have; ``None`` where there are none.
+
+        They have a dimension for each of the tensor's, and ``(symbols() + 0.5) * scales() * column_factors()`` is the
+        tensor in float32.
+        """
+        flat = self._container._open.columns(self._stored_name)
+        if flat is None:
+            return None
+        if self.row_axis == 1:
+            return dtypes.reshaped(flat, (self.cols, 1))
+        # Columns of one matrix may span several axes, as those of a convolution; a stack has factors for each matrix.
+        stacked = self.count > 1
+        return dtypes.reshaped(flat, (self.count, 1, self.cols) if stacked else (1, *self.shape[1:]))
+
     def numpy(self, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None) -> npt.NDArray[Any]:
         """The decoded tensor.
 
