@@ -122,13 +122,12 @@ struct Facts {
     limited: bool,
 }
 
-/// The size of a row, to which its step is in proportion: the root mean square.
-fn size(row: &[f32], squares: f64) -> f64 {
-    (squares / row.len().max(1) as f64).sqrt()
-}
-
 /// Measures a row `r`, whose elements are the weights, or their quotients by the factors of columns; `source_squares` is
-/// the sum of the squared weights.
+/// the sum of the squared weights, where these are others.
+///
+/// The step is in proportion to the root mean square of the weights themselves. That of the quotients would be decided by
+/// the few columns whose inputs are tens of times larger than others: matrices that have some would get far larger steps
+/// than matrices that have none.
 ///
 /// # Errors
 /// An element is not finite.
@@ -136,11 +135,12 @@ fn facts(row: &[f32], r: usize, source_squares: Option<f64>, steps: Steps<'_>) -
     let squares = row_squares(row, r)?;
     let largest = f32::from_bits(row.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7FFF_FFFF)));
     let most = if steps.trellis.is_some() { MOST_OF_TRELLIS } else { MOST };
-    let wanted = (f64::from(steps.factor) * size(row, squares)) as f32;
+    let source_squares = source_squares.unwrap_or(squares);
+    let size = (source_squares / row.len().max(1) as f64).sqrt();
+    let wanted = (f64::from(steps.factor) * size) as f32;
     // Rounded up, so that the largest weight keeps its level.
     let least = largest / (most + 0.5);
     let step = bf16_above(wanted.max(least).max(f32::MIN_POSITIVE));
-    let source_squares = source_squares.unwrap_or(squares);
     Ok(Facts { squares, source_squares, largest, step, limited: wanted < least })
 }
 
@@ -287,13 +287,14 @@ fn branches_of<T: Weight>(
     let mut quotients = Vec::new();
     for r in sample(rows, cols) {
         let mut row = reader.run(r, 0, cols)?;
+        let mut source_squares = None;
         if let Some(columns) = steps.columns {
-            row_squares(row, r)?;
+            source_squares = Some(row_squares(row, r)?);
             quotients.clear();
             divide(row, columns.of_row(r), &mut quotients);
             row = &quotients;
         }
-        let facts = facts(row, r, None, steps)?;
+        let facts = facts(row, r, source_squares, steps)?;
         scaled.extend(row.iter().map(|w| w / facts.step));
         limited += usize::from(facts.limited);
         all += 1;
