@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
@@ -81,9 +82,14 @@ class TensorEntry(TensorInfo):
             return None
         if self.row_axis == 1:
             return dtypes.reshaped(flat, (self.cols, 1))
-        # Columns of one matrix may span several axes, as those of a convolution; a stack has factors for each matrix.
-        stacked = self.count > 1
-        return dtypes.reshaped(flat, (self.count, 1, self.cols) if stacked else (1, *self.shape[1:]))
+        # Matrices may span several axes, and so may columns, as those of a convolution.
+        axes = range(len(self.shape) + 1)
+        stack = next((i for i in axes if math.prod(self.shape[:i]) == self.count), None)
+        inner = next((i for i in reversed(axes) if math.prod(self.shape[i:]) == self.cols), None)
+        if stack is None or inner is None or stack > inner:
+            # A view of the tensor that has none of its axes.
+            return dtypes.reshaped(flat, (self.count, self.cols))
+        return dtypes.reshaped(flat, (*self.shape[:stack], *(1 for _ in range(inner - stack)), *self.shape[inner:]))
 
     def numpy(self, dtype: npt.DTypeLike | str | None = None, *, threads: int | None = None) -> npt.NDArray[Any]:
         """The decoded tensor.
