@@ -1,7 +1,7 @@
-//! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2 (layout `quad`), as
-//! `golden.rs` has them for 1.0.
+//! Golden files of format 1.1 (schemes `rate` and `lossless`, filter `trellis`), of 1.2 (layout `quad`) and of 1.3
+//! (factors of columns), as `golden.rs` has them for 1.0.
 //!
-//! `tests/data/golden-1.1` and `golden-1.2` hold the files, and `decoded.txt` their decoded content: lines with a
+//! `tests/data/golden-1.1` and its like hold the files, and `decoded.txt` their decoded content: lines with a
 //! file's name and the hash of everything that readers get from it. `tests/format/test_golden.py` checks the same list with
 //! the reader that was written from FORMAT.md alone.
 //!
@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use common::samples::Sample;
 use common::{image::Image, newer, options};
 use wcodec::container::hash;
+use wcodec::scheme::COLUMNS;
 use wcodec::{Container, Isa, TensorInfo};
 
 const LIST: &str = "decoded.txt";
@@ -25,7 +26,7 @@ const LIST: &str = "decoded.txt";
 /// Encodes the files of a minor version now.
 type Encode = fn() -> Vec<Sample>;
 
-const VERSIONS: [(u16, Encode); 2] = [(1, newer::all), (2, newer::quads)];
+const VERSIONS: [(u16, Encode); 3] = [(1, newer::all), (2, newer::quads), (3, newer::columns)];
 
 fn folder(minor: u16) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/golden-1.{minor}"))
@@ -49,17 +50,20 @@ fn listed(minor: u16) -> Vec<(String, String)> {
     list.lines().map(line).collect()
 }
 
-/// A hash of names, schemes, dtypes, shapes, stated errors, symbols, scales and decoded bytes of all tensors under all their names.
+/// A hash of names, schemes as files call them, dtypes, shapes, stated errors, symbols, factors, scales and decoded bytes
+/// of all tensors under all their names.
 fn decoded_hash(bytes: &[u8], isa: Isa, verify: bool) -> String {
     let container = Container::from_bytes(bytes.to_vec()).unwrap();
     let mut all = Vec::new();
     for name in container.names().into_iter().chain(container.aliases().keys().map(String::as_str)) {
         let info = container.info(name).unwrap();
         let shape = info.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        all.extend_from_slice(format!("{name} {} {} [{shape}]\n", info.scheme, info.dtype).as_bytes());
+        let scheme = if info.columns { COLUMNS } else { &info.scheme };
+        all.extend_from_slice(format!("{name} {scheme} {} [{shape}]\n", info.dtype).as_bytes());
         if info.makes_symbols {
             all.extend_from_slice(&info.error.unwrap_or(-1.0).to_le_bytes());
             all.extend_from_slice(bytemuck::cast_slice(&container.symbols(name, &options(isa, verify)).unwrap()));
+            all.extend_from_slice(bytemuck::cast_slice(&container.columns(name).unwrap().unwrap_or_default()));
             all.extend_from_slice(bytemuck::cast_slice(&container.scales(name).unwrap()));
         }
         all.extend_from_slice(&container.read(name, &options(isa, verify)).unwrap());
@@ -115,9 +119,11 @@ fn same_as_golden(minor: u16, sample: &Sample) {
 /// The features of the format that a tensor exercises.
 fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
     let (scheme, mut facts) = (&info.scheme, Vec::new());
-    facts.push(format!("{scheme} {}", info.dtype));
-    facts.push(format!("{scheme} row axis {}", info.row_axis));
-    facts.push(format!("{scheme} count {}", info.count));
+    let kind = if info.columns { "columns" } else { scheme.as_str() };
+    facts.push(format!("{kind} {}", info.dtype));
+    facts.push(format!("{kind} {} {}", info.coder(), info.planes[0].filter));
+    facts.push(format!("{kind} row axis {}", info.row_axis));
+    facts.push(format!("{kind} count {}", info.count));
     for plane in &info.planes {
         let (coder, filter) = (&plane.coder, &plane.filter);
         let layout = plane.layout.as_deref().unwrap_or_default();
@@ -137,6 +143,17 @@ fn facts(file: &[u8], info: &TensorInfo) -> Vec<String> {
 /// The features that the files of each version must exercise.
 fn wanted(minor: u16) -> Vec<String> {
     let mut want: Vec<String> = Vec::new();
+    if minor == 3 {
+        want.extend(["BF16", "F16", "F32"].map(|dtype| format!("columns {dtype}")));
+        want.extend(["row axis 1", "count 2", "zstd none", "raw none"].map(|fact| format!("columns {fact}")));
+        for coder in ["rans", "huffman"] {
+            want.extend(["none", "trellis"].map(|filter| format!("columns {coder} {filter}")));
+        }
+        want.extend(["rate huffman quad trellis", "rate huffman pair none", "rate rans byte none"].map(Into::into));
+        // Beside tensors without factors.
+        want.extend(["rate BF16", "lossless BF16"].map(Into::into));
+        return want;
+    }
     if minor == 2 {
         want.extend([0, 2, 3, 4].map(|shift| format!("raw huffman quad {shift}")));
         want.extend((0..5).map(|shift| format!("rate huffman quad {shift}")));
@@ -207,7 +224,7 @@ fn raw_chunk(container: &Container, info: &TensorInfo) -> Option<String> {
 }
 
 #[test]
-#[ignore = "writes tests/data/golden-1.1 and golden-1.2 anew; only for a deliberate change of the format or of the writer's choices"]
+#[ignore = "writes tests/data/golden-1.1, golden-1.2 and golden-1.3 anew; only for a deliberate change of the format or of the writer's choices"]
 fn regenerate() {
     for (minor, encode) in VERSIONS {
         std::fs::remove_dir_all(folder(minor)).ok();

@@ -79,7 +79,14 @@ fn check(sample: &Sample, rng: &mut Rng) -> usize {
                 assert!(decoded(&part, &new).0 == cut(&want, size, &info.shape, axis, &ranges), "{what}");
                 let later = u16::from(["lossless", "rate"].contains(&new.scheme.as_str()));
                 let quads = new.planes.iter().any(|p| p.layout.as_deref() == Some("quad"));
-                assert_eq!(part.version(), (1, if quads { 2 } else { later }), "{what}");
+                let minor = if new.columns {
+                    3
+                } else if quads {
+                    2
+                } else {
+                    later
+                };
+                assert_eq!((part.version(), new.columns), ((1, minor), info.columns), "{what}");
                 let report = verify(&part, None, &DecodeOptions::default(), &mut |_| Ok(())).unwrap();
                 assert!(report.ok(), "{what}: {report:?}");
                 compared += 1;
@@ -102,7 +109,7 @@ fn of_its_own_shape(info: &TensorInfo) -> bool {
 fn parts_of_every_kind_decode_to_that_part_of_the_whole() {
     let mut rng = Rng(11);
     let mut compared = 0;
-    for sample in samples::all().iter().chain(&newer::all()).chain(&newer::quads()) {
+    for sample in samples::all().iter().chain(&newer::all()).chain(&newer::quads()).chain(&newer::columns()) {
         compared += check(sample, &mut rng);
     }
     assert!(compared > 2000, "{compared}");

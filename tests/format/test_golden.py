@@ -31,9 +31,12 @@ def settled() -> dict[str, str]:
 
 
 def newer() -> dict[str, str]:
-    """Files of format 1.1 -> what they decode to."""
-    lines = (DATA / "golden-1.1/decoded.txt").read_text().splitlines()
-    return {name: value for name, value in map(str.split, lines)}
+    """Files of formats 1.1 and 1.3 -> what they decode to."""
+    found = {}
+    for folder in ("golden-1.1", "golden-1.3"):
+        for name, value in map(str.split, (DATA / folder / "decoded.txt").read_text().splitlines()):
+            found[f"{folder}/{name}"] = value
+    return found
 
 
 def digest(reader: Any, with_symbols: bool) -> str:
@@ -48,9 +51,10 @@ def digest(reader: Any, with_symbols: bool) -> str:
             parts.append(f"{name} {scheme} {dtype} [{' '.join(map(str, shape))}]\n".encode())
         else:
             parts.append(f"{name} {dtype} [{', '.join(map(str, shape))}]\n".encode())
-        if with_symbols and scheme in ("int8", "rate"):
+        if with_symbols and scheme in ("int8", "rate", "columns"):
             parts.append(struct.pack("<d", entry["quality"].get("error", -1.0)))
             parts.append(np.ascontiguousarray(reader.symbols(name)).tobytes())
+            parts.append(reader.factors(name).astype("<f4").tobytes())
             parts.append(reader.scales(name).astype("<f4").tobytes())
         parts.append(reader.raw_bytes(name))
     return f"{xxhash.xxh3_64_intdigest(b''.join(parts)):016x}"
@@ -65,6 +69,6 @@ def test_files_of_1_0_decode_to_what_they_always_did(page: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(newer()))
-def test_files_of_1_1_decode_to_what_they_always_did(name: str) -> None:
-    reader = format_reader.FormatReader(DATA / "golden-1.1" / name)
+def test_newer_files_decode_to_what_they_always_did(name: str) -> None:
+    reader = format_reader.FormatReader(DATA / name)
     assert digest(reader, with_symbols=True) == newer()[name]

@@ -285,7 +285,7 @@ def test_a_reader_of_version_1_0() -> None:
     """It reads what it knows, and refuses the other tensors one by one."""
     tensors = rate_tensors()
     file = write_container(None, tensors)
-    assert file[8:12] == bytes([1, 0, 1, 0])
+    assert file[8:12] == bytes([1, 0, 3, 0])
     for reader in (FormatReader(file), FormatReader(file, minor=0)):
         assert reader.names() == [t.name for t in tensors]
         (i,) = (t for t in tensors if t.scheme == "int8")

@@ -209,6 +209,9 @@ def rust_reads(tensors: list[Tensor], folder: Path, *, finite: bool = True) -> N
             symbols = t.data[0].T if t.matrix[3] else t.data.reshape(t.shape)
             np.testing.assert_array_equal(entry.symbols(), symbols)
             assert same(entry.scales().ravel(), floats(t.scales), "F32")
+            found = entry.column_factors()
+            assert entry.columns == (found is not None) == (t.factors is not None)
+            assert found is None or same(found.ravel(), floats(t.factors), "F32")
             rows = t.shape[0] if t.shape else 0
             for begin, end in {(0, rows), (rows // 3, rows // 2), (max(rows - 1, 0), rows)} if rows else ():
                 some = entry.numpy_rows(begin, end)

@@ -36,7 +36,7 @@ SCHEMES[1] = SCHEMES[0] | {
     "rate": ("F32", "F16", "BF16"),
 }
 SCHEMES[2] = SCHEMES[1]
-SCHEMES[3] = SCHEMES[2] | {"opaque": ("U8",)}
+SCHEMES[3] = SCHEMES[2] | {"opaque": ("U8",), "columns": SCHEMES[1]["rate"]}
 #: minor version -> coder -> the fewest bits of its tables, and the most
 TABLES = {0: {"rans": (11, 12), "huffman": (11, 12)}, 1: {"rans": (11, 12), "huffman": (8, 12)}}
 TABLES[2] = TABLES[1]
@@ -51,7 +51,9 @@ OPAQUE_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 #: schemes that store bytes as they are
 BYTES = ("raw", "opaque")
 #: schemes whose plane is of symbols, which scales make values of
-SYMBOLS = ("int8", "rate")
+SYMBOLS = ("int8", "rate", "columns")
+#: those whose levels are at halves
+HALVES = ("rate", "columns")
 
 Array = np.ndarray
 Json = dict[str, Any]
@@ -451,8 +453,8 @@ class FormatReader:
     def symbols(self, name: str) -> Array:
         """Decoded plane of a tensor.
 
-        Schemes `int8` and `rate`: int8 [count, rows, cols], the matrices (so transposed where row_axis is 1). Scheme
-        `raw`: the tensor's bytes, uint8 [bytes].
+        Schemes `int8`, `rate` and `columns`: int8 [count, rows, cols], the matrices (so transposed where row_axis is
+        1). Scheme `raw`: the tensor's bytes, uint8 [bytes].
         """
         entry, shape, view = self._checked(name)
         require(entry["scheme"] != "lossless", f"{name}: has planes of bits, no symbols")
@@ -525,23 +527,38 @@ class FormatReader:
 
     def scales(self, name: str) -> Array:
         """Scales, float32: `row` [count, rows]; int8 tensors also `tensor` [1], `block` [count, rows, blocks]."""
+        return self._scales(name)[1]
+
+    def factors(self, name: str) -> Array:
+        """Factors of columns, float32 [count, cols]; [count, 0] where there are none."""
+        return self._scales(name)[0]
+
+    def _scales(self, name: str) -> tuple[Array, Array]:
+        """Factors of columns, and scales."""
         entry, _, view = self._checked(name)
         has = view and entry["scheme"] in SYMBOLS and isinstance(entry.get("scales"), dict)
         require(has, f"{name}: has no scales")
-        scales, rate = entry["scales"], entry["scheme"] == "rate"
+        scales, rate = entry["scales"], entry["scheme"] in HALVES
         # version 1.0 knows no dtype of scales, so that those of int8 are float32 whatever is under that key
         require(not rate or scales.get("dtype") == "BF16", f"{name}: scales of dtype {scales.get('dtype')!r}")
-        require(not rate or scales.get("per") == "row", f"{name}: rate with scales per {scales.get('per')!r}")
+        require(
+            not rate or scales.get("per") == "row", f"{name}: {entry['scheme']} with scales per {scales.get('per')!r}"
+        )
         per, block = scales.get("per"), scales.get("block")
         require(per in ("row", "tensor", "block"), f"{name}: scales per {per!r}")
         require(("block" in scales) == (per == "block"), f"{name}: a scale block without blocks, or none with them")
         require(per != "block" or (is_size(block, 16) and block % 16 == 0), f"{name}: bad scale block {block!r}")
         shape = (1,) if per == "tensor" else view[:2] + ((-(-view[2] // block),) if per == "block" else ())
         data = self._segment(scales.get("data"), f"{name}: scales")
-        require(len(data) == (2 if rate else 4) * math.prod(shape), f"{name}: number of scales contradicts the shape")
+        cols = view[2] if entry["scheme"] == "columns" else 0
+        first = view[0] * cols
+        number = first + math.prod(shape)
+        require(len(data) == (2 if rate else 4) * number, f"{name}: number of scales contradicts the shape")
         if rate:
-            return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").reshape(shape)
-        return np.frombuffer(data, "<f4").reshape(shape)
+            numbers = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+        else:
+            numbers = np.frombuffer(data, "<f4")
+        return numbers[:first].reshape(view[0], cols), numbers[first:].reshape(shape)
 
     def values(self, name: str) -> Array:
         """The tensor in its shape and dtype; bfloat16 and the 8-bit floats as unsigned bit patterns."""
@@ -557,7 +574,9 @@ class FormatReader:
         elif entry["scales"]["per"] == "row":
             scales = scales[:, :, None]
         with np.errstate(over="ignore", invalid="ignore"):
-            out = (symbols.astype(np.float32) + np.float32(0.5 if entry["scheme"] == "rate" else 0)) * scales
+            out = (symbols.astype(np.float32) + np.float32(0.5 if entry["scheme"] in HALVES else 0)) * scales
+            if entry["scheme"] == "columns":
+                out = out * self.factors(name)[:, None, :]
             out = (out[0].T if view[3] == 1 else out).reshape(shape)
             return to_bfloat16(out) if dtype == "BF16" else out.astype(DTYPES[dtype])
 
@@ -568,7 +587,7 @@ class FormatReader:
     def _decode_plane(self, name: str, plane: Json, view: View | None, size: int, width: int, scheme: str) -> Array:
         """Decode a plane of `size` bytes, elements of `width` bytes: uint8 [size], tiled coders in matrix order."""
         coder, layout, filter_name = plane.get("coder"), plane.get("layout"), plane.get("filter")
-        lossless, trellis = scheme == "lossless", scheme == "rate" and coder in TILED
+        lossless, trellis = scheme == "lossless", scheme in HALVES and coder in TILED
         require(coder in ("raw", "zstd", *TILED), f"{name}: unknown coder {coder!r}")
         require(lossless or "fields" not in plane, f"{name}: fields in a plane that is not of a lossless tensor")
         quad = layout == "quad" and coder == "huffman" and not lossless and self._quads
@@ -590,7 +609,7 @@ class FormatReader:
         if coder == "zstd":
             return self._decode_zstd(name, plane, view, data, size, width)
         require(view and width == 1, f"{name}: coder {coder} needs a matrix of bytes")
-        return self._decode_tiles(name, plane, view, data, changes=scheme == "rate" or quad)
+        return self._decode_tiles(name, plane, view, data, changes=scheme in HALVES or quad)
 
     def _chunks(self, name: str, plane: Json, data: bytes, chunks: int) -> tuple[Array, Array]:
         """Begin and end of each chunk in `data`, in bytes, int64 [chunks]; `chunks` follows from the shape."""

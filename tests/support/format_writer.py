@@ -22,6 +22,8 @@ import zstandard
 
 MAGIC = b"\x89WCODEC\n"
 LANES = range(32)
+#: schemes whose levels are at halves
+HALVES = ("rate", "columns")
 #: how coded bodies use what the page leaves to writers (`Tensor.variety`): p of the lanes of rans, header of huffman,
 #: and in layout quad its header, bits that streams leave, and the bits of symbols that raw chunks have and nobody reads
 VARIETIES = [
@@ -39,15 +41,18 @@ class Tensor:
     """One tensor to write and how."""
 
     name: str
-    #: `int8`, `rate`: symbols, int8 [count, rows, cols] of the matrix view; others: the tensor's bytes, uint8 [n]
+    #: `int8`, `rate`, `columns`: symbols, int8 [count, rows, cols] of the matrix view; others: the tensor's bytes,
+    #: uint8 [n]
     data: np.ndarray
     shape: Sequence[int]
     dtype: str = "F32"
     scheme: str = "int8"
     #: [count, rows, cols, row_axis]; None leaves the key out
     matrix: Sequence[int] | None = None
-    #: float32, flat in the order of section 2; of scheme `rate` bf16 as uint16
+    #: float32, flat in the order of section 2; of schemes `rate` and `columns` bf16 as uint16
     scales: np.ndarray | None = None
+    #: scheme `columns`: the factors of columns, bf16 as uint16, flat
+    factors: np.ndarray | None = None
     per: str = "row"
     block: int = 0
     coder: str = "rans"
@@ -423,7 +428,7 @@ def chunk_bytes(tensor: Tensor, chunk: Chunk, table: Any, index: int) -> bytes:
     if chunk.patches is not None:
         head = struct.pack("<I", len(chunk.patches))
         for p, q in chunk.patches:
-            change = q - coded_element(chunk, p, q, tensor) if tensor.scheme == "rate" or quad else 0
+            change = q - coded_element(chunk, p, q, tensor) if tensor.scheme in HALVES or quad else 0
             head += struct.pack("<HBB", p, q, change % 256)
     if tensor.layout in ("pair", "quad") and len(head + body) > 16 * chunk.width:
         raise ValueError(f"{tensor.name}: shift {tensor.shift} makes too many escapes for a chunk")
@@ -532,11 +537,12 @@ def write_container(
     taken afterwards. Without `features` and `version` they are what the tensors need.
     """
     parts = [planes_of(t) for t in tensors]
-    newer = any(t.scheme in ("lossless", "rate") for t in tensors)
+    newer = any(t.scheme in ("lossless", *HALVES) for t in tensors)
     newer = newer or any(t.coder == "huffman" and t.bits < 11 for some in parts for t in some)
-    newest = any(is_quad(t) for some in parts for t in some)
+    quads = any(is_quad(t) for some in parts for t in some)
+    newest = any(t.scheme == "columns" for t in tensors)
     features = features or []
-    version = (1, 2 if newest else int(newer)) if version is None else version
+    version = (1, 3 if newest else 2 if quads else int(newer)) if version is None else version
     out = bytearray(64)
     tables: list[Json] = []
     tiled = [t for some in parts for t in some if t.coder in ("rans", "huffman")]
@@ -616,8 +622,9 @@ def write_container(
         if t.scheme == "int8" and t.scales is not None:
             scales = segment(f"{t.name}/scales", t.scales.astype("<f4").tobytes())
             entry["scales"] = {"per": t.per, "data": scales} | ({"block": t.block} if t.per == "block" else {})
-        elif t.scheme == "rate" and t.scales is not None:
-            scales = segment(f"{t.name}/scales", t.scales.astype("<u2").tobytes())
+        elif t.scheme in HALVES and t.scales is not None:
+            factors = b"" if t.factors is None else t.factors.astype("<u2").tobytes()
+            scales = segment(f"{t.name}/scales", factors + t.scales.astype("<u2").tobytes())
             entry["scales"] = {"per": t.per, "dtype": "BF16", "data": scales}
         entries.append(entry | {"planes": [stored_plane(plane) for plane in planes]})
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from format_writer import Tensor, hex_hash, reseal, write_container
 from lossless_samples import lossless, patterns
-from rate_samples import rate
+from rate_samples import FACTORS, rate
 
 #: Characters that a terminal, or whatever lays out text, obeys instead of showing them, in one name.
 STEERING = "a\x1b]0;pwned\x07\x1b[31mRED\x1b[2J\u202e\r\nfake line\x9b2J\u2066\u2028\u061c\x7f\t"
@@ -247,7 +247,7 @@ def forbidden_file(what: str) -> bytes:
 
 def rate_tensors() -> list[Tensor]:
     """Tensors that `RATE_EDITS` and `RATE_CONTENTS` break: `w` and `h` in tiles with a trellis, `t` transposed, `z` of
-    zstd, `p` not coded, `u` with filter `up`; an int8 tensor and a lossless one."""
+    zstd, `p` not coded, `u` with filter `up`; an int8 tensor and a lossless one; `c`, whose columns have factors."""
     q = np.random.default_rng(6).normal(0, 9, (1, 16, 128)).astype(np.int8)
     plain: tuple[tuple[int, ...], tuple[int, ...]] = ((16, 128), (1, 16, 128, 0))
     return [
@@ -259,10 +259,11 @@ def rate_tensors() -> list[Tensor]:
         rate("u", *plain, coder="huffman", filter="up", tile=128),
         Tensor("i", q, *plain[:1], matrix=plain[1], scales=np.ones(16, np.float32), tile=64),
         lossless("l", "BF16", "exponents", *plain),
+        rate("c", (2, 16, 128), (2, 16, 128, 0), factors=FACTORS, dtype="F16"),
     ]
 
 
-W, H, T, Z, P, U, Q, L = (f"tensors/{n}" for n in range(8))
+W, H, T, Z, P, U, Q, L, C = (f"tensors/{n}" for n in range(9))
 #: Edits of the index that make one tensor wrong: where, what, and why the page's reader says it is refused.
 RATE_EDITS: list[tuple[str, Any, str]] = [
     # scales
@@ -273,6 +274,13 @@ RATE_EDITS: list[tuple[str, Any, str]] = [
     *((W + "/scales/block", value, "a scale block without") for value in (16, 128, 0, None)),
     (W + "/scales", ..., "gap"), (W + "/scales", None, "gap"), (W + "/scales/data", ..., "gap"),
     (W + "/scales", [], "not an object"), (Q + "/scheme", "rate", "scales of dtype None"),
+    *((tensor + "/scheme", "columns", "number of scales") for tensor in (W, Z, P)),
+    (C + "/scheme", "rate", "number of scales"), (C + "/scheme", "column", "unknown scheme"),
+    (C + "/scales/dtype", "F16", "scales of dtype"), (C + "/scales/per", "tensor", "columns with scales per"),
+    (C + "/scales", ..., "gap"), (C + "/matrix", ..., "columns needs a matrix"),
+    (C + "/dtype", "F64", "not for columns"),
+    *((C + "/matrix", matrix, "number of chunks") for matrix in ([4, 8, 128, 0], [2, 8, 256, 0])),
+    (C + "/matrix", [1, 32, 128, 0], "number of scales"),
     # filters and layouts
     *((plane + "/planes/0/filter", "trellis", "unknown filter") for plane in (Z, P, Q, L)),
     *((W + "/planes/0/filter", value, "unknown filter") for value in ("Trellis", "trellis4", "down", None, 4, [], "")),
@@ -309,6 +317,8 @@ RATE_EDITS: list[tuple[str, Any, str]] = [
 RATE_CONTENTS: list[tuple[str, Callable[[bytes], bytes], str]] = [
     *(("w/scales", edit, "number of scales") for edit in (
         lambda d: d[:-2], lambda d: d[:-1], lambda d: d + bytes(2), lambda d: d + d, lambda d: b"", lambda d: d[:2])),
+    *(("c/scales", edit, "number of scales") for edit in (
+        lambda d: d[:-2], lambda d: d[512:], lambda d: d[:-64], lambda d: d + bytes(2), lambda d: d[256:])),
     ("t/scales", lambda d: d[:-2], "number of scales"), ("z/scales", lambda d: d + d, "number of scales"),
     ("p/scales", lambda d: d + bytes(2), "number of scales"),
     ("w/side", lambda d: d[:-4], "length of the side plane"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import wcodec
-from format_reader import FormatReader, FormatReaderError, find_segments, hex_hash
+from format_reader import SYMBOLS, FormatReader, FormatReaderError, find_segments, hex_hash
 from format_writer import Tensor, reseal, write_container
 from rate_samples import same
 
@@ -18,7 +18,7 @@ Outcome = dict[str, "np.ndarray | Exception"]
 #: what may stand under a key of the index instead
 VALUES: dict[str, list[Any]] = {
     "dtype": ["BF16", "F16", "F32", "F64", "I8", "U8", "F8_E4M3"],
-    "scheme": ["rate", "int8", "raw", "lossless", "rate2"],
+    "scheme": ["rate", "columns", "int8", "raw", "lossless", "rate2"],
     "per": ["row", "tensor", "block", "column"],
     "block": [16, 32, 128, 0, 24],
     "coder": ["rans", "huffman", "zstd", "raw", "other"],
@@ -181,7 +181,7 @@ def mutated_bytes(file: bytes, rng: random.Random) -> bytes:
 def decoded(reader: FormatReader, name: str) -> list[bytes]:
     """Bytes that the plane of a tensor of symbols decodes to, whatever its hash; nothing if it does not decode."""
     entry, _, view = reader._checked(name)
-    if entry["scheme"] not in ("int8", "rate") or not view:
+    if entry["scheme"] not in SYMBOLS or not view:
         return []
     try:
         out = reader._decode_plane(name, entry["planes"][0], view, view[0] * view[1] * view[2], 1, entry["scheme"])

@@ -27,6 +27,8 @@ DTYPES = ("F32", "F16", "BF16")
 #: bf16: ordinary ones, zeros of both signs, subnormal, the smallest normal one, negative, one that 16 bits round
 SCALES = [0x3F80, 0x3C8D, 0x0000, 0x8000, 0x0001, 0x007F, 0x0080, 0xBD31, 0x3301, 0x2F7B]
 #: finite with every symbol in float32 and bfloat16; in no dtype; no numbers
+#: bf16 factors of columns: ordinary ones, and some that are far from 1
+FACTORS = [0x3F80, 0x3F2B, 0x4061, 0x3DCD, 0x41A0, 0x3C01, 0x4640, 0x3733]
 LARGE, TOO_LARGE, NO_NUMBERS = [0x7B7F, 0xFB00], [0x7F7F, 0xFF01], [0x7F80, 0xFF80, 0x7FC0, 0xFFC1, 0x7F81]
 
 
@@ -43,10 +45,14 @@ def rate(
     sigma: float | None = None,
     scales: Sequence[int] | None = None,
     symbols: np.ndarray | None = None,
+    factors: Sequence[int] | None = None,
     seed: int = 3,
     **options: Any,
 ) -> Tensor:
-    """A rate tensor of normal symbols among which are the extremes, with `SCALES` or others row after row."""
+    """A rate tensor of normal symbols among which are the extremes, with `SCALES` or others row after row.
+
+    With factors, column after column, it is of scheme `columns`.
+    """
     rng, (count, rows, cols) = np.random.default_rng(seed), matrix[:3]
     options = {"dtype": "BF16", "filter": "trellis", "tile": 64} | options
     trellis = options["filter"] == "trellis"
@@ -63,14 +69,21 @@ def rate(
         symbols = on_trellis(symbols, options["tile"])
     some = list(SCALES if scales is None else scales)
     values = np.resize(np.array(some, np.uint16), count * rows)
-    return Tensor(name, symbols, shape, scheme="rate", matrix=matrix, scales=values, **options)
+    if factors is not None:
+        by_columns = np.resize(np.array(list(factors), np.uint16), count * cols)
+        options |= {"scheme": "columns", "factors": by_columns}
+    return Tensor(name, symbols, shape, matrix=matrix, scales=values, **{"scheme": "rate"} | options)
 
 
 def expected(tensor: Tensor) -> np.ndarray:
-    """The tensor's values: the products in float64, which has them exactly, rounded once."""
+    """The tensor's values: the products in float64, which has them exactly, rounded once. With factors they are in
+    float32, since the first product may leave its range."""
     assert tensor.matrix and tensor.scales is not None
     with np.errstate(over="ignore", invalid="ignore"):
         exact = (tensor.data.astype(np.float64) + 0.5) * floats(tensor.scales).reshape(*tensor.data.shape[:2], 1)
+        if tensor.factors is not None:
+            count, _, cols = tensor.data.shape
+            exact = exact.astype(np.float32) * floats(tensor.factors).reshape(count, 1, cols)
         exact = exact[0].T if tensor.matrix[3] else exact
         if tensor.dtype == "BF16":
             # a product has 16 bits, so that float32 has it, too

@@ -1,5 +1,7 @@
 //! Small valid containers with the features of format 1.1 (schemes `rate` and `lossless`, filter `trellis`) and of 1.2
-//! (layout `quad`).
+//! (layout `quad`), and of 1.3 (factors of columns).
+
+use std::collections::BTreeMap;
 
 use half::{bf16, f16};
 use wcodec::{
@@ -153,6 +155,51 @@ pub fn quads() -> Vec<Sample> {
         all.push(Sample { name: format!("rate huffman quad {how} {step}"), bytes: encode(&source(), &options) });
     }
     all
+}
+
+/// Factors of columns for tensors of [`source`], each of the given number: some of them far from 1.
+fn factors() -> BTreeMap<String, Vec<f32>> {
+    let of = |n: usize, seed| weights(n, seed).iter().map(|w| (3.0 * w).exp()).collect();
+    let all =
+        [("a.weight", 130), ("b.weight", 70), ("c.weight", 64), ("stack", 2 * 64), ("t.weight", 64), ("zeros", 64)];
+    all.into_iter().zip(61..).map(|((name, n), seed)| (name.to_owned(), of(n, seed))).collect()
+}
+
+/// For factors of columns: coder, layout, whether a trellis chooses, and the step.
+const COLUMNS: &[(Coder, Layout, bool, f32)] = &[
+    (Coder::Rans, Layout::Pair, true, 0.2),
+    (Coder::Rans, Layout::Byte, false, 0.3),
+    (Coder::Huffman, Layout::Pair, false, 0.4),
+    (Coder::Huffman, Layout::Quad, true, 0.1),
+    (Coder::Huffman, Layout::Quad, false, 0.5),
+    (Coder::Zstd, Layout::Byte, false, 0.5),
+    (Coder::Raw, Layout::Byte, false, 0.1),
+];
+
+/// Containers of format 1.3: columns with factors in every way to code levels.
+pub fn columns() -> Vec<Sample> {
+    let transpose = || vec!["t.weight".to_owned()];
+    let coded = COLUMNS.iter().map(|&(coder, layout, trellis, step)| {
+        let how = if trellis { "trellis" } else { "levels" };
+        let options = EncodeOptions {
+            step: Some(step),
+            columns: factors(),
+            transpose: transpose(),
+            ..encode_options(coder, layout, rate(4.0, trellis))
+        };
+        Sample { name: format!("columns {coder} {layout} {how}"), bytes: encode(&source(), &options) }
+    });
+    // A searched step, and tensors of other schemes and without factors beside those with them.
+    let mut columns = factors();
+    columns.retain(|name, _| ["b.weight", "stack", "t.weight"].contains(&name.as_str()));
+    let searched = EncodeOptions {
+        columns,
+        transpose: transpose(),
+        rules: vec![Rule { pattern: "c.*".to_owned(), scheme: Scheme::Lossless, coder: Coder::Rans }],
+        ..encode_options(Coder::Rans, Layout::Pair, rate(5.5, false))
+    };
+    let searched = Sample { name: "columns of 5.5 bits".to_owned(), bytes: encode(&source(), &searched) };
+    coded.chain([searched]).collect()
 }
 
 /// Containers of both schemes of format 1.1, one for each coding, and one with all schemes together.
