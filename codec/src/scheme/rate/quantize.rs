@@ -258,7 +258,8 @@ fn best_scale<T: Weight>(weights: &[f32], symbols: &[i8], facts: &Facts, factors
     while !finite(best) {
         best = f32::from_bits(best.to_bits() - 0x1_0000);
     }
-    best
+    // Among factors that differ by far there may be no scale for the row.
+    if best < f32::MIN_POSITIVE { 0.0 } else { best }
 }
 
 /// The magnitude of a level and the factor of its column whose product is the largest.

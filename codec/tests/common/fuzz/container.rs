@@ -33,7 +33,11 @@ fn body(input: &[u8]) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let small = samples::minis().into_iter().chain(samples::all_of(&samples::small_source())).map(|s| s.bytes);
-    let files = ["golden", "golden-1.1", "golden-1.2", "corrupt"].into_iter().flat_map(files).chain(small).enumerate();
+    let files = ["golden", "golden-1.1", "golden-1.2", "golden-1.3", "corrupt"]
+        .into_iter()
+        .flat_map(files)
+        .chain(small)
+        .enumerate();
     let input = |(i, file): (usize, Vec<u8>)| [&[i as u8 % QUESTIONS], &file[..]].concat();
     files.map(input).collect()
 }
@@ -147,6 +151,7 @@ fn rows_are_of_the_whole(container: &Container, info: &TensorInfo) {
 fn parts_can_be_asked_for(container: &Container, info: &TensorInfo) {
     let name = &info.name;
     container.scales(name).ok();
+    container.columns(name).ok();
     container.read_as(name, Dtype::F16, &checked(false)).ok();
     for chunk in [0, info.chunks() / 2, info.chunks().saturating_sub(1), info.chunks(), usize::MAX] {
         container.chunk(name, chunk).ok();

@@ -30,6 +30,8 @@ const ANY_BITS: u8 = 0x10;
 const GIVEN: u8 = 0x20;
 const SEARCH: u8 = 0x40;
 const DAMAGED: u8 = 0x80;
+/// A flag of the byte that chooses the operation on the file.
+const FACTORS: u8 = 0x80;
 
 fn body(input: &[u8]) {
     exercise(input);
@@ -48,6 +50,8 @@ struct Case {
     step: f32,
     bits: Bits,
     flags: u8,
+    /// Whether columns have factors.
+    factors: bool,
 }
 
 impl Case {
@@ -68,6 +72,7 @@ impl Case {
             step: f32::from_le_bytes([head[6], head[7], head[8], head[9]]),
             bits: Bits::new(1.0 + f64::from(head[10]) * 7.0 / 255.0).unwrap(),
             flags,
+            factors: head[13] & FACTORS != 0,
         };
         (rows > 0 && cols > 0 && case.elements() <= most).then_some(case)
     }
@@ -85,8 +90,9 @@ impl Case {
         }
     }
 
-    fn options(&self) -> EncodeOptions {
+    fn options(&self, bytes: &[u8]) -> EncodeOptions {
         EncodeOptions {
+            columns: self.factors(bytes).map(|factors| ("w".to_owned(), factors)).into_iter().collect(),
             scheme: Scheme::Rate(Rate { bits: self.bits, trellis: self.trellis }),
             step: (self.flags & SEARCH == 0).then_some(self.step),
             tile: Some(self.tile),
@@ -111,6 +117,16 @@ impl Case {
         out
     }
 
+    /// Factors of columns, if there are to be some: of any bits, or such as differ by up to 2^16.
+    fn factors(&self, bytes: &[u8]) -> Option<Vec<f32>> {
+        let bits = cycled(&bytes[bytes.len() / 3..], self.matrix.0 * self.matrix.2 * 2);
+        let factor = |b: &[u8; 2]| match self.flags & ANY_BITS {
+            0 => f32::from(1 + u16::from(b[0] & 0x7F) * 2) * f32::from(b[1] & 15).exp2() / 4096.0,
+            _ => bf16::from_le_bytes(*b).to_f32(),
+        };
+        self.factors.then(|| bits.as_chunks().0.iter().map(factor).collect())
+    }
+
     /// Levels and scales of any bits, or valid ones: paths if requested, and finite scales.
     fn levels(&self, bytes: &[u8]) -> Levels {
         let (count, rows, cols) = self.matrix;
@@ -122,7 +138,13 @@ impl Case {
             tiles.filter(|_| self.trellis).for_each(trellis::levels_of);
         }
         let scales = scales.as_chunks().0.iter().map(|s| bf16::from_le_bytes(*s).to_f32()).collect();
-        Levels { symbols, scales, columns: None, trellis: self.trellis, tile: self.trellis.then_some(self.tile) }
+        Levels {
+            symbols,
+            scales,
+            columns: self.factors(bytes),
+            trellis: self.trellis,
+            tile: self.trellis.then_some(self.tile),
+        }
     }
 }
 
@@ -140,8 +162,8 @@ fn cycled(bytes: &[u8], count: usize) -> Vec<u8> {
 /// 0: coder (bits 0, 1), layout (2), trellis (3), dtype (4, 5), transposed (6), two matrices (7); 1: tile / 64 - 1 (0
 /// to 3), whether floats and scales have arbitrary bits (4), whether levels are given (5), or steps searched for (6),
 /// whether the file is damaged afterwards (7); 2, 3: rows; 4, 5: columns; 6 to 9: the step, an f32 of any bits; 10:
-/// bits; 11, 12: how many of the following bytes are weights and levels; 13: the operation on the file. The other bytes
-/// define damage: an offset (u16) and a byte.
+/// bits; 11, 12: how many of the following bytes are weights and levels; 13: the operation on the file, and whether
+/// columns have factors (7). The other bytes define damage: an offset (u16) and a byte.
 pub fn exercise(input: &[u8]) -> bool {
     let Some((head, rest)) = input.split_first_chunk::<HEAD>() else { return false };
     let Some(case) = Case::new(head) else { return false };
@@ -159,7 +181,7 @@ pub fn exercise(input: &[u8]) -> bool {
         }
         None => &source,
     };
-    let file = match encode_to_vec(whole, &case.options(), &mut |_| Ok(())) {
+    let file = match encode_to_vec(whole, &case.options(bytes), &mut |_| Ok(())) {
         Ok((file, _)) => file,
         Err(e) => {
             refused_rightly(&case, given.as_ref(), &floats(case.dtype, &weights), &e);
@@ -176,7 +198,7 @@ pub fn exercise(input: &[u8]) -> bool {
     } else {
         assert!(opened.read("w", &checked(true)).unwrap()[..] == weights[..], "what is stored raw");
     }
-    let question = head[13] % container::QUESTIONS;
+    let question = (head[13] & !FACTORS) % container::QUESTIONS;
     container::ask(&opened, question);
     if case.flags & DAMAGED != 0
         && let Ok(opened) = Container::from_bytes(damaged(file, damage))
@@ -192,7 +214,9 @@ fn refused_rightly(case: &Case, given: Option<&Levels>, weights: &[f32], e: &wco
     assert_eq!(e.kind(), ErrorKind::Input, "{message}");
     let searched = case.flags & SEARCH != 0;
     let has_tiles = matches!(case.coder, Coder::Rans | Coder::Huffman);
-    let reason = if !searched && (!case.step.is_finite() || case.step <= 0.0) {
+    let reason = if case.factors && case.flags & ANY_BITS != 0 && message.contains("factor of column") {
+        "factor of column"
+    } else if !searched && (!case.step.is_finite() || case.step <= 0.0) {
         "a step of"
     } else if searched && message.contains("cannot be reached") {
         "bits per weight cannot be reached"
@@ -226,8 +250,11 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
 fn is_what_it_says(container: &Container, case: &Case, given: Option<&Levels>, weights: &[u8]) {
     let (_, rows, cols) = case.matrix;
     let (symbols, scales) = (container.symbols("w", &checked(true)).unwrap(), container.scales("w").unwrap());
+    let factors = container.columns("w").unwrap();
+    assert_eq!(factors.is_some(), case.factors);
     if let Some(levels) = given {
         assert!(symbols == levels.symbols && scales == levels.scales, "not the levels that were given");
+        assert_eq!(factors, levels.columns);
     } else {
         assert!(symbols.iter().all(|q| (-127..=126).contains(q)));
         assert!(scales.iter().all(|&s| s == 0.0 || s >= f32::MIN_POSITIVE), "{scales:?}");
@@ -236,7 +263,8 @@ fn is_what_it_says(container: &Container, case: &Case, given: Option<&Levels>, w
     let decoded = read_everywhere(container, "w", true).unwrap();
     let values = floats(case.dtype, &decoded);
     for (i, &q) in symbols.iter().enumerate() {
-        let exact = (f32::from(q) + 0.5) * scales[i / cols];
+        let factor = factors.as_ref().map_or(1.0, |factors| factors[i / cols / rows * cols + i % cols]);
+        let exact = (f32::from(q) + 0.5) * scales[i / cols] * factor;
         let want = match case.dtype {
             Dtype::F32 => exact,
             Dtype::F16 => f16::from_f32(exact).to_f32(),

@@ -213,7 +213,7 @@ fn word(old: &str, key: &str, c: &mut Choices<'_>) -> Value {
         "coder" => &["rans", "huffman", "zstd", "raw", "lzma", "RANS"],
         "layout" => &["byte", "pair", "quad", "split", "octet"],
         "filter" => &["left", "up", "none", "trellis", "down"],
-        "scheme" => &["int8", "rate", "lossless", "raw", "int4", "fractal"],
+        "scheme" => &["int8", "rate", "columns", "lossless", "raw", "int4", "fractal"],
         "dtype" => DTYPES,
         "per" => &["row", "tensor", "block", "column", ""],
         "name" => NAMES,

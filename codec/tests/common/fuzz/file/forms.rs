@@ -97,6 +97,10 @@ fn fit_scales(draft: &mut Draft, tensor: &mut Value) {
     let size: usize = if scales["dtype"] == "BF16" { 2 } else { 4 };
     let all = [count, rows, per_row].iter().try_fold(size, |n, &m: &usize| n.checked_mul(m));
     let wanted = if per_row == 0 { Some(size) } else { all };
+    // Factors of columns, which come first.
+    let factors =
+        if tensor["scheme"] == "columns" { count.checked_mul(cols).and_then(|n| n.checked_mul(size)) } else { Some(0) };
+    let wanted = wanted.and_then(|n| n.checked_add(factors?));
     let Some(wanted) = wanted.filter(|&n| n <= 1 << 16) else { return };
     let Some(old) = draft.bytes(&scales["data"]).filter(|old| !old.is_empty()) else { return };
     let new: Vec<u8> = old.iter().copied().cycle().take(wanted).collect();

@@ -141,7 +141,9 @@ fn read(container: &Container, info: &TensorInfo, events: &mut Events) {
         _ => {}
     }
     let (Ok(plain), Ok(symbols), Ok(scales)) = (plain, symbols, scales) else { return };
-    let values = values(info, &symbols, &scales);
+    let factors = container.columns(name).unwrap();
+    assert_eq!(factors.is_some(), info.columns, "'{name}'");
+    let values = values(info, &symbols, &scales, factors.as_deref());
     for dtype in [info.dtype, Dtype::F32] {
         let got = if dtype == info.dtype {
             plain.to_vec()
@@ -162,8 +164,8 @@ fn read(container: &Container, info: &TensorInfo, events: &mut Events) {
     }
 }
 
-/// Symbols times scales in the order of the tensor, by FORMAT.md.
-fn values(info: &TensorInfo, symbols: &[i8], scales: &[f32]) -> Vec<f32> {
+/// Symbols times scales, and factors of columns, in the order of the tensor, by FORMAT.md.
+fn values(info: &TensorInfo, symbols: &[i8], scales: &[f32], factors: Option<&[f32]>) -> Vec<f32> {
     let (rows, cols) = (info.rows, info.cols);
     let block = info.scales.as_deref().and_then(|s| s.rsplit(' ').next()?.parse::<usize>().ok());
     let half = if info.scheme == "rate" { 0.5 } else { 0.0 };
@@ -173,7 +175,8 @@ fn values(info: &TensorInfo, symbols: &[i8], scales: &[f32]) -> Vec<f32> {
             (_, Some(n)) => scales[row * cols.div_ceil(n) + col / n],
             _ => scales[row],
         };
-        (f32::from(symbols[row * cols + col]) + half) * scale
+        let factor = factors.map_or(1.0, |factors| factors[row / rows * cols + col]);
+        (f32::from(symbols[row * cols + col]) + half) * scale * factor
     };
     match info.row_axis {
         0 => (0..info.count * rows).flat_map(|r| (0..cols).map(move |c| (r, c))).map(|(r, c)| value(r, c)).collect(),

@@ -1,5 +1,6 @@
 //! The files that are mutated: small containers that together use every feature of the format, and the golden ones.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use half::bf16;
@@ -21,7 +22,7 @@ pub struct Seed {
 pub static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
     let seed = |(name, bytes): (String, Vec<u8>)| Seed { name, draft: Draft::new(&bytes) };
     let small = small().into_iter().map(seed);
-    let golden = ["golden", "golden-1.1", "golden-1.2"].into_iter().flat_map(|folder| {
+    let golden = ["golden", "golden-1.1", "golden-1.2", "golden-1.3"].into_iter().flat_map(|folder| {
         let named = files(folder).into_iter().enumerate().map(move |(i, file)| (format!("{folder} {i}"), file));
         named.filter(|(_, file)| file.starts_with(b"\x89WCODEC"))
     });
@@ -127,6 +128,14 @@ fn kinds() -> Vec<Kind> {
     kinds
 }
 
+/// Factors for the columns of the matrices of [`source`].
+fn factors(source: &MemorySource<'_>) -> BTreeMap<String, Vec<f32>> {
+    let of = |n: usize| weights(n, 90).iter().map(|w| (2.0 * w).exp()).collect::<Vec<f32>>();
+    let all = [("w.weight", 130), ("t.weight", 64), ("stack", 17 * 32)];
+    let there = |name: &str| source.tensors().iter().any(|t| t.name == name);
+    all.into_iter().filter(|(name, _)| there(name)).map(|(name, n)| (name.to_owned(), of(n))).collect()
+}
+
 /// The tensors that are stored transposed.
 fn transposed(source: &MemorySource<'_>) -> Vec<String> {
     source.tensors().iter().map(|t| t.name.clone()).filter(|name| name == "t.weight").collect()
@@ -140,6 +149,10 @@ fn small() -> Vec<(String, Vec<u8>)> {
         let options =
             EncodeOptions { table_bits: Some(table_bits), step, transpose, ..encode_options(coder, layout, scheme) };
         all.push((format!("{coder} {layout} {} {i}", scheme.kind()), encode(&source, &options)));
+        if step.is_some() && i % 3 == 0 {
+            let options = EncodeOptions { columns: factors(&source), ..options };
+            all.push((format!("{coder} {layout} columns {i}"), encode(&source, &options)));
+        }
     }
     for coder in [Coder::Rans, Coder::Huffman, Coder::Zstd] {
         for which in 0..4 {
