@@ -120,6 +120,27 @@ fn rows_of_zeros_have_no_scale() {
     }
 }
 
+#[test]
+fn columns_with_factors_are_told_of() {
+    let mut source = MemorySource::new();
+    for name in ["a", "b"] {
+        let bytes: Vec<u8> = (0..64 * 64).flat_map(|k| ((k * 37 % 101) as f32 - 50.0).to_le_bytes()).collect();
+        source.push(name.into(), Dtype::F32, vec![64, 64], bytes.into()).unwrap();
+    }
+    let columns = BTreeMap::from([("a".to_owned(), (1..=64).map(|i| i as f32).collect())]);
+    let file = file_of(&source, &EncodeOptions { columns, step: Some(0.3), ..options(4.0, false) });
+    let [a, b] = &file.tensors[..] else { panic!("{:?}", file.tensors) };
+    assert_eq!([a, b].map(wcodec_tui::draw::text::scheme), ["rate row column", "rate row"]);
+    let listed = wcodec_tui::plain::listing(&[a, b], Look::default(), false);
+    assert!(listed.contains("rate/row/column"), "{listed}");
+    // Scales are those of rows alone, and weights are products with the factors.
+    let found = stats(&file, 0, None);
+    assert_eq!(found.scales.unwrap().sorted.len(), 64);
+    let values = file.container().unwrap().read("a", &DecodeOptions::default()).unwrap();
+    let squares = values.as_chunks().0.iter().map(|v| f64::from(f32::from_le_bytes(*v)).powi(2)).sum::<f64>();
+    assert!((found.weights.unwrap().rms / (squares / 4096.0).sqrt() - 1.0).abs() < 1e-6);
+}
+
 /// The model, some weights of one of its matrices changed a little.
 fn disturbed(folder: &Path) -> Checkpoint {
     let (original, mut source) = (checkpoint(), MemorySource::new());
