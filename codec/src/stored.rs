@@ -366,7 +366,7 @@ impl StoredScales {
     }
 
     /// Bytes of the factors of columns, which come first in the segment.
-    fn factor_bytes(&self) -> u64 {
+    pub fn factor_bytes(&self) -> u64 {
         let (count, _, cols) = self.matrix;
         if self.columns { (self.dtype.size() * count * cols) as u64 } else { 0 }
     }

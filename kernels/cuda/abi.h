@@ -96,12 +96,14 @@
 #define MAINLOOP_THREADS_quad 768
 #define MAINLOOP_THREADS_quadtrellis 768
 
-// The position of an output element: element (row, column), with rows counted through all matrices from the first
-// row of the item, is at `out + row * row_stride + column * column_stride` elements.
+// The position of an output element: element (row, column), with rows counted through all matrices, is at
+// `out + (row - row_begin) * row_stride + column * column_stride` elements.
 struct Output {
   u64 out;             // Address.
-  u64 row_stride;      // Elements.
   u64 scales;          // Address of the scales; 0 for int8 output.
+  u64 columns;         // Address of the columns' factors: bf16, those of each matrix after those of the matrix before. Values are multiplied by them, too. In items of products it is that of the item's only matrix, and its vectors are multiplied. 0 if there are none.
+  u32 row_begin;       // Row that the output begins with.
+  u32 row_stride;      // Elements.
   u32 column_stride;   // Elements.
   u32 scales_per_row;  // 0: a single scale for the tensor.
   u32 scale_columns;   // Columns that share a scale.
@@ -122,7 +124,6 @@ struct Tiles {
   u64 side;           // Address of the side plane.
   u64 table;          // Address of the decoding table, 2^bits words.
   u64 status;         // Address of the plane's status: the smallest chunk found damaged, or all ones.
-  u64 row_begin;      // Row, counted through all matrices, that the output begins with.
   Output output;      // Position and type of the output.
   u32 data_units;     // Length of the chunks in units of 4 bytes.
   u32 cost_begin;     // Sum of the costs of the items before this one; a chunk costs `blocks`.
@@ -193,7 +194,7 @@ struct RowsBatch {
 
 // A matrix, or rows of one, to multiply vectors with.
 struct ProductItem {
-  Tiles tiles;   // The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
+  Tiles tiles;   // The plane whose symbols are its weights. Of `output` only scales, factors, offset and first row are used; `block_begin` and `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
   u64 bias;      // Address of the bias of the first row and of those after it, elements like those of `x`; 0 for none.
   u32 before;    // Results of the items before this one, for each vector.
   u32 stride;    // Distance from a vector's results to the next one's, elements.
@@ -220,7 +221,7 @@ struct ProductBatch {
   u32 staging;                           // Address in shared memory of the first warp's staging space for a chunk's blocks, in kernels named `early`; of the first warp's side words, in kernels named `many`: two groups of MANY_GROUP blocks for each warp.
   u32 staged;                            // Blocks that fit each warp's staging space: at least those of a chunk. In kernels named `many` the thread blocks of a cluster: 1 to 8.
   u32 sums;                              // Address in shared memory of the sums of each chunk; in kernels named `many`, of the sums that the blocks of a cluster leave for this one's results: for each block, as many strips as any of them has.
-  u32 vector;                            // 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
+  u32 vector;                            // 1: vectors, including those at `squared`, and the factors of columns begin at multiples of 16 bytes.
   u64 squared;                           // Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their squares, as after an RMSNorm whose gain is already in the vectors at `x`.
   u64 residual;                          // Address of the residual that is added to the results, laid out like them; 0 for none.
   u64 scaled;                            // Address of a second copy of the results, multiplied by `gain`; 0 for none.
@@ -315,8 +316,8 @@ struct Symbols {
   u64 symbols;     // Address at which the plane's first symbol would lie.
   u64 begin;       // First element.
   u64 end;         // One past the last element.
-  u64 cols;        // Columns of each row.
-  u64 row_begin;   // Row that the output begins with.
+  u32 rows;        // Rows per matrix.
+  u32 cols;        // Columns per matrix.
   Output output;   // Position and type of the output.
   u64 cost_begin;  // Groups of 16 elements in the items before this one.
   u32 kind;        // OUT_*.
@@ -402,15 +403,17 @@ static_assert(TABLE_AT == 1024, "differs from abi.rs");
   static_assert(__builtin_offsetof(structure, field) == offset && sizeof(structure::field) == bytes, \
                 "differs from abi.rs");
 #endif
-static_assert(sizeof(Output) == 40, "differs from abi.rs");
+static_assert(sizeof(Output) == 48, "differs from abi.rs");
 LIES_AT(Output, out, 0, 8)
-LIES_AT(Output, row_stride, 8, 8)
-LIES_AT(Output, scales, 16, 8)
-LIES_AT(Output, column_stride, 24, 4)
-LIES_AT(Output, scales_per_row, 28, 4)
-LIES_AT(Output, scale_columns, 32, 4)
-LIES_AT(Output, scale_bytes, 36, 2)
-LIES_AT(Output, offset, 38, 2)
+LIES_AT(Output, scales, 8, 8)
+LIES_AT(Output, columns, 16, 8)
+LIES_AT(Output, row_begin, 24, 4)
+LIES_AT(Output, row_stride, 28, 4)
+LIES_AT(Output, column_stride, 32, 4)
+LIES_AT(Output, scales_per_row, 36, 4)
+LIES_AT(Output, scale_columns, 40, 4)
+LIES_AT(Output, scale_bytes, 44, 2)
+LIES_AT(Output, offset, 46, 2)
 static_assert(sizeof(Divisor) == 8, "differs from abi.rs");
 LIES_AT(Divisor, factor, 0, 4)
 LIES_AT(Divisor, shift, 4, 4)
@@ -420,8 +423,7 @@ LIES_AT(Tiles, offsets, 8, 8)
 LIES_AT(Tiles, side, 16, 8)
 LIES_AT(Tiles, table, 24, 8)
 LIES_AT(Tiles, status, 32, 8)
-LIES_AT(Tiles, row_begin, 40, 8)
-LIES_AT(Tiles, output, 48, 40)
+LIES_AT(Tiles, output, 40, 48)
 LIES_AT(Tiles, data_units, 88, 4)
 LIES_AT(Tiles, cost_begin, 92, 4)
 LIES_AT(Tiles, chunk_begin, 96, 4)
@@ -572,9 +574,9 @@ static_assert(sizeof(Symbols) == 96, "differs from abi.rs");
 LIES_AT(Symbols, symbols, 0, 8)
 LIES_AT(Symbols, begin, 8, 8)
 LIES_AT(Symbols, end, 16, 8)
-LIES_AT(Symbols, cols, 24, 8)
-LIES_AT(Symbols, row_begin, 32, 8)
-LIES_AT(Symbols, output, 40, 40)
+LIES_AT(Symbols, rows, 24, 4)
+LIES_AT(Symbols, cols, 28, 4)
+LIES_AT(Symbols, output, 32, 48)
 LIES_AT(Symbols, cost_begin, 80, 8)
 LIES_AT(Symbols, kind, 88, 4)
 LIES_AT(Symbols, vector, 92, 4)

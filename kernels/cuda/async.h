@@ -92,16 +92,6 @@ DEVICE void any_values(u32 (&v)[COUNT]) {
   for (u32 i = 0; i < COUNT; i++) asm volatile("" : "=r"(v[i]));
 }
 
-// Two products of bf16, rounded to nearest even.
-#if __CUDA_ARCH__ >= 800
-DEVICE u32 mul_bf16(u32 a, u32 b) {
-  u32 r;
-  // A product with something added that changes no product, not even a zero: -0.
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
-  return r;
-}
-#endif
-
 #if HAS_WGMMA
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -56,10 +56,10 @@ struct Store {
   u8* to;        // element of row g and the lane's first column, in the next block
   u32 row;       // row g, counted through all matrices
   u32 col;       // first column of the lane in the next block
+  u32 factor;    // number of the factor of that column, if columns have some
   u32 rows;      // bit 0: row g is in the matrix; bit 1: row g + 8 is
   float s, s8;   // scales of the two rows, at `col`
-  u32 base;      // as in `Steps`
-  u32 row8;      // for interior blocks: bytes from row g to row g + 8
+  u32 row8;      // for interior blocks: bytes from row g to row g + 8; only where registers are left for it
   bool several;  // for interior blocks: whether a row has several scales
 
   DEVICE_MEMBER Store(State&, const Tiles& t, const Chunk& c, u32 lane) : t(t), lane(lane) {
@@ -67,23 +67,24 @@ struct Store {
     const u32 in_matrix = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
     row = matrix * t.rows + in_matrix;
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
+    factor = matrix * t.cols + col;
     rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
-    to = (u8*)t.output.out +
-         ((row - t.row_begin) * t.output.row_stride + (u64)col * t.output.column_stride) * Element<OUT>::bytes();
+    to = (u8*)t.output.out + ((u64)(row - t.output.row_begin) * t.output.row_stride + (u64)col * t.output.column_stride) *
+                                 Element<OUT>::bytes();
     float a = 0, b = 0;
     if (OUT != OUT_INT8) load_scales(a, b);
     s = a;
     s8 = b;
-    base = steps_base<SCALES>(t.output);
   }
 
   // Several scales per row, for which interior blocks need registers, are allowed only if the compiler knows their type.
   DEVICE_MEMBER bool takes_interior() const { return t.vector && (SCALES == SCALES_INT8 || !rescales()); }
 
   DEVICE_MEMBER void begin_interior(u32) {
-    row8 = 8 * (u32)t.output.row_stride * Element<OUT>::bytes();
+    row8 = 8 * t.output.row_stride * Element<OUT>::bytes();
     several = SCALES == SCALES_INT8 && rescales();
     to = to - (lane & 3) * (16 * Element<OUT>::bytes()) + exchanged_place<OUT>(lane);
+    factor = factor - (lane & 3) * 16 + exchanged_place<OUT>(lane) / Element<OUT>::bytes();
   }
 
   DEVICE_MEMBER void interior(Block& b) {
@@ -100,27 +101,46 @@ struct Store {
         scales8[j] = scale_at<SCALES>(t.output, row + 8, first + 16 * j);
       }
     }
-    emit_exchanged<OUT>(to, b.q, base, scales);
-    emit_exchanged<OUT>(to + row8, b.q + 4, base, scales8);
+    if (has_factors()) {
+      const u64 factors = t.output.columns + (u64)factor * 2;
+      emit_with_factors<OUT>(to, b.q, {base(), s}, factors);
+      emit_with_factors<OUT>(to_row8(), b.q + 4, {base(), s8}, factors);
+    } else {
+      emit_exchanged<OUT>(to, b.q, base(), scales);
+      emit_exchanged<OUT>(SCALES == SCALES_INT8 ? to + row8 : to_row8(), b.q + 4, base(), scales8);
+    }
     to += Element<OUT>::bytes() * BLOCK_COLS;
     col += BLOCK_COLS;
+    factor += BLOCK_COLS;
   }
 
   DEVICE_MEMBER void any(const Block& b) {
     if (rescales()) load_scales(s, s8);
     if (t.vector && col + 16 <= t.cols) {
-      if (rows & 1) emit16<OUT>(to, b.q, {base, s});
-      if (rows & 2) emit16<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, {base, s8});
+      if (rows & 1) emit16<OUT>(to, b.q, {base(), s}, factors_here());
+      if (rows & 2) emit16<OUT>(to_row8(), b.q + 4, {base(), s8}, factors_here());
     } else {
       edge(b);
     }
     to += (u64)t.output.column_stride * (Element<OUT>::bytes() * BLOCK_COLS);
     col += BLOCK_COLS;
+    factor += BLOCK_COLS;
   }
 
  private:
+  // As in `Steps`.
+  DEVICE_MEMBER u32 base() const { return steps_base<SCALES>(t.output); }
+
   // Whether a row has several scales.
   DEVICE_MEMBER bool rescales() const { return OUT != OUT_INT8 && t.output.scales_per_row > 1; }
+
+  // Whether values are multiplied by factors of columns, which only planes with any scales may have.
+  DEVICE_MEMBER bool has_factors() const { return OUT != OUT_INT8 && SCALES == SCALES_ANY && t.output.columns != 0; }
+  // The address of factor number `factor`; 0 if there is none.
+  DEVICE_MEMBER u64 factors_here() const { return has_factors() ? t.output.columns + (u64)factor * 2 : 0; }
+
+  // The element of row g + 8, where `to` has that of row g.
+  DEVICE_MEMBER u8* to_row8() const { return to + (u64)t.output.row_stride * (8 * Element<OUT>::bytes()); }
 
   DEVICE_MEMBER void load_scales(float& s, float& s8) const {
     if (col >= t.cols) return;
@@ -133,7 +153,7 @@ struct Store {
     if (col >= t.cols) return;
     const u32 count = t.cols - col < 16 ? t.cols - col : 16;
     const u64 column = (u64)t.output.column_stride * Element<OUT>::bytes();
-    if (rows & 1) emit_some<OUT>(to, b.q, {base, s}, count, column);
-    if (rows & 2) emit_some<OUT>(to + 8 * t.output.row_stride * Element<OUT>::bytes(), b.q + 4, {base, s8}, count, column);
+    if (rows & 1) emit_some<OUT>(to, b.q, {base(), s}, factors_here(), count, column);
+    if (rows & 2) emit_some<OUT>(to_row8(), b.q + 4, {base(), s8}, factors_here(), count, column);
   }
 };

@@ -44,9 +44,30 @@ DEVICE void scaled(u32 q, Steps s, float* v) {
   v[3] = mul_rn(level(u, s.base, 0x7634), s.scale);
 }
 
-// Writes 16 adjacent elements to `to`, a multiple of 16 bytes.
+// A factor of a column in the lower or upper half of a word.
+DEVICE float lower_factor(u32 word) { return bits_f32(word << 16); }
+DEVICE float upper_factor(u32 word) { return bits_f32(word & 0xFFFF0000u); }
+
+// Those four times the factors of their columns, rounded again.
+DEVICE void times_factors(Vec2 factors, float* v) {
+  v[0] = mul_rn(v[0], lower_factor(factors.x));
+  v[1] = mul_rn(v[1], upper_factor(factors.x));
+  v[2] = mul_rn(v[2], lower_factor(factors.y));
+  v[3] = mul_rn(v[3], upper_factor(factors.y));
+}
+
+// Writes four elements of f32, or eight of 2 bytes, to a multiple of 16 bytes.
+DEVICE void emit4(u8* to, const float* v) { stg128(to, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])}); }
 template <u32 OUT>
-DEVICE void emit16(u8* to, const u32* q, Steps s) {
+DEVICE void emit8(u8* to, const float* v, const float* w) {
+  if (OUT == OUT_F16) stg128(to, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
+  else stg128(to, {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3])});
+}
+
+// Writes 16 adjacent elements to `to`, a multiple of 16 bytes. `factors` is the address of those of their columns, a
+// multiple of 8, or 0 if these have none.
+template <u32 OUT>
+DEVICE void emit16(u8* to, const u32* q, Steps s, u64 factors) {
   if constexpr (OUT == OUT_INT8) {
     stg128(to, {q[0], q[1], q[2], q[3]});
   } else {
@@ -55,13 +76,15 @@ DEVICE void emit16(u8* to, const u32* q, Steps s) {
       float v[4], w[4];
       scaled(q[j], s, v);
       scaled(q[j + 1], s, w);
+      if (factors) {
+        times_factors(ldg64((const u8*)factors + 8 * j), v);
+        times_factors(ldg64((const u8*)factors + 8 * j + 8), w);
+      }
       if constexpr (OUT == OUT_F32) {
-        stg128(to + 16 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
-        stg128(to + 16 * j + 16, {f32_bits(w[0]), f32_bits(w[1]), f32_bits(w[2]), f32_bits(w[3])});
-      } else if constexpr (OUT == OUT_F16) {
-        stg128(to + 8 * j, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
+        emit4(to + 16 * j, v);
+        emit4(to + 16 * j + 16, w);
       } else {
-        stg128(to + 8 * j, {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3])});
+        emit8<OUT>(to + 8 * j, v, w);
       }
     }
   }
@@ -125,7 +148,7 @@ DEVICE void emit_exchanged(u8* to, const u32* q, u32 base, const float* scales) 
     for (u32 j = 0; j < 4; j++) {
       float v[4];
       scaled(q[j], {base, scales[j]}, v);
-      stg128(to + 64 * j, {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])});
+      emit4(to + 64 * j, v);
     }
   } else {
 #pragma unroll
@@ -133,34 +156,59 @@ DEVICE void emit_exchanged(u8* to, const u32* q, u32 base, const float* scales) 
       float v[4], w[4];
       scaled(q[2 * j], {base, scales[j]}, v);
       scaled(q[2 * j + 1], {base, scales[j]}, w);
-      if constexpr (OUT == OUT_F16) {
-        stg128(to + 32 * j, {pack_f16(v[0], v[1]), pack_f16(v[2], v[3]), pack_f16(w[0], w[1]), pack_f16(w[2], w[3])});
+      emit8<OUT>(to + 32 * j, v, w);
+    }
+  }
+}
+
+// Writes a row as `emit_exchanged` does, times the factors of its columns: `factors` is the address of that of the first
+// column of the lane's first store. Factors are loaded one after the other: all at once they would take registers of the
+// decoder.
+template <u32 OUT>
+DEVICE void emit_with_factors(u8* to, const u32* q, Steps s, u64 factors) {
+  if constexpr (OUT != OUT_INT8) {
+    float v[4], w[4];
+    const auto values = [&](u32 k, u32 col, float* of) {
+      const u64 four = load64((const u8*)factors + col * 2);
+      scaled(q[k], s, of);
+      times_factors({(u32)four, (u32)(four >> 32)}, of);
+    };
+#pragma unroll
+    for (u32 j = 0; j < (OUT == OUT_F32 ? 4 : 2); j++) {
+      if constexpr (OUT == OUT_F32) {
+        values(j, 16 * j, v);
+        emit4(to + 64 * j, v);
       } else {
-        stg128(to + 32 * j, {pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(w[0], w[1]), pack_bf16(w[2], w[3])});
+        values(2 * j, 16 * j, v);
+        values(2 * j + 1, 16 * j + 4, w);
+        emit8<OUT>(to + 32 * j, v, w);
       }
     }
   }
 }
 
-// Writes one element.
+// Writes one element. `factor` is at its column's factor, or 0.
 template <u32 OUT>
-DEVICE void emit1(u8* to, u32 q, Steps s) {
+DEVICE void emit1(u8* to, u32 q, Steps s, u64 factor) {
   if (OUT == OUT_INT8) {
     stg8(to, q);
     return;
   }
-  const float v = mul_rn(level(q ^ 0x80, s.base, 0x7604), s.scale);
+  float v = mul_rn(level(q ^ 0x80, s.base, 0x7604), s.scale);
+  if (factor) v = mul_rn(v, lower_factor(ldg16((const u8*)factor)));
   if (OUT == OUT_F32) stg32(to, f32_bits(v));
   else stg16(to, (OUT == OUT_F16 ? pack_f16(v, 0) : pack_bf16(v, 0)) & 0xFFFF);
 }
 
-// Writes the first `count` of 16 elements, `stride` bytes apart.
+// Writes the first `count` of 16 elements, `stride` bytes apart. `factors` are their columns', or 0.
 template <u32 OUT>
-DEVICE void emit_some(u8* to, const u32* q, Steps s, u32 count, u64 stride) {
+DEVICE void emit_some(u8* to, const u32* q, Steps s, u64 factors, u32 count, u64 stride) {
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
     u32 w = q[j];
 #pragma unroll 1
-    for (u32 i = 4 * j; i < 4 * j + 4 && i < count; i++, w >>= 8) emit1<OUT>(to + i * stride, w & 0xFF, s);
+    for (u32 i = 4 * j; i < 4 * j + 4 && i < count; i++, w >>= 8) {
+      emit1<OUT>(to + i * stride, w & 0xFF, s, factors ? factors + i * 2 : 0);
+    }
   }
 }

@@ -55,14 +55,14 @@ struct Cells {
   DEVICE_MEMBER Cells(const State&, const Tiles& t, const Chunk& c, u32 lane, u32 bytes) : t(t) {
     const u32 matrix = divide(c.strip, t.by_strips);
     const u32 in_matrix = (c.strip - matrix * t.strips) * TILE_ROWS + lane / 4;
-    const u64 row = matrix * t.rows + in_matrix - t.row_begin;
+    const u64 row = matrix * t.rows + in_matrix - t.output.row_begin;
     col = c.tile * t.blocks * BLOCK_COLS + (lane & 3) * 16;
     rows = (in_matrix < t.rows ? 1 : 0) | (in_matrix + 8 < t.rows ? 2 : 0);
     to = (u8*)t.output.out + (row * t.output.row_stride + (u64)col * t.output.column_stride) * bytes;
   }
 
   // The destination of the lane's elements in a half, of which there are `count`.
-  DEVICE_MEMBER u8* half(u32 half, u32 bytes) const { return to + half * 8 * t.output.row_stride * bytes; }
+  DEVICE_MEMBER u8* half(u32 half, u32 bytes) const { return to + (u64)(half * 8) * t.output.row_stride * bytes; }
   DEVICE_MEMBER u32 count(u32 half) const {
     if (!(rows >> half & 1) || col >= t.cols) return 0;
     return t.cols - col < 16 ? t.cols - col : 16;
@@ -91,7 +91,7 @@ struct StoreJoined {
   DEVICE_MEMBER bool takes_interior() const { return cells.t.vector; }
 
   DEVICE_MEMBER void begin_interior(u32) {
-    row8 = 8 * (u32)cells.t.output.row_stride * BYTES;
+    row8 = 8 * cells.t.output.row_stride * BYTES;
     cells.to = cells.to - (lane & 3) * (16 * BYTES) + exchanged_place<OUT>(lane);
   }
 

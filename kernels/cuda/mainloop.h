@@ -249,7 +249,7 @@ struct OnlyChunk {
 
   // Starts its copy; `held` is the result of `load_arrival`, if the chunk exists.
   DEVICE_MEMBER OnlyChunk(const typename Epilogue::State& state, const Tiles& t, const Warp& w, u32 chunk, bool exists, u32 held)
-      : chunk(chunk), side(0), exists(exists), arrival{0, 0} {
+      : chunk(chunk), side(0), exists(exists), arrival{0, 0}, place{0, 0, 0, 0} {
     if (!exists) return;
     arrival = arrival_of(held);
     place = chunk_at(t, chunk);

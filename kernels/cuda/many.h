@@ -92,18 +92,21 @@ struct ManyShare {
 };
 
 // Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, one after the
-// other. What lies beyond the matrix is 0.
+// other, times the factors of the columns if these have some. What lies beyond the matrix is 0.
 template <u32 N, bool BF16, bool ROUTED>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
   // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
   enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1 };
+  // Factors of columns are loaded with the vectors; where registers are few, only when they are used.
+  enum : bool { EARLY = BATCHES == 1 };
 
   const ProductBatch& batch;
   const Tiles& t;
   u64 x;
   u32 lane, vectors;
   u32 held[BATCH][4];
+  u32 factors[EARLY ? 4 : 1];  // of the lane's columns
   u32 rows[ROWS];  // numbers of the lane's vectors, where they are looked up
 
   DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane, u32 vectors)
@@ -138,9 +141,13 @@ struct VectorRing {
       const u32 from_slot = share.window + MANY_RING_AT + slot * (N * 128);
 #pragma unroll 1
       for (u32 b = 0; b < BATCHES; b++) {
+        if (!EARLY && t.output.columns) multiply(begin + step);
 #pragma unroll
         for (u32 i = 0; i < BATCH; i++) {
           const u32 at = from_slot + (b * BATCH + i) * 512;
+          if constexpr (EARLY) {
+            if (t.output.columns) multiply_by<BF16>(held[i], factors);
+          }
           if constexpr (BF16) {
 #pragma unroll
             for (u32 w = 0; w < 4; w++) held[i][w] = mul_bf16(held[i][w], MANY_UP);
@@ -164,6 +171,14 @@ struct VectorRing {
   }
 
  private:
+  // Multiplies what is held by the factors of a block's columns.
+  DEVICE_MEMBER void multiply(u32 block) {
+    u32 own[4];
+    load_factors(batch, t, block * BLOCK_COLS + lane % 8 * 8, own);
+#pragma unroll
+    for (u32 i = 0; i < BATCH; i++) multiply_by<BF16>(held[i], own);
+  }
+
   // Places that have no vector get the last one's, and nobody asks for their sums.
   DEVICE_MEMBER u32 which(u32 place) const { return place < vectors ? place : vectors - 1; }
 
@@ -171,6 +186,9 @@ struct VectorRing {
   DEVICE_MEMBER void load(u32 block, u32 b) {
     const u32 col = block * BLOCK_COLS, from = col + lane % 8 * 8;
     const bool inside = batch.vector && col + BLOCK_COLS <= t.cols;
+    if constexpr (EARLY) {
+      if (t.output.columns) load_factors(batch, t, from, factors);
+    }
 #pragma unroll
     for (u32 i = 0; i < BATCH; i++) {
       const u32 place = (b * BATCH + i) * 4 + lane / 8;
@@ -719,7 +737,7 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
     }
     if (gates || item.part == PART_RESULT) return;
     gates = true;
-    many_arrive(batch, Stash(batch, item), (item.place + (u32)((u64)own.begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS, own.strips, share.window);
+    many_arrive(batch, Stash(batch, item), (item.place + own.begin_strip * TILE_ROWS - t.output.row_begin) / TILE_ROWS, own.strips, share.window);
     part = thread_index();
     if (part < parts) now.ask(batch, item, share, part, epilogue, true);
   }
@@ -776,6 +794,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
     if (warp == share.warps) {
       many_fetch(batch, t, share, lane);
     } else {
+      prefetch_factors(t, share.first_tile * t.blocks + thread_index() - (share.warps + 1) * LANES);
       overlap_wait();
       VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
       many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, MANY_STAGERS * LANES);

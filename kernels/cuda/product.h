@@ -7,6 +7,9 @@
 // in shared memory; when all are done, these sums are added up in the order of the columns, multiplied by the rows' scales, and written. So
 // the order of all sums is that of the file, whatever is launched. A chunk that is damaged makes its rows NaN.
 //
+// If columns have factors, each element of a vector is multiplied by its column's where it is read, and rounded as elements are: results are those of
+// the matrix without factors and of such vectors, in every kernel.
+//
 // The epilogue of a launch, as in a block of a model, is in product_epilogue.h.
 //
 // Weights do not depend on the launch before this one: where few are decoded, they are before the vectors are waited for.
@@ -99,7 +102,8 @@ struct Multiply {
       done<EDGE>(t, c, lane);
     }
 
-    // The lane's elements of the vectors in the block's columns. EDGE: zeros beyond the matrix's edge, and vectors anywhere.
+    // The lane's elements of the vectors in the block's columns, times the columns' factors. EDGE: zeros beyond the matrix's edge, and vectors and
+    // factors anywhere.
     template <bool EDGE>
     DEVICE_MEMBER void load(const Tiles& t, u32 (&x)[SETS][8]) const {
 #pragma unroll
@@ -112,6 +116,21 @@ struct Multiply {
         } else {
           edge(t, from, x[s]);
         }
+      }
+      if (t.output.columns == 0) return;
+      const u8* const by = (const u8*)t.output.columns + (u64)col * 2;
+      if (!EDGE || (batch.vector && col + 16 <= t.cols)) {
+        // Loaded one after the other: all at once they would take registers of the decoder.
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+          const Vec4 f = load128(by + 16 * h);
+          const u32 factors[4] = {f.x, f.y, f.z, f.w};
+#pragma unroll
+          for (u32 k = 0; k < 4; k++) times_factors(x, 4 * h + k, factors[k]);
+        }
+      } else {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) times_factors(x, i, edge_word(t, by, i));
       }
     }
 
@@ -168,10 +187,18 @@ struct Multiply {
 
     DEVICE_MEMBER void edge(const Tiles& t, const u8* from, u32 (&x)[8]) const {
 #pragma unroll
-      for (u32 i = 0; i < 8; i++) {
-        const u32 lower = col + 2 * i < t.cols ? load16(from + 4 * i) : 0;
-        x[i] = lower | (col + 2 * i + 1 < t.cols ? load16(from + 4 * i + 2) : 0) << 16;
-      }
+      for (u32 i = 0; i < 8; i++) x[i] = edge_word(t, from, i);
+    }
+    // Word i of the lane's columns, the first of which is at `from`.
+    DEVICE_MEMBER u32 edge_word(const Tiles& t, const u8* from, u32 i) const {
+      const u32 lower = col + 2 * i < t.cols ? load16(from + 4 * i) : 0;
+      return lower | (col + 2 * i + 1 < t.cols ? load16(from + 4 * i + 2) : 0) << 16;
+    }
+
+    // Word i of all vectors, times factors.
+    static DEVICE_MEMBER void times_factors(u32 (&x)[SETS][8], u32 i, u32 factors) {
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) x[s][i] = Half<BF16>::times_factors(x[s][i], factors);
     }
   };
 
@@ -283,7 +310,7 @@ struct Result {
     // All rows may have one.
     const u64 number = row * t.output.scales_per_row;
     if (!several(t)) scale = t.output.scale_bytes == 2 ? ldg16((const u8*)t.output.scales + number * 2) : ldg32((const u8*)t.output.scales + number * 4);
-    place = item.before * batch.vectors + at % each / TILE_ROWS * item.stride + item.place + (u32)(row - t.row_begin);
+    place = item.before * batch.vectors + at % each / TILE_ROWS * item.stride + item.place + (u32)row - t.output.row_begin;
   }
   DEVICE_MEMBER bool exists() const { return place != ~0u; }
 
@@ -380,6 +407,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
   Warp w = make_warp<ONE>(batch);
   if (warp == 0 && !spread) warp_copy(TABLE_AT, (const u8*)t.table, 4u << t.bits, batch.barriers, w.lane);
   if constexpr (N == 1) prefetch_vector(vector_of(batch, item), t);
+  prefetch_factors(t, thread_index());
   const u32 each = N == 1 ? TILE_ROWS : batch.vectors * TILE_ROWS, results = (end - begin) * each;
   const u32 begin_strip = divide(first, t.by_tiles);
   const auto asked = [&](u32 at) {
@@ -443,7 +471,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
   }
   if (item.part == PART_RESULT) return;
   const Stash stash(batch, item);
-  const u32 first_strip = (item.place + (u32)((u64)begin_strip * TILE_ROWS - t.row_begin)) / TILE_ROWS;
+  const u32 first_strip = (item.place + begin_strip * TILE_ROWS - t.output.row_begin) / TILE_ROWS;
   stash.arrive(batch, first_strip, end - begin);
 #pragma unroll 1
   for (u32 at = thread_index(); at < results; at += threads) {

@@ -20,6 +20,13 @@ struct Half {
     if constexpr (BF16) return add_bf16(a, b);
     else return add_f16(a, b);
   }
+  // Elements times factors of columns, which are bf16, rounded once: f32 holds products of f16 with them, and what it
+  // loses of the smallest ones changes nothing.
+  static DEVICE_MEMBER u32 times_factors(u32 elements, u32 factors) {
+    if constexpr (BF16) return mul_bf16(elements, factors);
+    else return pack_f16(mul_rn(f32_of_f16(elements & 0xFFFF), lower_factor(factors)),
+                         mul_rn(f32_of_f16(elements >> 16), upper_factor(factors)));
+  }
   static DEVICE_MEMBER void mma(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     if constexpr (BF16) mma_bf16(c, a, b);
     else mma_f16(c, a, b);
@@ -60,6 +67,34 @@ DEVICE void load_words(const Batch& batch, u64 from, u32 col, u32 cols, u32 (&wo
   for (u32 k = 0; k < 8; k++) {
     if (col + k < cols) words[k / 2] |= load16(at + 2 * k) << (k % 2 * 16);
   }
+}
+
+// The factors of those columns, two a word; 0 beyond the last column.
+DEVICE void load_factors(const ProductBatch& batch, const Tiles& t, u32 col, u32 (&words)[4]) {
+  const u8* const at = (const u8*)t.output.columns + (u64)col * 2;
+  if (batch.vector && col + 8 <= t.cols) {
+    const Vec4 a = ldg128(at);
+    words[0] = a.x, words[1] = a.y, words[2] = a.z, words[3] = a.w;
+    return;
+  }
+#pragma unroll
+  for (u32 k = 0; k < 4; k++) words[k] = 0;
+#pragma unroll
+  for (u32 k = 0; k < 8; k++) {
+    if (col + k < t.cols) words[k / 2] |= ldg16(at + 2 * k) << (k % 2 * 16);
+  }
+}
+
+// Elements times the factors of their columns.
+template <bool BF16>
+DEVICE void multiply_by(u32 (&words)[4], const u32 (&factors)[4]) {
+#pragma unroll
+  for (u32 k = 0; k < 4; k++) words[k] = Half<BF16>::times_factors(words[k], factors[k]);
+}
+
+// Prefetches the factors of a block's columns, counted through the matrix, if there are some.
+DEVICE void prefetch_factors(const Tiles& t, u32 block) {
+  if (t.output.columns && block * BLOCK_COLS < t.cols) prefetch((const u8*)t.output.columns + block * (BLOCK_COLS * 2));
 }
 
 // Stores them so.

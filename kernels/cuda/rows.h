@@ -45,7 +45,7 @@ struct RowState {
   DEVICE_MEMBER void take(const Tiles& t, u32 number) {
     const u32 place = divide(number, t.by_tiles);
     row = row_at(batch, place);
-    out = (u8*)t.output.out + place * t.output.row_stride * element_bytes(batch.kind);
+    out = (u8*)t.output.out + (u64)place * t.output.row_stride * element_bytes(batch.kind);
   }
   DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
     if (row == NO_ROW) lost(t, c, lane);
@@ -90,17 +90,21 @@ struct RowCells {
   }
 };
 
-// Writes `count` of 16 adjacent elements.
+// Writes `count` of 16 adjacent elements. `factors` are their columns', or 0.
 template <u32 OUT>
-DEVICE void put_some(u8* to, const u32* q, Steps s, u32 count, bool vector) {
-  if (vector && count == 16) emit16<OUT>(to, q, s);
-  else emit_some<OUT>(to, q, s, count, Element<OUT>::bytes());
+DEVICE void put_some(u8* to, const u32* q, Steps s, u64 factors, u32 count, bool vector) {
+  if (vector && count == 16) emit16<OUT>(to, q, s, factors);
+  else emit_some<OUT>(to, q, s, factors, count, Element<OUT>::bytes());
 }
-DEVICE_RARE void put_row(u8* to, Vec4 symbols, Steps s, u32 kind, u32 count, bool vector) {
+// Writes the elements of a row's 16 columns from `col` on, as far as there are columns.
+DEVICE_RARE void put_row(const Tiles& t, u8* to, Vec4 symbols, Steps s, u32 kind, u32 col) {
   const u32 q[4] = {symbols.x, symbols.y, symbols.z, symbols.w};
-  if (kind == OUT_F16) put_some<OUT_F16>(to, q, s, count, vector);
-  else if (kind == OUT_BF16) put_some<OUT_BF16>(to, q, s, count, vector);
-  else put_some<OUT_F32>(to, q, s, count, vector);
+  const u64 factors = t.output.columns ? t.output.columns + (u64)col * 2 : 0;
+  const u32 count = t.cols - col < 16 ? t.cols - col : 16;
+  const bool vector = t.vector;
+  if (kind == OUT_F16) put_some<OUT_F16>(to, q, s, factors, count, vector);
+  else if (kind == OUT_BF16) put_some<OUT_BF16>(to, q, s, factors, count, vector);
+  else put_some<OUT_F32>(to, q, s, factors, count, vector);
 }
 
 // Writes weights.
@@ -125,7 +129,7 @@ struct StoreRow {
       const Output& o = cells.t.output;
       const Steps s = {steps_base<SCALES_ANY>(o), scale_at<SCALES_ANY>(o, state.row, cells.col)};
       const Vec4 lower = {b.q[0], b.q[1], b.q[2], b.q[3]}, upper = {b.q[4], b.q[5], b.q[6], b.q[7]};
-      put_row(cells.to, cells.half_of_row ? upper : lower, s, kind, cells.count(cells.half_of_row), cells.t.vector);
+      put_row(cells.t, cells.to, cells.half_of_row ? upper : lower, s, kind, cells.col);
     }
     cells.next(element_bytes(kind));
   }

@@ -193,6 +193,10 @@ DEVICE Vec4 ldg128(const void* p) {
   const uint4 v = __ldg((const uint4*)p);
   return {v.x, v.y, v.z, v.w};
 }
+DEVICE Vec2 ldg64(const void* p) {
+  const uint2 v = __ldg((const uint2*)p);
+  return {v.x, v.y};
+}
 // For data that is read once: it need not be kept in L1.
 DEVICE u32 ldg32_stream(const void* p) {
   u32 v;
@@ -389,11 +393,23 @@ DEVICE u32 add_bf16(u32 a, u32 b) {
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x3F803F80u), "r"(b));
   return r;
 }
+// Two products of bf16, rounded to nearest even.
+DEVICE u32 mul_bf16(u32 a, u32 b) {
+  u32 r;
+  // A product with something added that changes no product, not even a zero: -0.
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000u));
+  return r;
+}
 #else
 #define MMA_BF16 0
 template <bool THERE = false>
 DEVICE u32 add_bf16(u32, u32) {
   static_assert(THERE, "sums of bf16 need compute capability 8.0");
+  return 0;
+}
+template <bool THERE = false>
+DEVICE u32 mul_bf16(u32, u32) {
+  static_assert(THERE, "products of bf16 need compute capability 8.0");
   return 0;
 }
 // Callers check `#if MMA_BF16` first.

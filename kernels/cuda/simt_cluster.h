@@ -149,10 +149,6 @@ template <u32 COUNT>
 DEVICE void any_values(u32 (&v)[COUNT]) {
   memset(v, simt::POISON, sizeof v);
 }
-DEVICE u32 mul_bf16(u32 a, u32 b) {
-  using simt::f32_of_bf16;
-  return pack_bf16(f32_of_bf16(a & 0xFFFF) * f32_of_bf16(b & 0xFFFF), f32_of_bf16(a >> 16) * f32_of_bf16(b >> 16));
-}
 DEVICE u32 found_again(u32 v) { return v; }
 template <u32 COUNT>
 DEVICE void more_registers() {}

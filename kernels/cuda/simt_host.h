@@ -132,6 +132,7 @@ DEVICE u32 ldg32(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT
 DEVICE u32 ldg16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT_HERE); }
 DEVICE u32 ldg8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
+DEVICE Vec2 ldg64(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
 DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
@@ -258,6 +259,10 @@ DEVICE u32 add_f16(u32 a, u32 b) {
 DEVICE u32 add_bf16(u32 a, u32 b) {
   using simt::f32_of_bf16;
   return pack_bf16(f32_of_bf16(a & 0xFFFF) + f32_of_bf16(b & 0xFFFF), f32_of_bf16(a >> 16) + f32_of_bf16(b >> 16));
+}
+DEVICE u32 mul_bf16(u32 a, u32 b) {
+  using simt::f32_of_bf16;
+  return pack_bf16(f32_of_bf16(a & 0xFFFF) * f32_of_bf16(b & 0xFFFF), f32_of_bf16(a >> 16) * f32_of_bf16(b >> 16));
 }
 
 DEVICE void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], SIMT_AT) {

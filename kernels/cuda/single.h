@@ -19,6 +19,8 @@
 //
 // A warp computes the digits of a tile by itself: between two launches there is nothing else to do, and waiting for
 // other warps would take longer.
+//
+// If columns have factors, digits are those of elements times factors, as `Half::times_factors` rounds them.
 #pragma once
 #include "product_epilogue.h"
 #include "tile.h"
@@ -53,11 +55,13 @@ DEVICE Power power_of_two(i32 power) {
 #define SCALED_BYTES 32u
 
 // Facts about the columns of a warp's only chunk, stored by `State::leave`: all lie in the matrix and begin at
-// multiples of 16 bytes; rows have several scales; levels exceed symbols by a half; and the number of columns.
+// multiples of 16 bytes; rows have several scales; levels exceed symbols by a half; columns have factors; and the number
+// of columns.
 #define KNOWN_VECTOR 1u
 #define KNOWN_SEVERAL 2u
 #define KNOWN_HALF 4u
-#define KNOWN_COLS 8u
+#define KNOWN_FACTORS 8u
+#define KNOWN_COLS 16u
 
 // The power of two that scales a tile's largest element, given without its sign as f32, to less than 2^21. The factor
 // must itself be an f32: with the largest possible one, the last digit stands for 2^-134, and elements, even subnormal
@@ -128,6 +132,32 @@ DEVICE void load_held(const ProductBatch& batch, u64 x, const Tiles& t, u32 begi
   }
 }
 
+// Loads the factors of the same columns, or multiplies by them.
+DEVICE void load_held_factors(const ProductBatch& batch, const Tiles& t, u32 begin, u32 cols, u32 lane, HeldWords& factors) {
+#pragma unroll
+  for (u32 h = 0; h < DIGITS_HELD; h++) {
+    const u32 k = h * DIGITS_COLS + lane * 8;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) factors[h][i] = 0;
+    if (k < cols) load_factors(batch, t, begin + k, factors[h]);
+  }
+}
+template <bool BF16>
+DEVICE void multiply_held(HeldWords& words, const HeldWords& factors) {
+#pragma unroll
+  for (u32 h = 0; h < DIGITS_HELD; h++) multiply_by<BF16>(words[h], factors[h]);
+}
+
+// Eight elements of the vector at `x` from a column on, times their columns' factors.
+template <bool BF16>
+DEVICE void load_elements(const ProductBatch& batch, u64 x, const Tiles& t, u32 col, u32 (&words)[4]) {
+  load_words(batch, x, col, t.cols, words);
+  if (t.output.columns == 0) return;
+  u32 factors[4];
+  load_factors(batch, t, col, factors);
+  multiply_by<BF16>(words, factors);
+}
+
 // Writes the digits of a tile's `cols` columns from `begin` on to shared memory from `to`; those beyond the matrix's
 // edge are 0. All lanes call it. Returns the factor of sums of products with them: NaN if one of the elements is NaN or
 // infinite.
@@ -138,7 +168,7 @@ DEVICE Power make_digits(const ProductBatch& batch, u64 x, const Tiles& t, u32 b
   for (u32 h = 0; h < DIGITS_HELD; h++) largest = largest_of(words[h], largest);
 #pragma unroll 1
   for (u32 k = DIGITS_HELD * DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
-    load_words(batch, x, begin + k, t.cols, more);
+    load_elements<BF16>(batch, x, t, begin + k, more);
     largest = largest_of(more, largest);
   }
   largest = warp_max(largest >> 16 > (largest & 0xFFFF) ? largest >> 16 : largest & 0xFFFF, lane);
@@ -150,7 +180,7 @@ DEVICE Power make_digits(const ProductBatch& batch, u64 x, const Tiles& t, u32 b
   }
 #pragma unroll 1
   for (u32 k = DIGITS_HELD * DIGITS_COLS + lane * 8; k < cols; k += DIGITS_COLS) {
-    load_words(batch, x, begin + k, t.cols, more);
+    load_elements<BF16>(batch, x, t, begin + k, more);
     write_digits<BF16>(more, power, to + digit_place(k));
   }
   Power back = power_of_two(-8 - power);
@@ -214,6 +244,11 @@ struct MultiplyOne {
         const u32 cols = (tile + 1 == t.tiles ? t.last_blocks : t.blocks) * BLOCK_COLS, to = digits + tile * t.blocks * DIGITS_BLOCK;
         HeldWords words;
         load_held(batch, x, t, tile * t.blocks * BLOCK_COLS, cols, lane, words);
+        if (t.output.columns) {
+          HeldWords factors;
+          load_held_factors(batch, t, tile * t.blocks * BLOCK_COLS, cols, lane, factors);
+          multiply_held<BF16>(words, factors);
+        }
         const Power back = make_digits<BF16>(batch, x, t, tile * t.blocks * BLOCK_COLS, cols, words, to, lane);
         if (half) {
           i32 sums[4] = {0, 0, 0, 0}, all[2];
@@ -235,7 +270,8 @@ struct MultiplyOne {
       const u64 from = x + (u64)begin * 2;
       const bool vector = batch.vector && begin + cols <= t.cols;
       sts128(known(), {(u32)from, (u32)(from >> 32), sums_at(c),
-                       (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) | cols * KNOWN_COLS});
+                       (vector ? KNOWN_VECTOR : 0) | (several(t) ? KNOWN_SEVERAL : 0) | (half ? KNOWN_HALF : 0) |
+                           (t.output.columns ? KNOWN_FACTORS : 0) | cols * KNOWN_COLS});
       sts128(known() + 16, {digits, staging, begin, 0});
     }
 
@@ -250,10 +286,12 @@ struct MultiplyOne {
         const u64 from = (u64)left.y << 32 | left.x;
         const u32 is = left.w, cols = is / KNOWN_COLS;
         const bool has_chunk = staged != 0 || invalid;
+        // Factors do not depend on the launch before this one.
+        HeldWords words, factors = {};
+        if (is & KNOWN_FACTORS) load_held_factors(batch, t, begin, has_chunk ? cols : 0, lane, factors);
         // All lanes have decoded: digits replace the chunk.
         syncwarp();
         overlap_wait();
-        HeldWords words;
         if (is & KNOWN_VECTOR) {
 #pragma unroll
           for (u32 h = 0; h < DIGITS_HELD; h++) {
@@ -266,6 +304,7 @@ struct MultiplyOne {
         }
         ask();
         if (!has_chunk) return;
+        if (is & KNOWN_FACTORS) multiply_held<BF16>(words, factors);
         const Power back = make_digits<BF16>(batch, from - (u64)begin * 2, t, begin, cols, words, to_digits, lane);
         syncwarp();
         const u32 at = half_digits(to_digits, lane);

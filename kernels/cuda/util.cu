@@ -16,23 +16,28 @@ DEVICE u32 item_of(const Batch& batch, u64 i) {
   return item;
 }
 
+// The factor of a column, in the matrix that a row is in; 0 if columns have none.
+DEVICE u64 factor_of(const Symbols& s, u64 row, u64 col) {
+  return s.output.columns ? s.output.columns + (row / s.rows * s.cols + col) * 2 : 0;
+}
+
 template <u32 OUT>
 DEVICE void write_group(const Symbols& s, u64 at) {
   const u64 row = at / s.cols, col = at - row * s.cols;
   const u32 bytes = Element<OUT>::bytes();
   const u32 base = steps_base<SCALES_ANY>(s.output);
-  u8* to = (u8*)s.output.out + ((row - s.row_begin) * s.output.row_stride + col * s.output.column_stride) * bytes;
+  u8* to = (u8*)s.output.out + ((row - s.output.row_begin) * s.output.row_stride + col * s.output.column_stride) * bytes;
   if (s.vector) {
     const Vec4 v = ldg128((const u8*)s.symbols + at);
     const u32 q[4] = {v.x, v.y, v.z, v.w};
-    emit16<OUT>(to, q, {base, OUT != OUT_INT8 ? scale_at<SCALES_ANY>(s.output, row, (u32)col) : 0});
+    emit16<OUT>(to, q, {base, OUT != OUT_INT8 ? scale_at<SCALES_ANY>(s.output, row, (u32)col) : 0}, factor_of(s, row, col));
     return;
   }
   u64 r = row, c = col;
   for (u64 i = at; i < at + 16 && i < s.end; i++) {
     const float scale = OUT != OUT_INT8 ? scale_at<SCALES_ANY>(s.output, r, (u32)c) : 0;
-    to = (u8*)s.output.out + ((r - s.row_begin) * s.output.row_stride + c * s.output.column_stride) * bytes;
-    emit1<OUT>(to, ldg8((const u8*)s.symbols + i), {base, scale});
+    to = (u8*)s.output.out + ((r - s.output.row_begin) * s.output.row_stride + c * s.output.column_stride) * bytes;
+    emit1<OUT>(to, ldg8((const u8*)s.symbols + i), {base, scale}, factor_of(s, r, c));
     if (++c == s.cols) {
       c = 0;
       r++;
@@ -166,7 +171,7 @@ KERNEL(wcodec_fields, THREADS, 4, FieldsSymbolsBatch) {
     const u64 at = s.begin + (i - s.cost_begin) * 16;
     u64 row = at / s.cols, col = at - row * s.cols;
     for (u64 e = at; e < at + 16 && e < s.end; e++) {
-      const u64 place = (row - s.row_begin) * s.output.row_stride + col * s.output.column_stride;
+      const u64 place = (row - s.output.row_begin) * s.output.row_stride + col * s.output.column_stride;
       const u32 stored = ldg8((const u8*)s.symbols + e);
       u32 element;
       scatter<1>(item.fields, &stored, &element);

@@ -177,15 +177,21 @@ macro_rules! structures {
 }
 
 structures! {
-    /// The position of an output element: element (row, column), with rows counted through all matrices from the first
-    /// row of the item, is at `out + row * row_stride + column * column_stride` elements.
+    /// The position of an output element: element (row, column), with rows counted through all matrices, is at
+    /// `out + (row - row_begin) * row_stride + column * column_stride` elements.
     pub struct Output {
         /// Address.
         pub out: u64,
-        /// Elements.
-        pub row_stride: u64,
         /// Address of the scales; 0 for int8 output.
         pub scales: u64,
+        /// Address of the columns' factors: bf16, those of each matrix after those of the matrix before. Values are
+        /// multiplied by them, too. In items of products it is that of the item's only matrix, and its vectors are
+        /// multiplied. 0 if there are none.
+        pub columns: u64,
+        /// Row that the output begins with.
+        pub row_begin: u32,
+        /// Elements.
+        pub row_stride: u32,
         /// Elements.
         pub column_stride: u32,
         /// 0: a single scale for the tensor.
@@ -222,8 +228,6 @@ structures! {
         pub table: u64,
         /// Address of the plane's status: the smallest chunk found damaged, or all ones.
         pub status: u64,
-        /// Row, counted through all matrices, that the output begins with.
-        pub row_begin: u64,
         /// Position and type of the output.
         pub output: Output,
         /// Length of the chunks in units of 4 bytes.
@@ -346,8 +350,9 @@ structures! {
 
     /// A matrix, or rows of one, to multiply vectors with.
     pub struct ProductItem {
-        /// The plane whose symbols are its weights. Only scales and offset of `output` are used; `block_begin` and
-        /// `block_end` delimit the thread blocks that process only this item, each a run of whole strips.
+        /// The plane whose symbols are its weights. Of `output` only scales, factors, offset and first row are used;
+        /// `block_begin` and `block_end` delimit the thread blocks that process only this item, each a run of whole
+        /// strips.
         pub tiles: Tiles,
         /// Address of the bias of the first row and of those after it, elements like those of `x`; 0 for none.
         pub bias: u64,
@@ -415,7 +420,7 @@ structures! {
         /// Address in shared memory of the sums of each chunk; in kernels named `many`, of the sums that the blocks of a
         /// cluster leave for this one's results: for each block, as many strips as any of them has.
         pub sums: u32,
-        /// 1: vectors, including those at `squared`, begin at multiples of 16 bytes.
+        /// 1: vectors, including those at `squared`, and the factors of columns begin at multiples of 16 bytes.
         pub vector: u32,
         /// Address of vectors laid out like those at `x`, or 0: each result is divided by the root of the mean of their
         /// squares, as after an RMSNorm whose gain is already in the vectors at `x`.
@@ -587,10 +592,10 @@ structures! {
         pub begin: u64,
         /// One past the last element.
         pub end: u64,
-        /// Columns of each row.
-        pub cols: u64,
-        /// Row that the output begins with.
-        pub row_begin: u64,
+        /// Rows per matrix.
+        pub rows: u32,
+        /// Columns per matrix.
+        pub cols: u32,
         /// Position and type of the output.
         pub output: Output,
         /// Groups of 16 elements in the items before this one.

@@ -258,10 +258,11 @@ impl Launcher {
                 x: vectors.x,
                 x_stride,
                 y: vectors.y,
-                vector: u32::from(
-                    (vectors.x | squared).is_multiple_of(16)
-                        && (vectors.count == 1 && later == 0 || x_stride.is_multiple_of(8)),
-                ),
+                vector: launch.params.vector
+                    & u32::from(
+                        (vectors.x | squared).is_multiple_of(16)
+                            && (vectors.count == 1 && later == 0 || x_stride.is_multiple_of(8)),
+                    ),
                 squared,
                 epsilon: epilogue.epsilon.to_bits(),
                 norm_factor: epilogue.norm_factor.to_bits(),

@@ -31,15 +31,17 @@ impl PackedRows {
         if rows.is_empty() {
             return piece;
         }
-        let scales = match plan.tensor.symbol_scales().map_or(0, |s| s.bytes_per_row(plan.matrix.2)) {
-            0 => 0..parts.scales.len(),
-            per_row => rows.start * per_row..rows.end * per_row,
+        let (scales, factors) = match plan.tensor.symbol_scales() {
+            Some(scales) => scales.held(rows),
+            None => Default::default(),
         };
-        let scales = piece.add(parts, &parts.scales, &scales);
+        let mut held = |part: Range<u64>| piece.add(parts, &parts.scales, &(part.start as usize..part.end as usize));
+        let (scales, columns) = (held(scales).wrapping_add(parts.factors as u64), held(factors));
         for (i, (method, plane)) in plan.planes.iter().zip(&parts.planes).enumerate() {
             let (offsets, data, side) = ranges(plan, method, plane, packed, rows);
             piece.places[i] = PlaneAddresses {
                 scales,
+                columns,
                 offsets: piece.add(parts, &plane.offsets, &offsets),
                 data: piece.add(parts, &plane.data, &data),
                 side: piece.add(parts, &plane.side, &side),
@@ -81,6 +83,7 @@ impl PackedRows {
             0 => lengths.scales,
             per_row => TILE_ROWS * per_row,
         };
+        let factors = tensor.symbol_scales().filter(|s| s.columns).map(|_| lengths.factors / count.max(1));
         let decoded = TILE_ROWS.saturating_mul(cols);
         let planes = tensor.planes.iter().zip(&lengths.planes).flat_map(|(plane, &[_, data, side])| {
             let longest = plane.form.max_chunk;
@@ -100,8 +103,12 @@ impl PackedRows {
             [offsets, chunks.min(data), side]
         });
         // Each part is widened to whole units on both sides, and by what kernels read behind it.
-        let bound =
-            [scales].into_iter().chain(planes).map(|n| n + 3 * PackedTensor::ALIGN).fold(0, usize::saturating_add);
+        let bound = [scales]
+            .into_iter()
+            .chain(factors)
+            .chain(planes)
+            .map(|n| n + 3 * PackedTensor::ALIGN)
+            .fold(0, usize::saturating_add);
         bound.next_multiple_of(PackedTensor::ALIGN).min(PackedTensor::new(&lengths).len)
     }
 
@@ -124,6 +131,7 @@ impl PackedRows {
     pub fn at(&self, address: u64) -> Vec<PlaneAddresses> {
         let at = |p: &PlaneAddresses| PlaneAddresses {
             scales: p.scales.wrapping_add(address),
+            columns: p.columns.wrapping_add(address),
             offsets: p.offsets.wrapping_add(address),
             data: p.data.wrapping_add(address),
             side: p.side.wrapping_add(address),

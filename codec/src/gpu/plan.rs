@@ -88,14 +88,10 @@ impl TensorPlan {
 
     /// Plans the decoding of a tensor by its tables, one of each plane that has one.
     pub fn of(tensor: &Arc<StoredTensor>, tables: impl Iterator<Item = Option<Arc<Table>>>) -> Result<Self> {
-        if tensor.has_columns() {
-            return Err(coded!(GPU_LIMITS, "kernels do not multiply by factors of columns")
-                .tensor(&tensor.name)
-                .advice("decode it on the CPU"));
-        }
         let matrix = tensor.rows_view();
         let (count, rows, cols) = matrix;
-        if count.checked_mul(rows).is_none_or(|n| n >= 1 << 31) || cols >= 1 << 31 {
+        let too_many = |n: usize| count.checked_mul(n).is_none_or(|n| n >= 1 << 31);
+        if too_many(rows) || cols >= 1 << 31 || (tensor.has_columns() && too_many(cols)) {
             return Err(too_large().tensor(&tensor.name));
         }
         let fields: Vec<Option<Fields>> = match tensor.is_joined() {
@@ -206,16 +202,18 @@ impl TensorPlan {
         self.strides().0 * kind.bytes()
     }
 
-    /// The places of the elements of `rows` when they are written to `out`, which begins with the first of them.
-    pub fn place(&self, addresses: &PlaneAddresses, out: u64, kind: OutputKind) -> abi::Output {
+    /// The places of elements that are written to `out`, which begins with those of the row `row_begin`, counted through all matrices.
+    pub fn place(&self, addresses: &PlaneAddresses, out: u64, kind: OutputKind, row_begin: usize) -> abi::Output {
         let (row_stride, column_stride) = self.strides();
         let cols = self.matrix.2;
         let scales = self.tensor.symbol_scales();
         let quantized = kind != OutputKind::Int8 && scales.is_some();
         abi::Output {
             out,
-            row_stride: row_stride as u64,
             scales: if quantized { addresses.scales } else { 0 },
+            columns: if quantized && self.tensor.has_columns() { addresses.columns } else { 0 },
+            row_begin: row_begin as u32,
+            row_stride: row_stride as u32,
             column_stride: column_stride as u32,
             scales_per_row: scales.map_or(0, |s| s.granularity.scales_per_row(cols)) as u32,
             scale_columns: scales.map_or(cols.max(1), |s| s.granularity.columns(cols)) as u32,
@@ -396,8 +394,7 @@ impl TilesItem<'_> {
             side: self.addresses.side,
             table: self.table,
             status: self.status,
-            row_begin: self.tensor.first_row(begin) as u64,
-            output: self.tensor.place(&self.addresses, self.out, self.kind),
+            output: self.tensor.place(&self.addresses, self.out, self.kind, self.tensor.first_row(begin)),
             data_units: t.data_units,
             cost_begin,
             chunk_begin: (begin * g.tiles()) as u32,

@@ -152,7 +152,7 @@ impl RoutedLaunch {
             x,
             x_stride,
             y,
-            vector: u32::from(x.is_multiple_of(16) && x_stride.is_multiple_of(8)),
+            vector: self.params.vector & u32::from(x.is_multiple_of(16) && x_stride.is_multiple_of(8)),
             gain: rows,
             arrivals: slots,
             ..*self.params

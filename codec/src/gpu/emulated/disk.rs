@@ -8,10 +8,12 @@ use crate::gpu::disk::{Disk, Reads, fetches, tests::filled};
 fn slots_that_were_filled_from_a_file_decode_to_the_whole() {
     let mut rng = StdRng::seed_from_u64(16);
     let dir = tempfile::tempdir().unwrap();
-    for (i, o) in options().into_iter().enumerate() {
+    for (i, o) in options().into_iter().chain(rate::options().into_iter().step_by(5)).enumerate() {
         let o = EncodeOptions { transpose: if i % 2 == 0 { vec!["w0".into()] } else { Vec::new() }, ..o };
         let path = dir.path().join("m.wcodec");
-        std::fs::write(&path, encode(&sample(&mut rng, &[vec![134, 150], vec![3, 20, 128]]), &o)).unwrap();
+        let source = sample(&mut rng, &[vec![134, 150], vec![3, 20, 128]]);
+        let o = with_columns(&mut rng, &source, &o);
+        std::fs::write(&path, encode(&source, &o)).unwrap();
         let container = Container::open(&path).unwrap();
         let disk = Disk::new(&container, Some(2), i % 3 != 0, true).unwrap();
         for name in ["w0", "w1"] {

@@ -93,6 +93,11 @@ fn samples(rng: &mut StdRng, shapes: &[Vec<usize>]) -> Vec<Container> {
     for o in options().into_iter().chain(rate::options()) {
         all.push(encode(&sample(rng, shapes), &o));
     }
+    for o in rate::options().into_iter().step_by(5) {
+        let source = sample(rng, shapes);
+        let o = with_columns(rng, &source, &o);
+        all.push(encode(&source, &o));
+    }
     let shapes: Vec<&[usize]> = shapes.iter().map(|s| &s[..]).collect();
     for coder in [Coder::Rans, Coder::Huffman] {
         for (tile, table_bits) in [(None, 12), (Some(64), 11)] {

@@ -1,6 +1,6 @@
 //! Levels at halves of a step, scales of 16 bits and the trellis: scheme `rate`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use wcodec_kernels::Mode;
 
@@ -51,6 +51,13 @@ fn patches(parts: &TensorBytes, tiling: &Tiling) -> usize {
     let starts: Vec<usize> = offsets.collect();
     let counts = starts.windows(2).map(|w| u32::from_le_bytes(plane.data[w[0]..][..4].try_into().unwrap()) as usize);
     counts.sum()
+}
+
+/// A sample in two containers: with factors of columns, and without.
+fn with_and_without_columns(rng: &mut StdRng, shapes: &[Vec<usize>], options: &EncodeOptions) -> [Container; 2] {
+    let source = sample(rng, shapes);
+    let columns = with_columns(rng, &source, options);
+    [container(&source, &columns), container(&source, options)]
 }
 
 /// Compares every tensor with what the CPU makes of it, those too that only have scales to be multiplied by.
@@ -113,16 +120,45 @@ fn every_coder_shift_shape_and_output_equals_the_oracle() {
     assert!(tensors > 150, "{tensors}");
 }
 
+/// Matrices whose columns have factors: of every mode, of stacks with columns that are no multiples of 8, and at their edges.
+#[test]
+fn factors_of_columns_equal_the_oracle() {
+    let mut rng = StdRng::seed_from_u64(48);
+    let shapes = [vec![112, 512], vec![37, 330], vec![3, 20, 192], vec![3, 18, 100], vec![18, 65]];
+    let mut modes = BTreeSet::new();
+    for o in options() {
+        let source = sample(&mut rng, &shapes);
+        let o = with_columns(&mut rng, &source, &o);
+        let encoded = container(&source, &o);
+        for info in encoded.infos().unwrap() {
+            assert!(info.columns, "{}", info.name);
+            let plan = TensorPlan::new(&encoded.bytes_of(&info.name, &oracle()).unwrap()).unwrap();
+            if let Method::Tiles(t) = &plan.planes[0] {
+                modes.insert(format!("{} {:?}", o.coder, t.mode()));
+            }
+        }
+        check(
+            &encoded,
+            &format!("columns {} {:?} {:?} step {:?} tile {:?}", o.coder, o.layout, o.scheme, o.step, o.tile),
+        );
+    }
+    let all = ["Low", "Trellis", "General"].map(|mode| [format!("rans {mode}"), format!("huffman {mode}")]).concat();
+    let all: BTreeSet<String> =
+        all.into_iter().chain(["Quad", "QuadTrellis"].map(|m| format!("huffman {m}"))).collect();
+    assert_eq!(modes, all);
+}
+
 /// Planes that our kernels do not decode, whose symbols they only make values of.
 #[test]
 fn symbols_of_other_coders_equal_the_oracle() {
     let mut rng = StdRng::seed_from_u64(41);
-    let shapes = [vec![48, 256], vec![15, 70], vec![3, 20, 128], vec![64, 48]];
+    let shapes = [vec![48, 256], vec![15, 70], vec![3, 20, 128], vec![64, 48], vec![3, 20, 70]];
     for coder in [Coder::Zstd, Coder::Raw] {
         let o = EncodeOptions { transpose: vec!["w3".into()], ..rate(coder, false, 0.3) };
-        let encoded = container(&sample(&mut rng, &shapes), &o);
-        assert!(encoded.infos().unwrap().iter().all(|i| i.scheme == "rate"));
-        check(&encoded, coder.name());
+        for encoded in with_and_without_columns(&mut rng, &shapes, &o) {
+            assert!(encoded.infos().unwrap().iter().all(|i| i.scheme == "rate"));
+            check(&encoded, coder.name());
+        }
         let int8 = EncodeOptions { scheme: Scheme::Int8(Granularity::Block(32)), ..o };
         check(&container(&sample(&mut rng, &shapes), &int8), &format!("{coder} int8"));
     }
@@ -133,8 +169,9 @@ fn transposed_matrices_equal_the_oracle() {
     let mut rng = StdRng::seed_from_u64(42);
     for o in options().into_iter().step_by(3) {
         let o = EncodeOptions { transpose: vec!["w*".into()], ..o };
-        let source = sample(&mut rng, &[vec![130, 96], vec![192, 48]]);
-        check(&container(&source, &o), &format!("{} {:?} transposed", o.coder, o.layout));
+        for encoded in with_and_without_columns(&mut rng, &[vec![130, 96], vec![192, 48]], &o) {
+            check(&encoded, &format!("{} {:?} transposed", o.coder, o.layout));
+        }
     }
 }
 
@@ -176,12 +213,13 @@ fn raw_chunks_equal_the_oracle() {
 fn outputs_at_odd_places_equal_the_oracle() {
     let mut rng = StdRng::seed_from_u64(44);
     for o in options().into_iter().step_by(2) {
-        let encoded = container(&sample(&mut rng, &[vec![48, 256]]), &o);
-        let mut t = Loaded::any(&encoded.bytes_of("w0", &oracle()).unwrap());
-        let want = encoded.read_as("w0", Dtype::BF16, &oracle()).unwrap().to_vec();
-        for off in [2, 8, 14] {
-            let got = run_at(std::slice::from_mut(&mut t), OutputKind::BF16, &|n| 0..n, 3, off).remove(0);
-            assert!(got.status.is_none() && got.bytes == want, "{} {:?} at {off}", o.coder, o.layout);
+        for encoded in with_and_without_columns(&mut rng, &[vec![48, 256]], &o) {
+            let mut t = Loaded::any(&encoded.bytes_of("w0", &oracle()).unwrap());
+            let want = encoded.read_as("w0", Dtype::BF16, &oracle()).unwrap().to_vec();
+            for off in [2, 8, 14] {
+                let got = run_at(std::slice::from_mut(&mut t), OutputKind::BF16, &|n| 0..n, 3, off).remove(0);
+                assert!(got.status.is_none() && got.bytes == want, "{} {:?} at {off}", o.coder, o.layout);
+            }
         }
     }
 }
@@ -189,8 +227,8 @@ fn outputs_at_odd_places_equal_the_oracle() {
 #[test]
 fn slices_of_rows_are_those_of_the_whole() {
     let mut rng = StdRng::seed_from_u64(45);
-    for o in options() {
-        let encoded = container(&sample(&mut rng, &[vec![70, 192], vec![3, 20, 128]]), &o);
+    let shapes = [vec![70, 192], vec![3, 20, 128]];
+    for (o, encoded) in options().iter().flat_map(|o| with_and_without_columns(&mut rng, &shapes, o).map(|c| (o, c))) {
         for name in ["w0", "w1"] {
             let parts = encoded.bytes_of(name, &oracle()).unwrap();
             let Some(mut t) = Loaded::new(&parts) else { continue };
@@ -299,24 +337,10 @@ fn planes_go_to_the_kernels_that_decode_them() {
                 _ => Mode::General,
             };
             assert_eq!(t.mode(), want);
-            let place = plan.place(&plan.packed.at(0)[0], 0, OutputKind::BF16);
+            let place = plan.place(&plan.packed.at(0)[0], 0, OutputKind::BF16, 0);
             assert_eq!((place.scale_bytes, place.offset), if rate { (2, 128) } else { (4, 0) });
             seen.insert(want);
         }
     }
     assert_eq!(seen.len(), 7, "{seen:?}");
-}
-
-/// Whatever the coder: a tensor that kernels would decode to other values has no plan.
-#[test]
-fn factors_of_columns_are_for_the_cpu() {
-    let mut rng = StdRng::seed_from_u64(12);
-    let columns = BTreeMap::from([("w0".to_owned(), (1..=256).map(|i| i as f32).collect::<Vec<_>>())]);
-    for coder in Coder::ALL {
-        let o = EncodeOptions { columns: columns.clone(), ..rate(*coder, false, 0.3) };
-        let encoded = container(&sample(&mut rng, &[vec![64, 256]]), &o);
-        assert!(encoded.info("w0").unwrap().columns);
-        let e = TensorPlan::new(&encoded.bytes_of("w0", &oracle()).unwrap()).unwrap_err().to_string();
-        assert!(e.contains("'w0'") && e.contains("factors of columns") && e.contains("on the CPU"), "{e}");
-    }
 }

@@ -366,7 +366,9 @@ fn samples(rng: &mut StdRng) -> Vec<Vec<u8>> {
         .enumerate()
         .map(|(i, o)| {
             let transpose = if i % 2 == 0 { vec!["w1".to_owned()] } else { Vec::new() };
-            encode(&sample(rng, &shapes), &EncodeOptions { transpose, ..o })
+            let (source, o) = (sample(rng, &shapes), EncodeOptions { transpose, ..o });
+            let o = if i % 4 < 2 { with_columns(rng, &source, &o) } else { o };
+            encode(&source, &o)
         })
         .collect();
     for coder in [Coder::Rans, Coder::Huffman] {
@@ -500,6 +502,7 @@ fn products_of_every_residency_are_those_of_the_decoded_weights() {
     let encodings = options().into_iter().step_by(2).chain(rate::options());
     for (i, o) in encodings.enumerate() {
         let source = sample(&mut rng, &[vec![112, 512], vec![81, 512], vec![3, 36, 512], vec![40, 512]]);
+        let o = if i % 4 < 2 { with_columns(&mut rng, &source, &o) } else { o };
         let container = on_disk(&dir, &encode(&source, &o));
         let multiplied: Vec<_> =
             of_ours(&container, &oracle()).into_iter().filter(|(_, plan)| can_fuse(plan).is_none()).collect();

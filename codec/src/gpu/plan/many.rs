@@ -9,7 +9,7 @@ use wcodec_kernels::abi::{
 use wcodec_kernels::{Module, Variant};
 
 use self::shape::{Shape, Work, step};
-use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, takes_many};
+use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
 use crate::error::Result;
@@ -57,7 +57,7 @@ fn limit(limits: Limits) -> usize {
 /// # Errors
 /// Items have too many strips or results for a launch.
 pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
-    let mut items = items.to_vec();
+    let mut items: Vec<_> = items.iter().copied().flat_map(ProductTiles::by_matrix).collect();
     items.sort_by_key(ranks);
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| ranks(a) == ranks(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
@@ -115,6 +115,7 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limi
         blocks += item.strips().div_ceil(warps) * ranks;
         *to = item.params(begin..blocks, 0, vectors)?;
     }
+    params.vector = aligned_factors(&params.items);
     params.staged = ranks as u32;
     memory.place(&mut params);
     let variant = match vectors {

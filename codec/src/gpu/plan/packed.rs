@@ -9,7 +9,10 @@ use crate::stored::StoredTensor;
 /// The places of a tensor's parts where it is packed, bytes.
 #[derive(Clone, Debug, Default)]
 pub struct PackedTensor {
+    /// The factors of columns, if there are some, and the scales behind them.
     pub scales: Range<usize>,
+    /// Bytes of the factors.
+    pub factors: usize,
     pub planes: Vec<PackedPlane>,
     /// Length, a multiple of 128. Kernels that copy whole 16 bytes read up to 15 bytes behind a part, never behind this.
     pub len: usize,
@@ -27,6 +30,8 @@ pub struct PackedPlane {
 #[derive(Clone, Debug)]
 pub struct Lengths {
     pub scales: usize,
+    /// The part of the scales that factors of columns take.
+    pub factors: usize,
     /// Offsets, data and side plane of each plane.
     pub planes: Vec<[usize; 3]>,
 }
@@ -36,6 +41,8 @@ pub struct Lengths {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlaneAddresses {
     pub scales: u64,
+    /// The address of the factors of columns, if these have some.
+    pub columns: u64,
     pub offsets: u64,
     pub data: u64,
     pub side: u64,
@@ -60,7 +67,7 @@ impl PackedTensor {
             PackedPlane { offsets, data, side }
         });
         let planes = planes.collect();
-        Self { scales, planes, len }
+        Self { scales, factors: lengths.factors, planes, len }
     }
 
     /// Lengths of a tensor's parts. They are only claims until the parts are read.
@@ -69,6 +76,7 @@ impl PackedTensor {
         let planes = tensor.planes.iter();
         Lengths {
             scales: length(tensor.symbol_scales().map(|s| &s.segment)),
+            factors: tensor.symbol_scales().map_or(0, |s| s.factor_bytes() as usize),
             planes: planes.map(|p| [p.offsets.as_ref(), Some(&p.data), p.side.as_ref()].map(length)).collect(),
         }
     }
@@ -101,7 +109,8 @@ impl PackedTensor {
     pub fn at(&self, address: u64) -> Vec<PlaneAddresses> {
         let place = |part: &Range<usize>| address + part.start as u64;
         let planes = self.planes.iter().map(|plane| PlaneAddresses {
-            scales: place(&self.scales),
+            scales: place(&self.scales) + self.factors as u64,
+            columns: place(&self.scales),
             offsets: place(&plane.offsets),
             data: place(&plane.data),
             side: place(&plane.side),

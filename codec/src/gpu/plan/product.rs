@@ -26,6 +26,8 @@ const DIGITS_SCALED: usize = 32;
 pub const RESERVED: usize = 1 << 10;
 /// The schedulers of a multiprocessor, which issue its instructions.
 const SCHEDULERS: usize = 4;
+/// Bytes of a column's factor.
+const FACTOR_BYTES: usize = 2;
 /// Warps of a block of threads, at most: of kernels with 64 registers, and of those with twice as many.
 const MOST_WARPS: [usize; 2] = [BLOCK_THREADS as usize / LANES, HALF_BLOCK_THREADS as usize / LANES];
 /// log2 of the copies in which a small table may lie, from the best on. With one for each bank of shared memory lanes do not wait for each other.
@@ -156,6 +158,19 @@ impl ProductTiles<'_> {
         self.tiles.strips.1 - self.tiles.strips.0
     }
 
+    /// The item as launches have it: where columns have factors, by which kernels multiply an item's vectors, an item for each matrix.
+    pub fn by_matrix(self) -> impl Iterator<Item = Self> {
+        let tensor = self.tiles.tensor;
+        let (begin, end) = self.tiles.strips;
+        let strips = if tensor.tensor.has_columns() { self.tiles.tiles.geometry.strips_per_matrix() } else { end };
+        let strips = strips.max(1);
+        (begin / strips..end.div_ceil(strips)).map(move |matrix| {
+            let part = (begin.max(matrix * strips), end.min((matrix + 1) * strips));
+            let product = self.product.starting_at((tensor.first_row(part.0) - tensor.first_row(begin)) as u32);
+            Self { tiles: TilesItem { strips: part, ..self.tiles }, product }
+        })
+    }
+
     fn tiles(&self) -> usize {
         self.tiles.tiles.geometry.tiles()
     }
@@ -188,7 +203,11 @@ impl ProductTiles<'_> {
         if results + self.strips() * TILE_ROWS >= u32::MAX as usize {
             return Err(too_much());
         }
-        let tiles = abi::Tiles { block_begin, block_end, ..self.tiles.params(0) };
+        let mut tiles = abi::Tiles { block_begin, block_end, ..self.tiles.params(0) };
+        if tiles.output.columns != 0 {
+            let before = self.tiles.strips.0 / tiles.strips as usize * tiles.cols as usize;
+            tiles.output.columns = tiles.output.columns.wrapping_add((before * FACTOR_BYTES) as u64);
+        }
         let minus = match (tiles.output.offset, self.tiles.kind) {
             (0, OutputKind::BF16) => 0xBF00_BF00,
             (0, _) => 0xB800_B800,
@@ -197,6 +216,11 @@ impl ProductTiles<'_> {
         let strips = strips as u32;
         Ok(abi::ProductItem { tiles, bias, before, stride, place, strips, minus, part, vector, reserved: 0 })
     }
+}
+
+/// The launch's `vector`, as far as items decide it: 1 if the factors of all columns begin at multiples of 16 bytes.
+pub fn aligned_factors(items: &[abi::ProductItem]) -> u32 {
+    u32::from(items.iter().all(|item| item.tiles.output.columns.is_multiple_of(16)))
 }
 
 /// One launch of a multiplying kernel, but for where vectors and results are.
@@ -440,6 +464,7 @@ fn divided(
 pub fn product_launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     let (many, others): (Vec<_>, Vec<_>) = items.iter().copied().partition(|item| many::is_for(item, vectors, limits));
     let mut launches = many::launches(&many, vectors, limits)?;
+    let others: Vec<_> = others.into_iter().flat_map(ProductTiles::by_matrix).collect();
     for items in others.chunks(abi::MAX_PRODUCT_ITEMS) {
         launches.push(product_launch(items, vectors, limits)?);
     }
@@ -476,6 +501,7 @@ fn product_launch(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) ->
         grid += blocks;
         *to = item.params(begin..grid, item.strips() / blocks, vectors)?;
     }
+    params.vector = aligned_factors(&params.items);
     params.barriers = memory.barriers as u32;
     params.buffers = memory.buffers_at() as u32;
     params.buffer_bytes = memory.buffer as u32;

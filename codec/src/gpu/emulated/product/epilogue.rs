@@ -5,16 +5,16 @@ use crate::gpu::Activation;
 
 /// The steps of an epilogue.
 #[derive(Clone, Copy, Debug, Default)]
-struct Steps {
-    norm: bool,
-    gated: bool,
-    residual: bool,
-    scaled: bool,
-    activation: Activation,
+pub struct Steps {
+    pub norm: bool,
+    pub gated: bool,
+    pub residual: bool,
+    pub scaled: bool,
+    pub activation: Activation,
 }
 
 /// Memory for all of it.
-struct Buffers {
+pub struct Buffers {
     squared: Inputs,
     residual: Buffer,
     gain: Buffer,
@@ -35,7 +35,7 @@ fn random(rng: &mut StdRng, kind: OutputKind, count: usize) -> Buffer {
 }
 
 impl Buffers {
-    fn new(rng: &mut StdRng, inputs: &Inputs, rows: usize, cols: usize) -> Self {
+    pub fn new(rng: &mut StdRng, inputs: &Inputs, rows: usize, cols: usize) -> Self {
         let (kind, results) = (inputs.kind, rows * inputs.count);
         let mut squared = Inputs::new(rng, kind, inputs.count, cols, 3.0);
         // They lie as the vectors to multiply with do.
@@ -58,7 +58,7 @@ fn u16s(bytes: &[u8]) -> Vec<u16> {
 }
 
 /// Results, and those that are scaled.
-fn multiply_with_epilogue(
+pub fn multiply_with_epilogue(
     tensors: &mut [Loaded],
     inputs: &Inputs,
     bias: Option<&Buffer>,

@@ -24,14 +24,14 @@ fn experts(tensors: &[Loaded], parts: usize, kind: OutputKind) -> Vec<Vec<Produc
 }
 
 /// The results of routed experts as bits, by position.
-struct Results {
+pub struct Results {
     bits: Vec<u16>,
     stride: usize,
-    kernel: String,
+    pub kernel: String,
 }
 
 /// Multiplies with routed experts: rows of `inputs`, or, if they are `gathered`, the vectors by position.
-fn multiply_routed(
+pub fn multiply_routed(
     tensors: &mut [Loaded],
     parts: usize,
     (inputs, gathered): (&Inputs, bool),
@@ -66,7 +66,7 @@ fn multiply_routed(
     let more = vec![Memory::read::<u8>(&table), Memory::write::<u8>(&mut slots), Memory::write::<u8>(&mut rows)];
     let own = |params: &mut abi::ProductBatch| {
         params.vectors = 0;
-        params.vector = u32::from(params.x.is_multiple_of(16) && inputs.stride.is_multiple_of(8));
+        params.vector &= u32::from(params.x.is_multiple_of(16) && inputs.stride.is_multiple_of(8));
     };
     run(std::slice::from_ref(&launch), tensors, inputs, &mut out, more, own, seed);
     let end = out.len() - GUARD;
@@ -76,7 +76,7 @@ fn multiply_routed(
 }
 
 /// These rows of the vectors, one after the other.
-fn gathered(inputs: &Inputs, rows: &[u32]) -> Inputs {
+pub fn gathered(inputs: &Inputs, rows: &[u32]) -> Inputs {
     let bytes = inputs.stride * 2;
     let row = |&row: &u32| &inputs.memory[inputs.off + row as usize * bytes..][..bytes];
     let all = [&inputs.memory[..inputs.off], &rows.iter().flat_map(row).copied().collect::<Vec<_>>()].concat();
@@ -84,13 +84,13 @@ fn gathered(inputs: &Inputs, rows: &[u32]) -> Inputs {
 }
 
 /// Results of rows of a matrix, `place` among those of its expert, for positions.
-fn of_matrix(results: &Results, positions: Range<usize>, place: usize, rows: usize) -> Vec<u16> {
+pub fn of_matrix(results: &Results, positions: Range<usize>, place: usize, rows: usize) -> Vec<u16> {
     let at = |position| &results.bits[position * results.stride + place..][..rows];
     positions.flat_map(at).copied().collect()
 }
 
 /// Random routes of tokens, several of which may lead to one expert.
-fn some_routes(rng: &mut StdRng, tokens: usize, experts: usize, most: usize) -> Sorted {
+pub fn some_routes(rng: &mut StdRng, tokens: usize, experts: usize, most: usize) -> Sorted {
     let each = rng.random_range(1..5);
     let routes = some_experts(rng, tokens * each, experts);
     let expert = |id: i64| u32::try_from(id).ok().filter(|&id| id < experts as u32);

@@ -6,7 +6,7 @@
 use wcodec_kernels::abi::{self, MANY_HELPERS};
 use wcodec_kernels::{Module, Variant};
 
-use super::{Memory, ProductTiles, fits, limit, ranks, shape};
+use super::{Memory, ProductTiles, aligned_factors, fits, limit, ranks, shape};
 use crate::coder::LANES;
 use crate::error::{Error, Result};
 use crate::gpu::plan::Limits;
@@ -69,6 +69,9 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
             if !fits(item.tiles.tensor, item.tiles.tiles, most, limits) {
                 return Err(refused(Some(item), "those for many vectors do not take it, or have no room"));
             }
+            if item.by_matrix().count() != 1 {
+                return Err(refused(Some(item), "it is several matrices whose columns have factors"));
+            }
             let same = form(item) == form(like) && item.key() == first[0].key();
             if !same || columns(item) != columns(&first[0]) || ranks(item) != ranks(&first[0]) {
                 return Err(refused(Some(item), "it is stored otherwise than others, or has another shape"));
@@ -108,9 +111,10 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         // As many results as there can be positions.
         item.params(range.clone(), 0, abi::MOST_ROUTES)
     });
-    let table = table.collect::<Result<_>>()?;
+    let table = table.collect::<Result<Vec<_>>>()?;
     let (ranks, memory) = (ranks(&first[0]) as u32, Memory { warps, ..memory }.placed(limits));
     let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
+    params.vector = aligned_factors(&table);
     params.staged = ranks;
     params.copies = blocks as u32;
     memory.place(&mut params);
