@@ -11,6 +11,8 @@ import wcodec
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from outlier_channels import divergence  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
@@ -24,22 +26,6 @@ def trained() -> Any:
 def statistics(trained: Any) -> wcodec.Statistics:
     model, ids = trained
     return wcodec.collect_statistics(model, data=ids[: len(ids) // 2], windows=12, length=256)
-
-
-def divergence(model: Any, windows: Any, changed: dict[str, Any]) -> float:
-    """KL(original || changed), nats per token."""
-    parameters = dict(model.named_parameters())
-    before = {name: parameters[name].detach().clone() for name in changed}
-    with torch.no_grad():
-        reference = torch.log_softmax(model(windows).logits, -1)
-        try:
-            for name, value in changed.items():
-                parameters[name].copy_(value)
-            found = torch.log_softmax(model(windows).logits, -1)
-        finally:
-            for name, value in before.items():
-                parameters[name].copy_(value)
-        return float((reference.exp() * (reference - found)).sum(-1).mean())
 
 
 @pytest.mark.parametrize("trellis", [False, True])

@@ -398,8 +398,8 @@ def test_files_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
         with pytest.raises(wcodec.FormatError, match="contradict themselves") as raised:
             wcodec.Statistics.load(changed(path, change))
         assert raised.value.file is not None and "collect them again" in str(raised.value), number
-    with pytest.raises(wcodec.UnsupportedError, match="version 2"):
-        wcodec.Statistics.load(changed(path, lambda said, header: said.update(version=2)))
+    with pytest.raises(wcodec.UnsupportedError, match="version 3"):
+        wcodec.Statistics.load(changed(path, lambda said, header: said.update(version=3)))
     out = tmp_path / "other.safetensors"
     at = 8 + int.from_bytes(data[:8], "little")
     for value in (float("nan"), -1.0):

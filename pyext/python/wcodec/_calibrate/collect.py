@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from .._measure import loading
 from .._models import running
 from .._models.choose import need_weights, nothing_to_compress
 from .._models.find import find
+from ..nn.experts import STACKS
 from . import factor, hooks, moments
 from . import text as _text
 from .amount import windows_and_length
@@ -35,6 +36,8 @@ DEFAULT_MEMORY = "16GB"
 # Logits of a batch in float32, of which there are a few copies while gradients are computed.
 _LOGITS_BYTES = 1 << 28
 _MOST_WINDOWS = 4
+# Tokens that say enough of how large the inputs of an expert are.
+FEW_TOKENS = 64
 # Tokens that show which layers share an input.
 _FIRST = 8
 # Keys of a config that do not change the model's results.
@@ -53,16 +56,19 @@ def collect_statistics(
     seed: int = 0,
     device: torch.device | str | None = None,
     full: bool = True,
+    gradients: bool = True,
     memory: int | str = DEFAULT_MEMORY,
     trust_remote_code: bool = False,
     progress: bool | running.StepCallback | None = False,
 ) -> Statistics:
-    """Measures on a causal language model what its quantization needs to know: how much each matrix matters (Fisher
-    information), and second moments of inputs.
+    """Measures on a causal language model what its quantization needs to know: how large each input of a matrix is, how
+    much each matrix matters (Fisher information), and second moments of inputs.
 
     The model runs over some text: what it writes by itself, which needs no data and is as good as any, a file, or token
     ids. Which matrices matter is known after one pass with gradients of the activations; parameters get none. Second
-    moments of inputs are summed up in the same pass, or, where they are larger than ``memory``, in further ones.
+    moments of inputs are summed up in the same pass, or, where they are larger than ``memory``, in further ones. How
+    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing
+    else is: that takes seconds, while the model writes 64 short texts side by side.
 
     Example (needs transformers and a model)::
 
@@ -76,7 +82,8 @@ def collect_statistics(
     :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
         windows of its own, until there are enough.
     :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens in 64 pieces, and on a
-        CPU fewer, down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two.
+        CPU fewer, down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two. For
+        sizes of inputs alone there are 64 pieces of 64 tokens, and on a CPU of 32 or fewer.
     :param length: tokens of each; 512, or what the model can take, if left out, and less where there are fewer than
         8,192 tokens.
     :param tokens: instead of ``windows``, tokens of all pieces together, about.
@@ -85,6 +92,8 @@ def collect_statistics(
         Otherwise the model is moved there, and back.
     :param trust_remote_code: whether code that comes with a model of a path may be run.
     :param full: ``False`` leaves second moments out: for steps only, which takes one pass and hardly any memory.
+    :param gradients: ``False`` leaves out how much each matrix matters: matrices then share bits as they do without a
+        calibration.
     :param memory: a bound for the sums of second moments, and again for the part of them that is kept, in bytes or as
         text. Inputs are looked at in several passes where that is not enough, and in narrower blocks if all of them are
         too large.
@@ -96,7 +105,8 @@ def collect_statistics(
         model = loading.original_of(model, device or "cpu", "auto", trust_remote_code)
     running.check_model(model)
     runs_on = running.device_of(model) if device is None else devices.place(device)
-    windows, length = windows_and_length(model, windows, length, tokens, runs_on)
+    few = not full and not gradients
+    windows, length = windows_and_length(model, windows, length, tokens, runs_on, few=few)
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)
@@ -113,13 +123,17 @@ def collect_statistics(
         text = None
         if not (isinstance(data, str) and data == "self"):
             text = _text.windows_of(data, model, tokenizer, windows, length)
-        work = _Collector(model, model_layout, place, full, _limited(budget, place), tell)
+        work = _Collector(model, model_layout, place, full, gradients, _limited(budget, place), tell)
         drawn = windows * (length - 1) if text is None else 0
         work.total = drawn + (windows * length if text is None else sum(map(len, text)))
-        if text is None:
-            with torch.no_grad():
-                text = _text.sampled(model, windows, length, seed, place, work.advance)
-        work.run(text, seed)
+        if text is None and few:
+            work.total = drawn
+            text = work.write(windows, length, seed)
+        else:
+            if text is None:
+                with torch.no_grad():
+                    text = _text.sampled(model, windows, length, seed, place, work.advance)
+            work.run(text, seed)
     return work.statistics(text, _source(data))
 
 
@@ -167,10 +181,12 @@ class _Collector:
         model_layout: ModelProducts,
         place: torch.device,
         full: bool,
+        gradients: bool,
         memory: int,
         tell: Callable[[int, int], object],
     ) -> None:
         self._model, self._layout, self._place, self._full, self._memory = model, model_layout, place, full, memory
+        self._with_gradients = gradients
         self._tell, self._done, self.total = tell, 0, 1
         self._modules = dict(model.named_modules())
         # The product whose sums each product's input is in: itself, or the first one with the same input.
@@ -184,7 +200,10 @@ class _Collector:
         self._tokens = dict.fromkeys(self._site, 0)
         self._sensitivity: dict[str, torch.Tensor] = {}
         self._row_squares: dict[str, torch.Tensor] = {}
-        self._gradients = False
+        # Sums of squares of each input, of the first pass, with the sum of what tokens count, and that of one.
+        self._squares: dict[str, tuple[torch.Tensor, float]] = {}
+        self._weight = 1.0
+        self._first = self._gradients = False
         self._stop: str | None = None
         self._sites: dict[str, SiteRecord] = {}
         self._kept: dict[str, list[Packed]] = {}
@@ -193,6 +212,25 @@ class _Collector:
         """Tells how far the work is."""
         self._done += tokens
         self._tell(self._done, self.total)
+
+    def write(self, windows: int, length: int, seed: int) -> list[torch.Tensor]:
+        """Has the model write text, and measures inputs meanwhile; the text.
+
+        First tokens, to which many models give a state that is thousands of times larger, count as they do in windows
+        of the usual length. Without them, the few channels of that state would look like all others.
+        """
+
+        def watching(first: bool) -> AbstractContextManager[None]:
+            self._weight = min(1.0, length / _text.LENGTH) if first else 1.0
+            return self._watching()
+
+        with torch.no_grad():
+            self._discover(_text.beginning(self._model))
+            self._first = True
+            return _text.sampled(self._model, windows, length, seed, self._place, self.advance, watching)
+
+    def _watching(self) -> AbstractContextManager[None]:
+        return hooks.watching(self._model, self._layout.products, self._seen)
 
     def run(self, text: list[torch.Tensor], seed: int) -> None:
         """All passes."""
@@ -204,9 +242,10 @@ class _Collector:
         for number, wanted in enumerate(passes or [[]]):
             self._wanted = {one.name: one for one in wanted}
             self._sums, self._counted = {}, dict.fromkeys(self._wanted, 0)
-            self._gradients = number == 0
-            self._stop = None if self._gradients or number + 1 == len(passes) else self._after(wanted)
-            with hooks.watching(self._model, self._layout.products, self._seen), self._ending():
+            self._first = number == 0
+            self._gradients = self._first and self._with_gradients
+            self._stop = None if self._first or number + 1 == len(passes) else self._after(wanted)
+            with self._watching(), self._ending():
                 for batch in _batches(text, getattr(getattr(self._model, "config", None), "vocab_size", None)):
                     self._pass(batch.to(self._place), generator)
                     self.advance(batch.numel())
@@ -289,7 +328,7 @@ class _Collector:
         """Called at each product of the model."""
         site = self._site[product.name]
         summing = site == product.name and site in self._wanted
-        if not summing and not self._gradients:
+        if not summing and not self._first:
             return None
         flat = x.detach().reshape(-1, x.shape[-1]).to(torch.float32)
         if summing:
@@ -298,10 +337,16 @@ class _Collector:
                 self._sums[site] = moments.Sums(one.cols, one.width, flat.device)
             self._sums[site].add(flat)
             self._counted[site] += len(flat)
-        if not self._gradients:
+        if not self._first:
             return None
         self._tokens[product.name] += len(flat)
-        sizes = flat.square().sum(-1)
+        squares = flat.square() if self._gradients or site == product.name else flat
+        if site == product.name:
+            before, counted = self._squares.get(site, (0.0, 0.0))
+            self._squares[site] = before + self._weight * squares.sum(0), counted + self._weight * len(flat)
+        if not self._gradients:
+            return None
+        sizes = squares.sum(-1)
         changed = None
         if not output.requires_grad:
             changed = output = hooks.with_gradient(output)
@@ -344,18 +389,45 @@ class _Collector:
                 continue
             blocks = sums.means(tokens)
             for _, block in blocks:
-                if not bool(torch.isfinite(block.diagonal()).all()):
-                    raise InputError(
-                        f"the input of '{name}' is not finite, so that nothing can be learned from it "
-                        "(use bfloat16 or float32)",
-                        tensor=name,
-                        code="I607",
-                    )
+                _check_finite(name, block.diagonal())
             self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks))
             self._kept[name] = [moments.pack(block) for _, block in blocks]
 
+    def _keep_sizes(self) -> None:
+        """Keeps the sizes of inputs whose second moments are not kept.
+
+        The first matrices of all experts of a layer have the same inputs: those of experts that hardly a token was
+        routed to get the sizes that all tokens of the layer show.
+        """
+        few: dict[str, list[str]] = {}
+        for product in self._layout.products:
+            if product.expert is not None and product.stack == STACKS[0] and self._tokens[product.name] < FEW_TOKENS:
+                few.setdefault(_stack_of(product), []).append(product.name)
+        pooled: dict[str, tuple[torch.Tensor, float, int]] = {}
+        for product in self._layout.products:
+            stack = _stack_of(product)
+            if stack in few and product.name in self._squares:
+                squares, counted = self._squares[product.name]
+                total, weight, tokens = pooled.get(stack, (torch.zeros_like(squares), 0.0, 0))
+                pooled[stack] = total + squares, weight + counted, tokens + self._tokens[product.name]
+        for stack, (total, weight, tokens) in pooled.items():
+            self._keep_size(stack, total, weight, tokens)
+            for name in few[stack]:
+                self._site[name] = stack
+                self._squares.pop(name, None)
+        for name, (squares, counted) in self._squares.items():
+            if name not in self._sites:
+                self._keep_size(name, squares, counted, self._tokens[name])
+
+    def _keep_size(self, name: str, squares: torch.Tensor, counted: float, tokens: int) -> None:
+        diagonal = squares / max(counted, 1e-30)
+        _check_finite(name, diagonal)
+        self._sites[name] = SiteRecord(len(diagonal), 0, tokens, 1.0)
+        self._kept[name] = [moments.sizes(diagonal)]
+
     def statistics(self, text: list[torch.Tensor], source: str) -> Statistics:
         """The statistics that were collected."""
+        self._keep_sizes()
         units: dict[str, UnitRecord] = {}
         for product in self._layout.products:
             site: str | None = self._site[product.name]
@@ -386,6 +458,20 @@ class _Collector:
             tokens=sum(map(len, text)),
             text_hash=_text.hash_of(text),
             model_hash=_model_hash(self._model, units),
+        )
+
+
+def _stack_of(product: Product) -> str:
+    """The parameter that has the matrix, if it is an expert's."""
+    return product.name.rpartition(".")[0]
+
+
+def _check_finite(name: str, squares: torch.Tensor) -> None:
+    if not bool(torch.isfinite(squares).all()):
+        raise InputError(
+            f"the input of '{name}' is not finite, so that nothing can be learned from it (use bfloat16 or float32)",
+            tensor=name,
+            code="I607",
         )
 
 

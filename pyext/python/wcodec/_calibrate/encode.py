@@ -25,11 +25,11 @@ from .._gpu import devices
 from .._models import running
 from .._models.checkpoint import Checkpoint, Lazy
 from .._models.original import original_model
-from . import amount, replay
+from . import amount, columns, replay
 from .collect import is_given, statistics_of
 from .factor import Feedback
-from .quantize import quantize
-from .statistics import Statistics, feedback_for, forget_feedback
+from .quantize import FARTHEST, quantize
+from .statistics import Statistics, feedback_for, forget_feedback, has_moments, sizes_of
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -69,11 +69,14 @@ class Matrices:
         self._weights, self._statistics, self._trellis, self._device = weights, statistics, trellis, device
         self._factors = statistics.factors()
 
-    def __getitem__(self, name: str) -> Matrix:
+    def weight(self, name: str) -> torch.Tensor:
+        """A matrix with outputs as rows."""
         weight = torch_tensor(name, self._weights[name]).to(self._device)
         unit = self._statistics.units.get(name)
-        if unit is not None and unit.transposed:
-            weight = weight.t()
+        return weight.t() if unit is not None and unit.transposed else weight
+
+    def __getitem__(self, name: str) -> Matrix:
+        weight = self.weight(name)
         rms = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
         feedback = feedback_for(
             self._statistics, name, trellis=self._trellis, device=self._device, shape=tuple(weight.shape)
@@ -85,7 +88,8 @@ class Chooser:
     """Chooses levels for an encoder, by statistics and with steps that meet the bits that are asked for.
 
     :param weights: tensors by their names in the file, read anew whenever they are needed.
-    :param feedback: ``False`` for steps only: levels are then the encoder's own.
+    :param feedback: ``False`` for factors of columns and steps only: levels are then the encoder's own. If left out,
+        statistics that have nothing but the sizes of inputs are enough.
     :param options: as for :func:`wcodec.compress`, with scheme ``rate``.
     """
 
@@ -95,18 +99,21 @@ class Chooser:
         statistics: Statistics,
         options: Mapping[str, Any],
         *,
-        feedback: bool = True,
+        feedback: bool | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         native = _checked(options)
         coding = native["way"]
+        if feedback is None:
+            # Statistics for steps only are not taken for all that there could be.
+            feedback = statistics.full or statistics.gradients
         if feedback and not statistics.full:
             raise InputError(
                 "error feedback needs second moments, and these statistics are for steps only (pass feedback=False, or "
                 "collect them with full=True)",
                 code="I621",
             )
-        self._weights, self._feedback = weights, feedback
+        self._weights, self._statistics, self._feedback = weights, statistics, feedback
         # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
         self._declared = tensor_source(weights)[0]
         self._bits = 4.0 if coding["bits"] is None else coding["bits"]
@@ -121,12 +128,30 @@ class Chooser:
         transpose = patterns("transpose", options.get("transpose") or ())
         steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
         extra = [p for p in map(exactly, turned) if p not in transpose]
-        self._options = {**options, "steps": steps, "transpose": [*transpose, *extra]}
         self._turned = frozenset(turned)
         self._matrices = Matrices(weights, statistics, trellis=self._trellis, device=devices.place(device or "cpu"))
+        own = {
+            name: self._own_columns(name, steps) for name in known if not (feedback and has_moments(statistics, name))
+        }
+        by_columns = {**{n: c for n, c in own.items() if c is not None}, **(options.get("columns") or {})}
+        self._options = {**options, "steps": steps, "transpose": [*transpose, *extra], "columns": by_columns}
         # By name, bits of each magnitude in a sample of the rows, which are as good for the whole.
         self._prices: dict[str, torch.Tensor] = {}
         self._constant = 1.0
+
+    def _own_columns(self, name: str, steps: Mapping[str, float]) -> torch.Tensor | None:
+        """Factors of the columns of a matrix whose levels the encoder chooses."""
+        weight = self._matrices.weight(name)
+        if (found := sizes_of(self._statistics, name, tuple(weight.shape))) is None:
+            return None
+        sizes, tokens = found
+        step = 2.0 ** self._first_power() * steps.get(name, 1.0)
+        farthest = step * FARTHEST[self._trellis]
+        return columns.factors_of(sizes.to(weight.device), columns.measured(weight), farthest, tokens)
+
+    def _first_power(self) -> float:
+        """log2 of the step over a row's RMS with which about the bits are met."""
+        return _GAUSSIAN - self._bits - (1 if self._trellis else 0)
 
     def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
         """The native encoder's arguments besides the source: options with the steps that were found, and the function
@@ -183,7 +208,7 @@ class Chooser:
 
     def _search(self, advance: Callable[[int, int], object]) -> float:
         """log2 of the step over a row's RMS with which the bits are met."""
-        power = _GAUSSIAN - self._bits - (1 if self._trellis else 0)
+        power = self._first_power()
         tried: list[tuple[float, float]] = []
         for n in range(_TRIES):
             advance(n, _TRIES)
@@ -305,7 +330,7 @@ def prepared(
     calibrate: Any,
     options: Mapping[str, Any],
     *,
-    feedback: bool = True,
+    feedback: bool | None = None,
     model: Any = None,
     device: torch.device | str | None = None,
     tokens: int | None = None,

@@ -14,13 +14,14 @@ import torch
 from .._core import paths
 from .._core.errors import FormatError, InputError, UnsupportedError
 from .._core.options import STATISTICS_KEY, has_statistics, path_of
-from .moments import Packed, packed_elements
+from .moments import Packed, packed_elements, sizes
 from .records import SiteRecord, UnitRecord
 
 if TYPE_CHECKING:
     from .statistics import Statistics
 
-_VERSION = 1
+# The second version may have inputs of which it is only known how large they are.
+_VERSIONS = (1, 2)
 # More inputs than any layer has.
 _WIDEST = 1 << 24
 # Bytes that are handed to the operating system at once.
@@ -42,7 +43,9 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
     at = 0
     for place, site in enumerate(statistics.sites):
         for number, block in enumerate(statistics._moments[site]):
-            for what, tensor in (("diagonal", block.diagonal), ("correlations", block.strips)):
+            parts = {"diagonal": block.diagonal, "correlations": block.strips}
+            for what in _parts(statistics.sites[site]):
+                tensor = parts[what]
                 end = at + tensor.nbytes
                 header[_name(place, number, what)] = {
                     "dtype": _DTYPES[tensor.dtype],
@@ -65,7 +68,8 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
 def description_of(statistics: Statistics) -> dict[str, Any]:
     """The metadata of a file of statistics: everything but second moments."""
     return {
-        "version": _VERSION,
+        # The first that can say it, which more readers know.
+        "version": _VERSIONS[any(not site.width for site in statistics.sites.values())],
         "source": statistics.source,
         "tokens": statistics.tokens,
         "text_hash": statistics.text_hash,
@@ -124,8 +128,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         document = json.loads(text)
         version = _whole(document["version"])
-        if version == _VERSION:
-            return _checked(document, opened, keys)
+        if version in _VERSIONS:
+            return _checked(document, version, opened, keys)
     except _CONTRADICTIONS + (SafetensorError,) as error:
         raise FormatError(
             f"{place}: statistics that contradict themselves: {error} (collect them again)", file=place, code="F106"
@@ -142,9 +146,15 @@ def _must(fits: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _checked(document: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
+def _parts(site: SiteRecord) -> tuple[str, ...]:
+    """The tensors of each block of an input."""
+    return ("diagonal", "correlations") if site.width else ("diagonal",)
+
+
+def _checked(document: Any, version: int, opened: Any, keys: set[str]) -> dict[str, Any]:
     """The arguments that a description gives. Raises whatever Python raises of what does not fit, or ``ValueError``."""
-    sites = {_text(name): _site(value) for name, value in document["sites"].items()}
+    narrowest = 1 if version < _VERSIONS[1] else 0
+    sites = {_text(name): _site(value, narrowest) for name, value in document["sites"].items()}
     units = {_text(name): _unit(value, sites) for name, value in document["units"].items()}
     names = {_text(name): tuple(map(_text, parts)) for name, parts in document["names"].items()}
     for name, parts in names.items():
@@ -154,11 +164,12 @@ def _checked(document: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
     left = set(keys)
     for place, (name, site) in enumerate(sites.items()):
         moments[name] = []
-        for number, begin in enumerate(range(0, site.cols, site.width)):
-            size = min(site.width, site.cols - begin)
+        for number, begin in enumerate(range(0, site.cols, site.width or site.cols)):
+            size = min(site.width or site.cols, site.cols - begin)
             shapes = {"diagonal": ("F32", [size]), "correlations": ("F16", [packed_elements(size)])}
             arrays = {}
-            for what, expected in shapes.items():
+            for what in _parts(site):
+                expected = shapes[what]
                 key = _name(place, number, what)
                 _must(key in left, f"tensor {key} is missing")
                 left.remove(key)
@@ -170,6 +181,9 @@ def _checked(document: Any, opened: Any, keys: set[str]) -> dict[str, Any]:
             fine = bool(torch.isfinite(diagonal).all()) and not bool((diagonal < 0).any())
             fine = fine and float(diagonal.sum(dtype=torch.float64)) < _LARGEST
             _must(fine, f"second moments of {name!r} are negative or not finite")
+            if not site.width:
+                moments[name].append(sizes(diagonal))
+                continue
             _must(_are_correlations(arrays["correlations"]), f"correlations of {name!r} are beyond 1")
             moments[name].append(Packed(diagonal, arrays["correlations"]))
     _must(not left, f"{len(left)} tensors belong to nothing")
@@ -214,10 +228,10 @@ def _real(value: Any, most: float = math.inf) -> float:
     return number
 
 
-def _site(value: Any) -> SiteRecord:
+def _site(value: Any, narrowest: int) -> SiteRecord:
     cols, width, tokens, left = value
     cols = _whole(cols, 1, _WIDEST)
-    return SiteRecord(cols, _whole(width, 1, cols), _whole(tokens), _real(left, 1.01))
+    return SiteRecord(cols, _whole(width, narrowest, cols), _whole(tokens), _real(left, 1.01))
 
 
 def _unit(value: Any, sites: dict[str, SiteRecord]) -> UnitRecord:

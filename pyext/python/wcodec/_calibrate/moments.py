@@ -78,6 +78,11 @@ def pack(moments: torch.Tensor) -> Packed:
     return Packed(diagonal.to("cpu"), torch.cat(strips))
 
 
+def sizes(diagonal: torch.Tensor) -> Packed:
+    """The diagonal alone: how large each input is."""
+    return Packed(diagonal.to("cpu", torch.float32), torch.empty(0, dtype=torch.float16))
+
+
 class Sums:
     """The sums of outer products of one input, block by block."""
 

@@ -22,7 +22,7 @@ from .trellis import best_paths
 RATE_WEIGHT = 0.1
 TRELLIS_RATE_WEIGHT = _native.TRELLIS_RATE_WEIGHT
 # The number of the outermost level: a row with a larger weight gets a larger step.
-_FARTHEST = {False: float(_native.LARGEST_SYMBOL), True: 2.0 * _native.LARGEST_TRELLIS_MAGNITUDE}
+FARTHEST = {False: float(_native.LARGEST_SYMBOL), True: 2.0 * _native.LARGEST_TRELLIS_MAGNITUDE}
 # The row scale that is best in the metric of the inputs is never far from the step, unless the statistics are bad.
 _SCALE_RANGE = (0.5, 1.5)
 # Rows that a table of prices is learned from, and how often.
@@ -88,7 +88,7 @@ def quantize(
         weight, step = weight[row_ids.to(weight.device)], step[row_ids.to(step.device)]
     step = step.to(weight.device, torch.float32)
     largest = weight.abs().amax(1).to(torch.float32) if weight.shape[1] else torch.zeros_like(step)
-    step = torch.maximum(step, largest / (_FARTHEST[trellis] + 0.5))
+    step = torch.maximum(step, largest / (FARTHEST[trellis] + 0.5))
     if rate_weight is None:
         rate_weight = TRELLIS_RATE_WEIGHT if trellis else RATE_WEIGHT
     work = _Work(weight, feedback, step, tile, trellis, rate_weight, name)

@@ -17,7 +17,7 @@ class UnitRecord:
     """The key that it shares with the other experts of its layer."""
     expert: bool
     site: str | None
-    """The site with the second moments of its input; ``None`` where they were not collected."""
+    """The site of its input; ``None`` where it was not collected."""
     tokens: int
     """Tokens that it was multiplied with."""
     sensitivity: float
@@ -30,7 +30,7 @@ class SiteRecord:
 
     cols: int
     width: int
-    """Columns of a block of its second moments."""
+    """Columns of a block of its second moments; 0 where only their diagonal is kept."""
     tokens: int
     left: float
     """The fraction of an error that is left after later columns compensate it, 0 to 1."""

@@ -1,4 +1,4 @@
-"""Statistics measured on a model: the sensitivity of each matrix, and the second moments of its inputs."""
+"""Statistics measured on a model: the sizes of each matrix' inputs, its sensitivity, and second moments of inputs."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class Statistics:
         self.path: str | None = None
         """The file that has them, once they were saved or loaded."""
         self._moments = moments
+        self._gradients = any(unit.sensitivity > 0 for unit in units.values())
         self._last: tuple[tuple[str, bool, str], factor.Feedback] | None = None
         self.source = source
         """``self``, ``text`` or ``token ids``."""
@@ -96,22 +97,35 @@ class Statistics:
 
     @property
     def full(self) -> bool:
-        """Whether there are second moments, which error feedback needs; otherwise there are steps only."""
+        """Whether there are second moments, which error feedback needs."""
+        return any(site.width for site in self.sites.values())
+
+    @property
+    def gradients(self) -> bool:
+        """Whether it is known how much each matrix matters, which steps go by."""
+        return self._gradients
+
+    @property
+    def columns(self) -> bool:
+        """Whether it is known how large inputs are, which factors of columns go by. Of files of earlier versions, those
+        that are for steps only do not say it."""
         return bool(self.sites)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the second moments; what else there is takes some hundred bytes for each tensor."""
-        return sum(block.nbytes for blocks in self._moments.values() for block in blocks)
+        """Bytes of the second moments; what else there is takes some hundred bytes for each tensor, and 4 for each of
+        its inputs."""
+        return sum(block.nbytes for site, blocks in self._moments.items() if self.sites[site].width for block in blocks)
 
     @property
     def report(self) -> StatisticsReport:
         """Tokens of each tensor, and which of them fall back to weights alone."""
-        reasons = {name: self._why_not(unit) for name, unit in self.units.items()}
+        why_not = self._why_not if self.full or self.gradients else self._why_no_columns
+        reasons = {name: why_not(unit) for name, unit in self.units.items()}
         blocks = {
             name: self.sites[unit.site].width
             for name, unit in self.units.items()
-            if unit.site is not None and self.sites[unit.site].width < self.sites[unit.site].cols
+            if unit.site is not None and 0 < self.sites[unit.site].width < self.sites[unit.site].cols
         }
         return StatisticsReport(
             {name: unit.tokens for name, unit in self.units.items()},
@@ -165,7 +179,8 @@ class Statistics:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Statistics:
-        """Reads what :meth:`save` wrote. Second moments stay in the file until they are needed.
+        """Reads what :meth:`save` wrote. Second moments stay in the file until they are needed. Files that an earlier
+        version wrote for steps only say nothing of columns.
 
         :raises FormatError: if the file is another one, or contradicts itself.
         """
@@ -183,9 +198,13 @@ class Statistics:
             return "no token reached it"
         if unit.expert and unit.tokens < RARE_TOKENS:
             return f"only {unit.tokens} tokens were routed to it"
-        if not unit.sensitivity > 0:
+        if self.gradients and not unit.sensitivity > 0:
             return "nothing depends on its output"
         return None
+
+    @staticmethod
+    def _why_no_columns(unit: UnitRecord) -> str | None:
+        return "no token reached it" if unit.site is None else None
 
     def _cost(self, unit: UnitRecord) -> float:
         """The cost of a squared error of the rows' own size, for each weight and token."""
@@ -200,12 +219,17 @@ class Statistics:
             by_kind.setdefault(self.units[name].kind, []).append(cost)
         return by_kind
 
+    def _only(self) -> str:
+        """The use that these statistics are of, without second moments."""
+        parts = [name for name, there in (("columns", self.columns), ("steps", self.gradients)) if there]
+        return f"{' and '.join(parts) or 'nothing'} only"
+
     def _facts(self) -> list[tuple[str, str]]:
         report = self.report
         facts = [
             ("tensors", f"{len(self.units):,}"),
             ("tokens", f"{self.tokens:,} ({self.source})"),
-            ("second moments", fmt.size(self.nbytes) if self.full else "none: steps only"),
+            ("second moments", fmt.size(self.nbytes) if self.full else f"none: {self._only()}"),
         ]
         if report.fallbacks:
             facts.append(("by weights alone", f"{len(report.fallbacks):,}"))
@@ -225,6 +249,45 @@ def moments_of(statistics: Statistics, site: str) -> list[Packed]:
     return statistics._moments[site]
 
 
+def _units_of(statistics: Statistics, name: str, shape: Iterable[int] | None) -> list[UnitRecord]:
+    """The matrices that a tensor is made of, one below the other; none if nothing is known of it.
+
+    :raises InputError: if the tensor has another shape.
+    """
+    units = statistics.units
+    parts = [units[part] for part in statistics.names.get(name, (name,)) if part in units]
+    known = [sum(part.rows for part in parts), parts[0].cols] if parts else None
+    if known is not None and shape is not None and list(shape) != known:
+        raise InputError(
+            f"tensor '{name}': it has shape {list(shape)}, and the statistics are of {known} "
+            "(collect them from this model)",
+            tensor=name,
+            code="I622",
+        )
+    return parts
+
+
+def sizes_of(statistics: Statistics, name: str, shape: Iterable[int] | None = None) -> tuple[torch.Tensor, int] | None:
+    """The mean squares of a tensor's inputs, ``float32 [cols]``, and how many tokens they are of; ``None`` where they
+    are not known.
+
+    :param shape: as for :func:`feedback_for`.
+    """
+    parts = _units_of(statistics, name, shape)
+    if not parts or parts[0].site is None:
+        return None
+    site = parts[0].site
+    return torch.cat([block.diagonal for block in moments_of(statistics, site)]), statistics.sites[site].tokens
+
+
+def has_moments(statistics: Statistics, name: str) -> bool:
+    """Whether there are second moments of a tensor's inputs that are to be used."""
+    parts = _units_of(statistics, name, None)
+    site = parts[0].site if parts else None
+    known = site is not None and statistics.sites[site].width > 0
+    return known and all(statistics._why_not(part) is None for part in parts)
+
+
 def feedback_for(
     statistics: Statistics,
     name: str,
@@ -240,21 +303,10 @@ def feedback_for(
     :param shape: outputs and inputs of the tensor, to be compared with those of the statistics.
     :raises InputError: if they differ.
     """
-    units = statistics.units
-    parts = [units[part] for part in statistics.names.get(name, (name,)) if part in units]
-    if not parts:
+    parts = _units_of(statistics, name, shape)
+    if not has_moments(statistics, name):
         return None
-    rows, cols = sum(part.rows for part in parts), parts[0].cols
-    if shape is not None and tuple(shape) != (rows, cols):
-        raise InputError(
-            f"tensor '{name}': it has shape {list(shape)}, and the statistics are of {[rows, cols]} "
-            "(collect them from this model)",
-            tensor=name,
-            code="I622",
-        )
-    site = parts[0].site
-    if site is None or any(statistics._why_not(part) is not None for part in parts):
-        return None
+    site = str(parts[0].site)
     # Matrices that share an input come one after the other.
     key = (site, trellis, str(device))
     last = statistics._last

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from .._core.errors import InputError
 from .._core.options import shown
 from .._models import running
 
+# Tokens of a window, if nothing is said.
+LENGTH = 512
 # Windows that are sampled side by side: their keys and values are in memory.
 _SIDE_BY_SIDE = 64
 _MOST_CACHED_BYTES = 1 << 32
@@ -24,7 +27,7 @@ def length_for(model: Any, length: int | None) -> int:
     limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     limit = limit if isinstance(limit, int) and limit > 0 else None
     if length is None:
-        return 512 if limit is None else min(512, limit)
+        return LENGTH if limit is None else min(LENGTH, limit)
     (length,) = running.whole_numbers("length", length)
     if limit is not None and length > limit:
         raise InputError(
@@ -94,13 +97,27 @@ def _spread(ids: torch.Tensor, windows: int, length: int, model: Any) -> list[to
     return [ids[begin : begin + length] for begin in starts]
 
 
+def beginning(model: Any) -> torch.Tensor:
+    """The token that texts of the model begin with, ``int64 [1]``."""
+    start = getattr(getattr(model, "config", None), "bos_token_id", None)
+    return torch.tensor([start if isinstance(start, int) and start >= 0 else 0])
+
+
 def sampled(
-    model: Any, windows: int, length: int, seed: int, device: torch.device, advance: Callable[[int], object]
+    model: Any,
+    windows: int,
+    length: int,
+    seed: int,
+    device: torch.device,
+    advance: Callable[[int], object],
+    watching: Callable[[bool], AbstractContextManager[None]] | None = None,
 ) -> list[torch.Tensor]:
-    """Text that the model generates, token by token from its first one on, each sampled from its own predictions."""
+    """Text that the model generates, token by token from its first one on, each sampled from its own predictions.
+
+    :param watching: entered while the model computes, with whether that is first tokens.
+    """
     config = getattr(model, "config", None)
-    start = getattr(config, "bos_token_id", None)
-    start = start if isinstance(start, int) and start >= 0 else 0
+    start = int(beginning(model))
     generator = torch.Generator(device).manual_seed(seed)
     side = max(1, min(_SIDE_BY_SIDE, _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length)))
     name = running.cache_name(model)
@@ -111,7 +128,8 @@ def sampled(
         cache: Any = None
         while ids.shape[1] < length:
             new = ids if cache is None else ids[:, -1:]
-            output = model(input_ids=new, use_cache=True, **{name: cache})
+            with nullcontext() if watching is None else watching(cache is None):
+                output = model(input_ids=new, use_cache=True, **{name: cache})
             logits = getattr(output, "logits", None)
             if logits is None:
                 raise InputError(
