@@ -15,7 +15,7 @@ import torch
 from .._core import options as _options
 from .._core.errors import InputError
 from .._core.keywords import keywords, renamed
-from .._core.options import calibration, is_statistics_file
+from .._core.options import COLUMNS, calibration, is_statistics_file
 from .._gpu import devices
 from .._gpu import torch as _torch
 from .._measure import loading
@@ -500,7 +500,7 @@ def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
 
 def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = None, **options: Any) -> Statistics:
     """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
-    or on token ids.
+    or on token ids; or of how large inputs are alone, by what it writes (``"columns"``).
 
     :param model: a function that gives the model, which is called only where statistics are to be collected.
     :param options: further ones of :func:`wcodec.collect_statistics`.
@@ -510,6 +510,8 @@ def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = Non
         return calibrate
     if is_statistics_file(calibrate):
         return Statistics.load(calibrate)
+    if isinstance(calibrate, str) and calibrate == COLUMNS:
+        return collect_statistics(model(), tokenizer, gradients=False, full=False, **options)
     return collect_statistics(model(), tokenizer, calibrate, **options)
 
 

@@ -155,7 +155,9 @@ class Chooser:
 
     def prepared(self, advance: Callable[[int, int], object] | None = None) -> tuple[_EncodeOptions, Any]:
         """The native encoder's arguments besides the source: options with the steps that were found, and the function
-        that chooses a tensor's levels."""
+        that chooses a tensor's levels. Where the encoder chooses all levels, it finds steps by itself, too."""
+        if not self._feedback:
+            return encode_options(**self._options), None
         self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
         return self._native(self._constant), self.levels
 

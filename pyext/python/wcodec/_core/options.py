@@ -179,6 +179,11 @@ _LONGEST_HEADER = 100_000_000
 _DESCRIPTION = 1 << 16
 
 
+# The values of ``calibrate`` that are no place of a text: all statistics of the model's own text, or those for factors
+# of columns alone.
+OWN_TEXT, COLUMNS = "self", "columns"
+
+
 def calibration(value: Any) -> Any:
     """``calibrate`` as it is meant: ``True`` is the model's own text, and ``False`` no calibration.
 
