@@ -132,6 +132,49 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
     assert taken >= 3
 
 
+@pytest.mark.parametrize("trellis", (False, True))
+@pytest.mark.parametrize("way", WAYS)
+def test_factors_of_columns_are_multiplied_into_vectors(way: str, trellis: bool, tmp_path: Path) -> None:
+    """Results are those of the matrix without factors and of vectors times factors: of one vector to the bit."""
+    generator = torch.Generator().manual_seed(gpu_helpers.seed())
+    tensors = {f"w{i}": weights(shape, generator) for i, shape in enumerate(SHAPES)}
+    columns = {name: 2 ** (4 * torch.rand(t.shape[1], generator=generator) - 2).numpy() for name, t in tensors.items()}
+    rate = {"scheme": "rate", "bits": 4.0, "trellis": trellis, "rules": {"w0": "int8", "w1": "int8"}}
+    path = container(tmp_path, tensors, columns=columns, **WAYS[way], **rate)
+    decoder, stored = wcodec.GpuDecoder(path), wcodec.open(path)
+    taken = 0
+    for name in list(tensors)[2:]:
+        assert stored[name].column_factors() is not None
+        factors = torch.from_numpy(stored[name].column_factors()).cuda()
+        for dtype in (*DTYPES, torch.float32):
+            assert gpu_helpers.same(decoder.decode(name, dtype), stored[name].torch(dtype))
+        if decoder.can_fuse(name) is not None:
+            continue
+        taken += 1
+        # Without factors; what the division rounds is far below what products do.
+        weight = decoder.decode(name, torch.float32).double() / factors.double()
+        for dtype in DTYPES:
+            products, most = (
+                decoder.products([(name, None)], dtype),
+                most_vectors("trellis" if trellis else "scalar", way),
+            )
+            assert products.most == most
+            for count in (n for n in (1, 2, 8, 9, 16, 17, 33, 64) if n <= most):
+                x = torch.randn((count, weight.shape[1]), generator=generator).to("cuda", dtype)
+                scaled = (x.float() * factors).to(dtype)
+                exact = scaled.double() @ weight.T
+                (y,) = products(x)
+                assert error(y, exact) <= 1.05 * error(F.linear(scaled, weight.to(dtype)), exact), (name, dtype, count)
+                least = fewer(count)
+                few = products(x[-least:])[0]
+                assert torch.equal(few.view(torch.int16), y[-least:].view(torch.int16)), (name, count)
+                reference = exact_products.one_vector(stored[name], scaled[-1].float().cpu().numpy())
+                assert gpu_helpers.same(products(x[-1:])[0][0], torch.from_numpy(reference).to(dtype)), (name, dtype)
+    decoder.check()
+    stored.close()
+    assert taken >= 3
+
+
 @pytest.mark.parametrize("scheme", ("rows", "scalar"))
 def test_large_matrices(scheme: str, tmp_path: Path) -> None:
     """Those whose products with few vectors are done by kernels of many, where there are some, and some just below."""

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 use rayon::prelude::*;
-use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme};
+use wcodec::{Coder, Container, Dtype, EncodeOptions, Granularity, Layout, MemorySource, Scheme, Source};
 
-use crate::common::{Rng, samples};
+use crate::common::{Rng, newer, samples};
 
 /// Coders and layouts.
 pub const KINDS: [(Coder, Layout); 7] = [
@@ -102,5 +102,35 @@ pub fn options(coder: Coder, layout: Layout, granularity: Granularity, rng: &mut
         table_bits: Some(11 + u32::from(rng.below(4) > 0)),
         zstd_chunk: [None, Some(1 << 14), Some(1 << 16)][rng.below(3)],
         ..Default::default()
+    }
+}
+
+/// Options of scheme `rate` with factors for the columns of all matrices of a source; those whose names begin with `t.` are `transposed` or not.
+pub fn with_columns(
+    source: &MemorySource<'_>,
+    coder: Coder,
+    layout: Layout,
+    transposed: bool,
+    rng: &mut Rng,
+) -> EncodeOptions {
+    let tiles = matches!(coder, Coder::Rans | Coder::Huffman);
+    let trellis = tiles && rng.below(2) == 0;
+    let matrices = source.tensors().iter().filter_map(|t| {
+        let factors = match t.shape[..] {
+            [] | [_] => return None,
+            [cols, _] if transposed && t.name.starts_with("t.") => cols,
+            [_, cols] => cols,
+            [count, _, cols] if cols >= 64 => count * cols,
+            [_, ref rest @ ..] => rest.iter().product(),
+        };
+        Some((t.name.to_string(), factors))
+    });
+    let columns = matrices.map(|(name, n)| (name, (0..n).map(|_| 2f32.powf(4.0 * rng.bell())).collect())).collect();
+    EncodeOptions {
+        scheme: newer::rate(4.0, trellis),
+        step: Some([0.5, 0.2, 0.08, 0.03][rng.below(4)]),
+        transpose: if transposed { vec!["t.*".to_owned()] } else { Vec::new() },
+        columns,
+        ..options(coder, layout, Granularity::Row, rng)
     }
 }

@@ -91,6 +91,12 @@ fn rows_are_those_of_the_whole() {
             tensors += compare(&mut rig, &container, &format!("{coder} {layout} {granularity}"));
         }
     }
+    for (coder, layout) in KINDS {
+        let source = data::shapes(&mut rig.rng);
+        let options = data::with_columns(&source, coder, layout, true, &mut rig.rng);
+        let (_dir, container) = saved(&source, &options);
+        tensors += compare(&mut rig, &container, &format!("columns of {coder} {layout}"));
+    }
     for coder in [Coder::Rans, Coder::Huffman] {
         let source = lossless::source(&mut rig.rng);
         let (_dir, container) = saved(&source, &lossless::options(coder, &mut rig.rng));

@@ -54,6 +54,27 @@ fn raw_equals_the_oracle() {
     shapes(Coder::Raw);
 }
 
+/// Scheme `rate` with factors of columns.
+#[test]
+fn factors_of_columns_equal_the_oracle() {
+    let Some(mut rig) = Rig::new() else { return };
+    for (coder, layout) in KINDS {
+        if coder == Coder::Zstd && !rig.has_nvcomp() {
+            continue;
+        }
+        for _ in 0..4 {
+            let source = data::shapes(&mut rig.rng);
+            let options = data::with_columns(&source, coder, layout, true, &mut rig.rng);
+            let container = data::encode(&source, &options);
+            let what = format!("columns of {coder} {layout} {:?} step {:?}", options.scheme, options.step);
+            let infos = container.infos().unwrap();
+            assert!(infos.iter().filter(|t| t.columns && t.coder() == coder.name()).count() >= 5, "{what}");
+            let n = rig.compare_container(&container, &GpuOptions::default(), &what);
+            assert!(n > infos.len(), "{what}: {n} outputs");
+        }
+    }
+}
+
 #[test]
 fn every_feature_of_the_format_equals_the_oracle() {
     let Some(mut rig) = Rig::new() else { return };
