@@ -154,7 +154,7 @@ fn bits_count_the_factors_whatever_is_sampled() {
             let with: Vec<_> = report.tensors.iter().map(|t| t.columns).collect();
             assert_eq!(with, [true, false, false, true]);
             assert!(container.columns("b").unwrap().is_none());
-            // What the crate says of samples, of which these are all rows, is what is stored.
+            // The crate says of samples that have all rows as much as is stored.
             let fixed = EncodeOptions { step: Some(0.5), ..o };
             let all = encoded(&source, &fixed).unwrap().1;
             let said = rate_bits(&source, &fixed, &BTreeMap::new()).unwrap();

@@ -33,7 +33,7 @@ def inputs_of(model: Any, module: str, ids: Any = TEXT) -> Any:
     return found[0].detach().view(*ids.shape, -1)
 
 
-# What is collected
+# Collecting
 
 
 @pytest.mark.parametrize("options", [SIZES, {"full": False}, {"gradients": False}, {}])
@@ -129,7 +129,7 @@ def test_files_keep_sizes_and_earlier_ones_may_have_none(tmp_path: Path) -> None
             assert (found.units, found.sites, repr(found)) == (made.units, made.sites, repr(made))
             for site in made.sites:
                 assert torch.equal(moments_of(found, site)[0].diagonal, moments_of(made, site)[0].diagonal)
-    # What an earlier version wrote of steps only: nothing refers to an input.
+    # An earlier version wrote of steps only that nothing refers to an input.
     made = collect(llama(), full=False)
     units = {name: type(unit)(**{**vars(unit), "site": None}) for name, unit in made.units.items()}
     about = {"source": "self", "tokens": 9, "text_hash": "", "model_hash": ""}
@@ -185,13 +185,13 @@ def test_no_weight_leaves_the_range_of_symbols() -> None:
         assert found is not None and float(found[3]) < 1
         most = float((weight / found / rms[:, None])[:, 3].abs().max())
         assert most < farthest
-    # Where the largest weight has no room at all, its column keeps the step of the others.
+    # A largest weight without any room leaves its column the step of the others.
     assert recipe.factors_of(sizes, weights_of(weight), 8.0) is None
     silent = recipe.factors_of(torch.cat([sizes[:-1], torch.zeros(1)]), weights_of(weight), 100.0)
     assert silent is not None and bool(torch.isfinite(silent).all()) and float(silent.max()) < 2
 
 
-# What it saves
+# Savings
 
 
 @pytest.fixture(scope="module")

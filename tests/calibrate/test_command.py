@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+import outlier_channels  # noqa: E402
 from small_models import checkpoint_of, collect, mixtral  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
 from wcodec._calibrate import amount  # noqa: E402
@@ -199,6 +200,26 @@ def test_seconds_are_those_of_the_whole_call(folder: Path, tmp_path: Path, monke
 
 
 # In a terminal
+
+
+def test_encode_gives_columns_factors(run: Cli, tmp_path: Path) -> None:
+    """Of a model whose input channels differ, in seconds, and at the bits that were asked for."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(Path(__file__).parents[1] / "data/doc-llama-3m")
+    with outlier_channels.give_outliers(model):
+        model.save_pretrained(tmp_path / "model")
+    status, _, err = run(
+        "encode", tmp_path / "model", "-o", tmp_path / "x.wcodec", "--bits", "3.5", "--calibrate", "columns",
+        "--tokens", 512,
+    )  # fmt: skip
+    assert status == 0 and "this takes seconds" in err and "not calibrated" not in err
+    with wcodec.open(tmp_path / "x.wcodec") as container:
+        of_rate = [entry for entry in container.stored if entry.scheme == "rate"]
+        bits = 8 * sum(e.stored_bytes for e in of_rate) / sum(e.elements for e in of_rate)
+        assert abs(bits / 3.5 - 1) < 0.005
+        assert all(e.columns for e in of_rate if "q_proj" in e.name or "up_proj" in e.name)
+        assert not any(e.columns for e in of_rate if "embed" in e.name)
 
 
 def test_encode_calibrates(run: Cli, folder: Path, tmp_path: Path) -> None:

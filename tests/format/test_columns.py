@@ -46,7 +46,7 @@ def test_by_hand() -> None:
 
 
 def test_the_order_of_products() -> None:
-    """Where the first product leaves float32's range, the second one does not bring it back."""
+    """A first product beyond float32's range is not brought back by the second one."""
     symbols = np.full((1, 2, 2), 126, np.int8)
     # 2^127 and 2^-133; 2^-64 and 2^64
     t = rate("w", (2, 2), (1, 2, 2, 0), symbols=symbols, dtype="F32", filter=None, coder="raw",

@@ -116,8 +116,8 @@ def advise(a: argparse.Namespace) -> None:
         return
     if _is_causal(Path(a.src)):
         _note(
-            f"not calibrated: {bits:g} bits lose much less with --calibrate columns, which takes seconds, and still less "
-            "with --calibrate, which takes minutes"
+            f"not calibrated: {bits:g} bits lose much less with --calibrate columns, which takes seconds, and with "
+            "--calibrate, which takes minutes"
         )
 
 
