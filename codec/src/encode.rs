@@ -38,7 +38,7 @@ use pipeline::Pipeline;
 pub(crate) use naming::Naming;
 pub use optimize::Optimize;
 pub(crate) use planes::matrices_of;
-pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symbols_like};
+pub(crate) use tensor::{RateTask, Tables, TensorTask, Workers, scale_bytes, symbols_like, with_factors};
 
 /// The most threads that read: writing to new memory is bound by one core, and so is copying from the page cache.
 const READERS: usize = 8;

@@ -12,7 +12,7 @@ use crate::coder::{BLOCK_COLS, Coder, Filter, Layout};
 use crate::container::metadata::OF_THE_WHOLE;
 use crate::container::{Bytes, MatrixEntry, MemoryFile, PlaneEntry, Reader, Segment, TensorEntry, Writer, hash};
 use crate::decode::{Container, DecodeOptions};
-use crate::encode::{Naming, RateTask, Tables, TensorTask, Workers, matrices_of, scale_bytes};
+use crate::encode::{Naming, RateTask, Tables, TensorTask, Workers, matrices_of, scale_bytes, with_factors};
 use crate::error::Result;
 use crate::scheme::{Scheme, SchemeKind};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
@@ -126,8 +126,7 @@ impl Narrowing<'_> {
             Some(stored) => {
                 let all = self.container.read_scales(stored, self.options)?;
                 let (granularity, scales) = part.scales(stored.granularity, &all.scales)?;
-                let mut values = all.columns.map_or_else(Vec::new, |factors| part.columns(&factors));
-                values.extend(scales);
+                let values = with_factors(all.columns.map(|factors| part.columns(&factors)), scales)?;
                 let segment = self.writer.segment(&scale_bytes(stored.dtype, values)?)?;
                 Some(StoredScales::entry(tensor.scheme, granularity, segment))
             }

@@ -24,7 +24,7 @@ use crate::scheme::int8::{self, Granularity};
 use crate::scheme::rate::{self, Rate, Steps};
 use crate::scheme::{Fields, Levels, Scheme, SchemeKind, SymbolPlanes, Weights};
 use crate::stored::{StoredPlane, StoredScales, StoredTensor};
-use crate::tensor::{Dtype, TensorView, try_vec};
+use crate::tensor::{Dtype, TensorView, out_of_memory, try_vec};
 
 /// A tensor, and how to encode it.
 pub struct TensorTask<'a> {
@@ -377,9 +377,7 @@ impl Encoded<'_> {
         let scales = match self.scales {
             None => None,
             Some(OwnScales { granularity, scales, columns }) => {
-                let mut values = columns.unwrap_or_default();
-                values.extend(scales);
-                let bytes = scale_bytes(self.scheme.scale_dtype(), values)?;
+                let bytes = scale_bytes(self.scheme.scale_dtype(), with_factors(columns, scales)?)?;
                 Some(StoredScales::entry(self.scheme, granularity, writer.segment(&bytes)?))
             }
         };
@@ -438,6 +436,19 @@ fn rounded_up(value: f64) -> f64 {
     // Goes through text, so that the file has four digits rather than the digits of an inexact product.
     let text = format!("{:.3e}", (value / unit).ceil() * unit);
     text.parse().unwrap_or(value)
+}
+
+/// The factors of columns, if there are some, and the scales behind them, as a segment has them.
+///
+/// # Errors
+/// The operating system refuses memory.
+pub fn with_factors(columns: Option<Vec<f32>>, scales: Vec<f32>) -> Result<Vec<f32>> {
+    let Some(mut values) = columns else {
+        return Ok(scales);
+    };
+    values.try_reserve_exact(scales.len()).map_err(|_| out_of_memory(size_of_val(&scales[..])))?;
+    values.extend(scales);
+    Ok(values)
 }
 
 /// The bytes of scales that are stored as `dtype`; their values are already representable in it.
