@@ -259,7 +259,7 @@ def rate_tensors() -> list[Tensor]:
         rate("u", *plain, coder="huffman", filter="up", tile=128),
         Tensor("i", q, *plain[:1], matrix=plain[1], scales=np.ones(16, np.float32), tile=64),
         lossless("l", "BF16", "exponents", *plain),
-        rate("c", (2, 16, 128), (2, 16, 128, 0), factors=FACTORS, dtype="F16"),
+        rate("c", (2, 16, 128), (2, 16, 128, 0), factors=FACTORS, dtype="F32"),
     ]
 
 
