@@ -60,8 +60,8 @@ nitpicky = True
 # Documented by others, whose inventories are not fetched.
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|numpy|np|npt|matplotlib|transformers|collections\.abc|os)\..*"),
-    # As sources import them: from collections.abc, torch, matplotlib.
-    ("py:class", r"(Iterable|Iterator|Mapping|Sequence|Tensor|TorchDtype|Axes|Figure|PathLike|Unpack)"),
+    # As sources import them: from collections.abc, numpy, torch, matplotlib.
+    ("py:class", r"(ArrayLike|Iterable|Iterator|Mapping|Sequence|Tensor|TorchDtype|Axes|Figure|PathLike|Unpack)"),
 ]
 
 html_theme = "furo"
