@@ -227,6 +227,22 @@ def test_outlier_channels_cost_little(trained: Any, bits: float) -> None:
     assert lost["columns"] < 0.15 * lost["plain"], lost
 
 
+def test_error_feedback_has_factors_too(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, windows = trained
+    with give_outliers(model):
+        statistics = wcodec.collect_statistics(model, windows=16, length=128)
+        lost, kinds = {}, {"columns": {"feedback": False}, "both": {}}
+        for kind, options in kinds.items():
+            changed, factors, found = encoded(model, bits=3.0, calibrate=statistics, **options)
+            assert found == pytest.approx(3.0, rel=5e-3)
+            lost[kind] = divergence(model, windows, changed) * 4 ** (found - 3.0), factors
+        monkeypatch.setattr(recipe, "factors_of", lambda *a: None)
+        changed, factors, found = encoded(model, bits=3.0, calibrate=statistics)
+        lost["feedback"] = divergence(model, windows, changed) * 4 ** (found - 3.0), factors
+    assert lost["both"][0] < 0.98 * min(lost["columns"][0], lost["feedback"][0]), lost
+    assert lost["both"][1] > 3 and lost["feedback"][1] == 0, lost
+
+
 @pytest.mark.parametrize("bits", [3.0, 3.5])
 def test_nothing_is_lost_without_outliers(trained: Any, bits: float) -> None:
     model, windows = trained

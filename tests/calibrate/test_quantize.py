@@ -149,6 +149,42 @@ def test_paths_are_those_of_a_slow_reference(cols: int, tile: int) -> None:
     assert obeys_the_filter(levels.T.numpy(), tile)
 
 
+@pytest.mark.parametrize("trellis", [False, True])
+def test_weights_divided_by_factors_are_those_of_other_inputs(trellis: bool) -> None:
+    cols, tile = 150, 64
+    h = inputs(cols)
+    random = np.random.default_rng(8)
+    by = torch.from_numpy(2.0 ** random.integers(-2, 3, cols)).float()
+    known = factors.feedback([(0, h)], own_order=trellis)
+    divided = known.divided(by)
+    order = np.arange(cols) if known.order is None else known.order.numpy()
+    scaled = (factors.damped(h) * by * by[:, None])[order][:, order]
+    lost = factors.factor(scaled)[1]
+    assert torch.allclose(divided.weights, lost / lost.mean(), rtol=1e-3)
+    assert torch.allclose(divided.costs()[order], divided.weights)
+    x = random.standard_normal((3, cols)) * 6
+    given = torch.from_numpy(x.T.copy()).float()
+    if trellis:
+        levels = best_paths(given, divided.blocks, divided.weights, tile, prices(), WEIGHT)
+        want = survivors(x, gptq(scaled), divided.weights.double().numpy(), prices().numpy(), tile)
+    else:
+        levels = round_columns(given, divided.blocks, prices(), WEIGHT)
+        want = plain_rounding(x, gptq(scaled), prices().numpy())
+    assert np.array_equal(levels.T.numpy(), want)
+    # All together: symbols and scales are those of the quotients, in the metric of their inputs.
+    weight = torch.from_numpy(random.standard_normal((9, cols))).float()
+    step = torch.full((9,), 0.4)
+    found = quantize(weight, divided, step=step, tile=tile, trellis=trellis)
+    other = factors.Feedback(
+        tuple(factors.Block(0, cols, factors.damped(h) * by * by[:, None], block.passed(0, cols))
+              for block in divided.blocks),
+        known.order, divided.weights,
+    )  # fmt: skip
+    quotients = quantize(weight / by, other, step=step, tile=tile, trellis=trellis)
+    assert torch.equal(found.levels, quotients.levels) and torch.equal(found.scales, quotients.scales)
+    assert torch.equal(found.values(), quotients.values() * by)
+
+
 def test_symbols_stay_in_range_whatever_the_weights() -> None:
     x = torch.tensor([[1e6, -1e6, 300.0, -300.0, 0.0]]).repeat(40, 1)
     plain = round_columns(x, (), prices(), WEIGHT)

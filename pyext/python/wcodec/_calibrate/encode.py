@@ -29,7 +29,7 @@ from . import amount, columns, replay
 from .collect import is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
-from .statistics import Statistics, feedback_for, forget_feedback, has_moments, sizes_of
+from .statistics import FISHER_POWER, Statistics, feedback_for, forget_feedback, has_moments, sizes_of
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -54,7 +54,7 @@ class Matrix:
     weight: torch.Tensor
     steps: torch.Tensor
     feedback: Feedback | None
-    """``None`` where nothing is known of its input."""
+    """``None`` where hardly anything is known of its input. It has the factors of columns, if there are some."""
 
 
 class Matrices:
@@ -64,10 +64,12 @@ class Matrices:
     """
 
     def __init__(
-        self, weights: Mapping[str, Any], statistics: Statistics, *, trellis: bool, device: torch.device
+        self, weights: Mapping[str, Any], statistics: Statistics, *, trellis: bool, step: float, device: torch.device
     ) -> None:
         self._weights, self._statistics, self._trellis, self._device = weights, statistics, trellis, device
-        self._factors = statistics.factors()
+        self._steps, self._step = statistics.factors(), step
+        # By name, factors of columns, and the part of the cost of errors that is left with them.
+        self._columns: dict[str, tuple[torch.Tensor | None, float]] = {}
 
     def weight(self, name: str) -> torch.Tensor:
         """A matrix with outputs as rows."""
@@ -81,7 +83,39 @@ class Matrices:
         feedback = feedback_for(
             self._statistics, name, trellis=self._trellis, device=self._device, shape=tuple(weight.shape)
         )
-        return Matrix(name, weight, rms * self._factors.get(name, 1.0), feedback)
+        if feedback is not None:
+            factors, left = self._by_columns(name, weight, feedback)
+            feedback = feedback if factors is None else feedback.divided(factors)
+        return Matrix(name, weight, rms * self.step(name), feedback)
+
+    def step(self, name: str) -> float:
+        """The step of a matrix over the root mean square of each row, as a multiple of a common one."""
+        if name not in self._steps:
+            return 1.0
+        # An error matters less where factors of columns have put it where inputs are small.
+        left = self._columns[name][1] if name in self._columns else 1.0
+        return self._steps[name] * left ** (-0.5 * FISHER_POWER)
+
+    def columns(self, name: str) -> torch.Tensor | None:
+        """Factors of the columns of a matrix whose levels the encoder chooses."""
+        return self._by_columns(name, self.weight(name), None)[0]
+
+    def _by_columns(
+        self, name: str, weight: torch.Tensor, feedback: Feedback | None
+    ) -> tuple[torch.Tensor | None, float]:
+        if name not in self._columns:
+            if feedback is not None:
+                known: tuple[torch.Tensor, float] | None = feedback.costs(), math.inf
+            else:
+                known = sizes_of(self._statistics, name, tuple(weight.shape))
+            factors, left = None, 1.0
+            if known is not None:
+                costs, tokens = known[0].to(weight.device), known[1]
+                farthest = self._step * self._steps.get(name, 1.0) * FARTHEST[self._trellis]
+                factors = columns.factors_of(costs, columns.measured(weight), farthest, tokens)
+                left = 1.0 if factors is None else columns.left(factors, costs)
+            self._columns[name] = factors, left
+        return self._columns[name]
 
 
 class Chooser:
@@ -126,28 +160,22 @@ class Chooser:
         # Weights that are stored with a row for each input, as in GPT-2.
         turned = [n for n in known if n in statistics.units and statistics.units[n].transposed]
         transpose = patterns("transpose", options.get("transpose") or ())
-        steps = {**{n: factors[n] for n in known if n in factors}, **(options.get("steps") or {})}
         extra = [p for p in map(exactly, turned) if p not in transpose]
         self._turned = frozenset(turned)
-        self._matrices = Matrices(weights, statistics, trellis=self._trellis, device=devices.place(device or "cpu"))
-        own = {
-            name: self._own_columns(name, steps) for name in known if not (feedback and has_moments(statistics, name))
-        }
+        self._matrices = Matrices(
+            weights,
+            statistics,
+            trellis=self._trellis,
+            step=2.0 ** self._first_power(),
+            device=devices.place(device or "cpu"),
+        )
+        own = {n: self._matrices.columns(n) for n in known if not (feedback and has_moments(statistics, n))}
         by_columns = {**{n: c for n, c in own.items() if c is not None}, **(options.get("columns") or {})}
+        steps = {**{n: self._matrices.step(n) for n in known if n in factors}, **(options.get("steps") or {})}
         self._options = {**options, "steps": steps, "transpose": [*transpose, *extra], "columns": by_columns}
         # By name, bits of each magnitude in a sample of the rows, which are as good for the whole.
         self._prices: dict[str, torch.Tensor] = {}
         self._constant = 1.0
-
-    def _own_columns(self, name: str, steps: Mapping[str, float]) -> torch.Tensor | None:
-        """Factors of the columns of a matrix whose levels the encoder chooses."""
-        weight = self._matrices.weight(name)
-        if (found := sizes_of(self._statistics, name, tuple(weight.shape))) is None:
-            return None
-        sizes, tokens = found
-        step = 2.0 ** self._first_power() * steps.get(name, 1.0)
-        farthest = step * FARTHEST[self._trellis]
-        return columns.factors_of(sizes.to(weight.device), columns.measured(weight), farthest, tokens)
 
     def _first_power(self) -> float:
         """log2 of the step over a row's RMS with which about the bits are met."""
@@ -205,7 +233,7 @@ class Chooser:
             np.ascontiguousarray(scales.cpu().numpy()),
             self._trellis,
             tile,
-            None,
+            None if quantized_matrix.factors is None else quantized_matrix.factors.cpu().numpy(),
         )
 
     def _search(self, advance: Callable[[int, int], object]) -> float:

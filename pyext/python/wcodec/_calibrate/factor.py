@@ -5,6 +5,9 @@
 N's diagonal, column j is best rounded from ``w_j + sum_{i<j} e_i N_ij``, whatever the columns after it will be, and
 what is lost there is weighted by ``v_j^2``. This is the form of LDLQ; GPTQ's, with the Cholesky factor of the inverse,
 is the same with ``N^-1``, and takes two more factorizations.
+
+Where columns have factors c, weights are divided by them, and so are errors: ``N_ij`` becomes ``c_i N_ij / c_j``, and
+``v_j^2`` becomes ``c_j^2 v_j^2``.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -36,6 +39,13 @@ class Block:
     """``float32 [n, n]``, damped, in the weights' own order."""
     feed: torch.Tensor
     """N, ``float32 [n, n]``, in the order of rounding."""
+    factors: torch.Tensor | None = None
+    """Factors of its columns, in the order of rounding, if weights are divided by some."""
+
+    def passed(self, begin: int, end: int) -> torch.Tensor:
+        """The shares of errors in some of its columns that later columns get, ``float32 [end - begin, n]``."""
+        rows = self.feed[begin:end]
+        return rows if self.factors is None else rows * (self.factors[begin:end, None] / self.factors)
 
 
 @dataclass(frozen=True)
@@ -48,11 +58,28 @@ class Feedback:
     weights: torch.Tensor
     """``float32 [cols]``: what an error of each column costs that no later column can make up for, of mean 1; in the
     order of rounding."""
+    factors: torch.Tensor | None = None
+    """Factors of columns, in the weights' own order, if weights are divided by some."""
 
     @property
     def cols(self) -> int:
         """Columns of the matrix."""
         return self.blocks[-1].end
+
+    def costs(self) -> torch.Tensor:
+        """The weights of columns in the weights' own order."""
+        if self.order is None:
+            return self.weights
+        out = torch.empty_like(self.weights)
+        out[self.order] = self.weights
+        return out
+
+    def divided(self, factors: torch.Tensor) -> Feedback:
+        """This of weights that are divided by factors of their columns, which are in the weights' own order."""
+        ordered = factors if self.order is None else factors[self.order]
+        weights = ordered.square() * self.weights
+        blocks = tuple(replace(block, factors=ordered[block.begin : block.end]) for block in self.blocks)
+        return Feedback(blocks, self.order, weights / weights.mean(), factors)
 
 
 def damped(moments: torch.Tensor, part: float = DAMPING) -> torch.Tensor:

@@ -49,6 +49,8 @@ class Quantized:
     """Approximate bits of their table."""
     prices: torch.Tensor
     """Bits of each magnitude, ``float32 [128]``: a search hands them to the next call."""
+    factors: torch.Tensor | None = None
+    """Factors of columns, by which values are multiplied, too."""
 
     @property
     def bits(self) -> float:
@@ -57,7 +59,8 @@ class Quantized:
 
     def values(self) -> torch.Tensor:
         """The weights that these stand for, ``float32 [rows, cols]``."""
-        return (self.levels + 0.5) * self.scales.to(torch.float32)[:, None]
+        values = (self.levels + 0.5) * self.scales.to(torch.float32)[:, None]
+        return values if self.factors is None else values * self.factors
 
 
 def quantize(
@@ -74,7 +77,8 @@ def quantize(
 ) -> Quantized:
     """Quantizes a matrix ``[outputs, inputs]``. Two calls with the same arguments on one machine give the same bits.
 
-    :param feedback: the statistics of its input (``feedback_for``); ``None`` for weights alone.
+    :param feedback: the statistics of its input (``feedback_for``), with factors of its columns if these have some;
+        ``None`` for weights alone.
     :param step: the distance of levels, in each row: that of the fine levels with a trellis, about half of the other.
     :param tile: columns after which the trellis begins anew; without one it does not matter.
     :param rows: only these rows, of the step too: what a search for the rate counts.
@@ -87,7 +91,10 @@ def quantize(
         row_ids = torch.as_tensor(rows, dtype=torch.int64)
         weight, step = weight[row_ids.to(weight.device)], step[row_ids.to(step.device)]
     step = step.to(weight.device, torch.float32)
-    largest = weight.abs().amax(1).to(torch.float32) if weight.shape[1] else torch.zeros_like(step)
+    factors = None if feedback is None else feedback.factors
+    sizes = weight.abs() if factors is None else weight.abs() / factors
+    largest = sizes.amax(1).to(torch.float32) if weight.shape[1] else torch.zeros_like(step)
+    del sizes
     step = torch.maximum(step, largest / (FARTHEST[trellis] + 0.5))
     if rate_weight is None:
         rate_weight = TRELLIS_RATE_WEIGHT if trellis else RATE_WEIGHT
@@ -96,7 +103,9 @@ def quantize(
         prices = work.learn()
     levels, scales = work.all(prices.to(weight.device))
     counts = tables.histogram(levels, trellis)
-    return Quantized(levels, scales, tables.entropy_bits(counts), tables.table_bits(counts), tables.prices(counts))
+    return Quantized(
+        *(levels, scales, tables.entropy_bits(counts), tables.table_bits(counts), tables.prices(counts)), factors
+    )
 
 
 def _check(weight: torch.Tensor, feedback: Feedback | None, step: torch.Tensor, tile: int, name: str) -> None:
@@ -142,6 +151,7 @@ class _Work:
         self.tile, self.trellis, self.rate_weight = tile, trellis, rate_weight
         self.blocks = () if feedback is None else feedback.blocks
         self.order = None if feedback is None else feedback.order
+        self.factors = None if feedback is None else feedback.factors
         cols = weight.shape[1]
         self.column_weights = torch.ones(cols, device=weight.device) if feedback is None else feedback.weights
 
@@ -180,6 +190,8 @@ class _Work:
         """Rows as ``[cols, rows]`` in units of their steps, columns in the order of rounding."""
         step = self.step[rows]
         scaled = self.weight[rows].to(torch.float32) * torch.where(step > 0, 1 / step, 0)[:, None]
+        if self.factors is not None:
+            scaled /= self.factors
         if not bool(torch.isfinite(scaled).all()):
             raise InputError(
                 f"tensor '{self.name}': it has values that are not finite, or steps that are too small "
@@ -202,6 +214,8 @@ class _Work:
         """The scale of each row with which its symbols are nearest to its weights, by what the layer's output shows."""
         weight = self.weight[rows].to(torch.float32)
         y = levels + 0.5
+        if self.factors is not None:
+            y = y * self.factors
         if self.feedback is None:
             above, below = (weight * y).sum(1), (y * y).sum(1)
         else:

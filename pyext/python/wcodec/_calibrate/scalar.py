@@ -33,7 +33,7 @@ def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tens
     for block in blocks:
         for begin in range(block.begin, block.end, COLUMNS):
             end = min(begin + COLUMNS, block.end)
-            feed = block.feed[begin - block.begin : end - block.begin]
+            feed = block.passed(begin - block.begin, end - block.begin)
             inner = feed[:, begin - block.begin : end - block.begin]
             symbols, errors = replayed(_priced if weight else _plain, x[begin:end], carry[begin:end], inner, padded)
             levels[begin:end] = symbols

@@ -63,7 +63,7 @@ def best_paths(
             stop = min(at + COLUMNS, end, next(edge for edge in edges if edge > at))
             block = next((b for b in blocks if b.begin <= at < b.end), None)
             here = slice(at - begin, stop - begin)
-            feed = None if block is None else block.feed[at - block.begin : stop - block.begin]
+            feed = None if block is None else block.passed(at - block.begin, stop - block.begin)
             inner = None if feed is None or block is None else feed[:, at - block.begin : stop - block.begin]
             new, origin = walk.columns(x[at:stop], added[here], column_weights[at:stop], inner)
             follow = origin[None].expand(at - begin, -1, -1)
@@ -82,7 +82,7 @@ def best_paths(
         if carry is not None and block is not None:
             first = max(begin, block.begin)
             errors = x[first:end] - 0.5 - levels[first:end]
-            feed = block.feed[first - block.begin : end - block.begin, end - block.begin :]
+            feed = block.passed(first - block.begin, end - block.begin)[:, end - block.begin :]
             carry[end : block.end].addmm_(feed.t(), errors)
     return levels
 
