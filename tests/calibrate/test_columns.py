@@ -1,4 +1,4 @@
-"""Factors of columns by the sizes of inputs: what is collected, the recipe, and what it saves."""
+"""Factors of columns by the sizes of inputs: collecting them, the recipe, and what it saves."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import wcodec
-from command import Cli
+from command import Cli, document
 from wcodec._core.progress import Stages
 
 torch = pytest.importorskip("torch")
@@ -19,6 +19,7 @@ import outlier_channels  # noqa: E402
 from small_models import checkpoint_of, collect, mixtral  # noqa: E402
 from small_models import wider_llama as llama  # noqa: E402
 from wcodec._calibrate import amount  # noqa: E402
+from wcodec._calibrate import collect as _collect  # noqa: E402
 
 CPU = torch.device("cpu")
 FEW = {"calibration_tokens": 64, "progress": False}
@@ -54,6 +55,44 @@ def test_every_way_to_compress_takes_it(folder: Path) -> None:
     ids = torch.arange(8)[None]
     with torch.inference_mode():
         torch.testing.assert_close(loaded(ids).logits, other(ids).logits)
+
+
+def test_columns_are_the_cheapest_calibration(folder: Path, tmp_path: Path, run: Cli) -> None:
+    ran: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        collected = _collect.collect_statistics
+        patch.setattr(_collect, "collect_statistics", lambda *a, **k: ran.append(k) or collected(*a, **k))
+        wcodec.compress(folder, tmp_path / "x.wcodec", bits=4, calibrate="columns", **FEW)
+        wcodec.compress(folder, f"{tmp_path}/folder/", bits=4, calibrate="columns", **FEW)
+        wcodec.compress_(llama(), bits=4, calibrate="columns", **FEW)
+        wcodec.load_model(folder, bits=4, calibrate="columns", calibration_tokens=64)
+    assert len(ran) == 4 and all((k["full"], k["gradients"], k["tokens"]) == (False, False, 64) for k in ran)
+    status, _, err = run("encode", folder, "-o", tmp_path / "y.wcodec", "--bits", 4, "--calibrate", "columns",
+                         "--tokens", 64)  # fmt: skip
+    assert status == 0 and "takes seconds" in err
+    for name in ("x.wcodec", "y.wcodec", "folder/model.wcodec"):
+        with wcodec.open(tmp_path / name) as container:
+            said = json.loads(container.metadata["wcodec.calibration"])
+            assert said["kind"] == "columns" and said["tokens"] == 64 and said["source"] == "self"
+    with pytest.raises(wcodec.InputError, match="needs second moments"):
+        wcodec.compress(folder, tmp_path / "z.wcodec", bits=4, calibrate="columns", feedback=True, **FEW)
+
+
+def test_statistics_of_columns_alone(folder: Path, tmp_path: Path, run: Cli) -> None:
+    kept = tmp_path / "columns.safetensors"
+    status, text, _ = run("calibrate", folder, "-o", kept, "--columns-only", "--tokens", 64, "--json")
+    found = document(text, "calibrate")
+    assert status == 0 and not found["full"] and not found["gradients"] and found["columns"]
+    status, shown, _ = run("calibrate", folder, "-o", kept, "--columns-only", "--tokens", 64, "--overwrite")
+    assert status == 0 and "matter most" not in shown
+    statistics = wcodec.Statistics.load(kept)
+    assert statistics.tokens == 64 and not statistics.gradients
+    wcodec.compress(folder, tmp_path / "x.wcodec", bits=4, calibrate=kept, progress=False)
+    for arguments in (("--memory", "1GB"), ("--steps-only",)):
+        status, _, err = run("calibrate", folder, "-o", kept, "--columns-only", "--overwrite", *arguments)
+        assert status == 2 and "--columns-only" in err
+    status, _, err = run("sensitivity", folder, "--bits", 4, "--statistics", kept)
+    assert status == 2 and "not how much each tensor matters" in err
 
 
 def test_experts_are_calibrated_into_a_folder(tmp_path: Path) -> None:

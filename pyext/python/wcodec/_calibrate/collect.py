@@ -510,9 +510,14 @@ def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = Non
         return calibrate
     if is_statistics_file(calibrate):
         return Statistics.load(calibrate)
-    if isinstance(calibrate, str) and calibrate == COLUMNS:
+    if is_columns(calibrate):
         return collect_statistics(model(), tokenizer, gradients=False, full=False, **options)
     return collect_statistics(model(), tokenizer, calibrate, **options)
+
+
+def is_columns(calibrate: Any) -> bool:
+    """Whether nothing but factors of columns is asked for."""
+    return isinstance(calibrate, str) and calibrate == COLUMNS
 
 
 def is_given(calibrate: Any) -> bool:

@@ -31,15 +31,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--tokens", type=positive, metavar="N",
-                        help="tokens to look at (default: 32768; on a CPU fewer for large models)")  # fmt: skip
+                        help="tokens to look at (default: 32768; with --columns-only 4096; on a CPU fewer for large "
+                             "models)")  # fmt: skip
     amount.add_argument("--windows", type=int, metavar="N", help="or pieces of text")
     parser.add_argument("--length", type=int, metavar="N",
                         help="tokens of each (default: 512, or fewer where there are fewer than 8192 in all, or what "
-                             "the model takes)")  # fmt: skip
+                             "the model takes; with --columns-only 16 to 64)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for what is drawn (default: 0)")
-    parser.add_argument("--steps-only", action="store_true",
-                        help="only how much each tensor matters, without second moments of inputs: seconds, and a "
-                             "small file; error feedback needs the rest")  # fmt: skip
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--columns-only", action="store_true",
+                      help="only how large the inputs of each tensor are, for factors of columns: seconds, without "
+                           "gradients")  # fmt: skip
+    only.add_argument("--steps-only", action="store_true",
+                      help="that, and how much each tensor matters, without second moments of inputs: seconds, and "
+                           "a small file; error feedback needs the rest")  # fmt: skip
     parser.add_argument("--memory", metavar="SIZE",
                         help="what sums of second moments may take; more passes where that is not enough "
                              "(default: 16GB)")  # fmt: skip
@@ -71,7 +76,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = collect_statistics(
         model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, tokens=a.tokens,
-        seed=a.seed, full=not a.steps_only, memory=a.memory or "16GB", progress=show_progress(a.quiet),
+        seed=a.seed, full=not (a.steps_only or a.columns_only), gradients=not a.columns_only, memory=a.memory or "16GB",
+        progress=show_progress(a.quiet),
     )  # fmt: skip
     statistics.save(a.output, overwrite=a.overwrite)
     size = os.path.getsize(a.output)
@@ -80,13 +86,15 @@ def calibrate(arguments: argparse.Namespace) -> int:
         body = {
             "model": a.model, "output": a.output, "bytes": size, "tokens": statistics.tokens,
             "source": statistics.source, "text_hash": statistics.text_hash, "full": statistics.full,
+            "gradients": statistics.gradients, "columns": statistics.columns,
             "tensors": len(report.tokens), "fallbacks": report.fallbacks, "blocks": report.blocks,
         }  # fmt: skip
         put(document("calibrate", body))
     elif not a.quiet:
         say(f"{safe(a.output)}: {fmt.size(size)}, {fmt.plural(statistics.tokens, 'token')} ({statistics.source})")
         say(safe(str(report)))
-        _rank(a, statistics)
+        if statistics.gradients:
+            _rank(a, statistics)
     return 0
 
 

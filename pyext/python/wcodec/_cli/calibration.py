@@ -46,8 +46,8 @@ def add_options(parser: argparse.ArgumentParser, none: bool = False) -> None:
                              + (", or none" if none else ""))  # fmt: skip
     parser.add_argument("--statistics", metavar="FILE", help="the same as --calibrate FILE, of a statistics file")
     parser.add_argument("--tokens", type=positive, metavar="N",
-                        help="tokens that calibration looks at (default: 32768; on a CPU fewer for large "
-                             "models)")  # fmt: skip
+                        help="tokens that calibration looks at (default: 32768; for columns 4096; on a CPU fewer for "
+                             "large models)")  # fmt: skip
 
 
 def check(a: argparse.Namespace) -> None:

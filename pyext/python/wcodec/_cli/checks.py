@@ -160,6 +160,7 @@ def calibrate(a: argparse.Namespace) -> None:
     """``wcodec calibrate``"""
     _there(a, hub=False)
     _useless(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
+    _useless(a, ("memory",), a.columns_only, "with --columns-only, which sums no second moments", "")
 
 
 def plan(a: argparse.Namespace) -> None:

@@ -73,7 +73,8 @@ class CodingOptions(StorageOptions, total=False):
     calibration_tokens: int | None
     """Tokens that ``calibrate`` looks at; as :func:`collect_statistics` has it if left out."""
     feedback: bool
-    """``False`` uses of the statistics of ``calibrate`` only how much each tensor matters: seconds."""
+    """``False`` uses of the statistics of ``calibrate`` only how large inputs are and how much each tensor matters:
+    seconds."""
 
 
 class FileOptions(CodingOptions, total=False):

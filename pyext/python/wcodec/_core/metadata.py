@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .options import COLUMNS
+
 PLAN_KEY = "wcodec.plan"
 CALIBRATION_KEY = "wcodec.calibration"
 QUALITY_KEY = "wcodec.quality"
@@ -39,6 +41,8 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     [('plan', 'weights alone, for 4 bits')]
     >>> lines({"wcodec.calibration": '{"tokens": 2048, "source": "self"}'})
     [('calibrated', 'on 2,048 tokens that the model wrote')]
+    >>> lines({"wcodec.calibration": '{"tokens": 2048, "source": "self", "kind": "columns"}'})
+    [('calibrated', 'by columns alone, on 2,048 tokens that the model wrote')]
     """
     facts = []
     plan, quality = plan_of(metadata), quality_of(metadata)
@@ -47,7 +51,8 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     calibration = calibration_of(metadata)
     if calibration is not None:
         written = " that the model wrote" if calibration.get("source") == "self" else ""
-        facts.append(("calibrated", f"on {calibration['tokens']:,} tokens{written}"))
+        columns = "by columns alone, " if calibration.get("kind") == COLUMNS else ""
+        facts.append(("calibrated", f"{columns}on {calibration['tokens']:,} tokens{written}"))
     if quality is not None:
         facts.append((
             "measured",

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core.options import exactly
-from .loading import Factors, has_feedback
-from .recipe import FEEDBACK, STEPS_ONLY, Recipe
+from .loading import Factors, has_columns, has_feedback, has_steps
+from .recipe import COLUMNS_ONLY, FEEDBACK, STEPS_ONLY, Recipe
 from .trials import Trial, Trials, role_of
 
 MEASURED = "measured roles"
@@ -72,8 +72,8 @@ def by_roles(first: Trial, losses: list[RoleLoss], config: Any) -> Recipe:
 
 
 def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, feedback: bool) -> list[Recipe]:
-    """Steps by the Fisher information; those of tensors that it does not know, as embeddings, by what they do alone.
-    And the same with error feedback."""
+    """Factors of columns, and steps by the Fisher information; those of tensors that it does not know, as embeddings,
+    by what they do alone. And the same with error feedback."""
     known = statistics.factors()
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     steps = {name: known[name] for name in names if name in known}
@@ -86,7 +86,9 @@ def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, fee
             factor = (loss.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
             clamped = min(max(factor, _LEAST), _MOST)
             steps.update((name, clamped) for name in names if role_of(name) == loss.role)
-    recipes = [replace(first.recipe, name=STEPS_ONLY, steps=steps)]
+    name = STEPS_ONLY if has_steps(statistics) else COLUMNS_ONLY
+    cheap = replace(first.recipe, name=name, steps=steps or first.recipe.steps)
+    recipes = [replace(cheap, statistics=statistics, feedback=False) if has_columns(statistics) else cheap]
     if feedback and has_feedback(statistics):
         recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))
     return recipes

@@ -58,6 +58,16 @@ def factors_of(calibrate: Any, model: Any = None, tokenizer: Any = None, **optio
     return statistics_of(measured, calibrate, tokenizer, **options)
 
 
+def has_columns(statistics: Factors) -> bool:
+    """Whether there are sizes of inputs, which factors of columns go by."""
+    return bool(getattr(statistics, "columns", False))
+
+
+def has_steps(statistics: Factors) -> bool:
+    """Whether it is known how much each tensor matters."""
+    return bool(getattr(statistics, "gradients", True))
+
+
 def has_feedback(statistics: Factors | None) -> bool:
     """Whether there are second moments, which error feedback needs."""
     return bool(getattr(statistics, "full", False))

@@ -10,6 +10,7 @@ from .._core.option_table import PURPOSES
 from .._core.options import coder_for
 
 WEIGHTS_ALONE = "weights alone"
+COLUMNS_ONLY = "columns"
 STEPS_ONLY = "Fisher steps"
 FEEDBACK = "error feedback"
 
@@ -32,6 +33,8 @@ class Recipe:
     """Steps of tensors by name, as multiples of those of others."""
     statistics: Any = field(default=None, repr=False)
     """Statistics of a calibration, for error feedback."""
+    feedback: bool | None = None
+    """``False`` for no more of the statistics than factors of columns, and steps if they say something of these."""
     rules: Mapping[str, Any] | None = None
 
     def options(self) -> dict[str, Any]:
@@ -43,6 +46,7 @@ class Recipe:
             "trellis": self.trellis,
             "steps": None if self.steps is None else dict(self.steps),
             "calibrate": self.statistics,
+            "feedback": self.feedback,
             "rules": None if self.rules is None else dict(self.rules),
         }
         return {key: value for key, value in options.items() if value is not None}

@@ -140,10 +140,15 @@ def _statistics(
     from .._calibrate.collect import collect_statistics
     from .._calibrate.statistics import Statistics
 
-    if isinstance(given, Statistics):
-        return given
     if given is not None:
-        return Statistics.load(given)
+        found = given if isinstance(given, Statistics) else Statistics.load(given)
+        if not found.gradients:
+            raise InputError(
+                "these statistics say how large inputs are, and not how much each tensor matters (collect them with "
+                "gradients, or leave them out)",
+                code="I622",
+            )
+        return found
     data = "self" if text is None else running.token_ids(text, model, tokenizer)
     return collect_statistics(model, tokenizer, data, tokens=tokens, seed=seed, progress=progress)
 
