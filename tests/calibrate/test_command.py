@@ -279,22 +279,51 @@ def test_encode_calibrates(run: Cli, folder: Path, tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_encode_says_what_calibration_would_give(run: Cli, folder: Path, tmp_path: Path) -> None:
+def test_encode_calibrates_by_columns_where_nothing_is_said(
+    run: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "x.wcodec"
+
     def said(*arguments: object, source: Path = folder) -> str:
-        status, _, err = run("encode", source, "-o", tmp_path / "x.wcodec", "--overwrite", *arguments)
-        assert status == 0
+        status, _, err = run("encode", source, "-o", out, "--overwrite", *arguments)
+        assert status == 0, err
         return err
 
-    assert "not calibrated: 3 bits" in said("--bits", 3) and "--calibrate" in said("--bits", 5)
-    assert "not calibrated: 4 bits" in said("--scheme", "rate")
-    for quiet in (
-        ("--bits", 5.5), (), ("--bits", 3, "-q"), ("--bits", 3, "--json"), ("--scheme", "lossless"),
+    def kind() -> str | None:
+        with wcodec.open(out) as container:
+            found = container.metadata.get("wcodec.calibration")
+        return None if found is None else json.loads(found)["kind"]
+
+    by_default = said("--bits", 3)
+    assert "by columns" in by_default and "--no-calibrate" in by_default and kind() == "columns"
+    # It is what --calibrate columns does.
+    first = out.read_bytes()
+    said("--bits", 3, "--calibrate", "columns")
+    assert out.read_bytes() == first
+    assert "by columns" in said("--scheme", "rate", "--device", "cpu") and kind() == "columns"
+    for quiet in ("-q", "--json"):
+        assert said("--bits", 3, quiet) == "" and out.read_bytes() == first
+    for others in (
+        ("--bits", 5.5), (), ("--bits", 3, "--no-calibrate"), ("--scheme", "lossless"),
         ("--bits", 3, "--rule", "*=5"), ("--bits", 3, "--bits-per-tensor"), ("--budget", "4 bits"),
     ):  # fmt: skip
-        assert "calibrat" not in said(*quiet), quiet
+        assert "calibrat" not in said(*others), others
+        assert kind() is None
     alone = tmp_path / "alone.safetensors"
     alone.write_bytes((folder / "model.safetensors").read_bytes())
     assert said("--bits", 3, source=alone) == ""
+    assert "the folder of a whole model" in said("--bits", 3, source=folder / "model.safetensors") and kind() is None
+    # A model that does not run here is encoded all the same, and the reason is told.
+    monkeypatch.setattr("wcodec.nn._weights.budget.host_memory", lambda: (1000, 1000))
+    err = said("--bits", 3)
+    assert "not calibrated: the model has" in err and "memory" in err and kind() is None
+    monkeypatch.undo()
+    config = json.loads((folder / "config.json").read_text())
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    (strange / "config.json").write_text(json.dumps({**config, "model_type": "no-such-model"}))
+    assert "not calibrated: " in said("--bits", 3, source=strange) and kind() is None
 
 
 @pytest.mark.parametrize(
@@ -305,7 +334,7 @@ def test_encode_says_what_calibration_would_give(run: Cli, folder: Path, tmp_pat
         (("--calibrate", "{folder}"), "is a folder"),
         (("--statistics", "{folder}/config.json"), "not a file of statistics"),
         (("--tokens", "5"), "--tokens has no effect"),
-        (("--device", "cpu"), "--device has no effect"),
+        (("--device", "cpu", "--no-calibrate"), "--device has no effect"),
         (("--calibrate", "--scheme", "int8"), "calibration goes with"),
     ],
 )

@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._core import format as fmt
 from .._core import paths
 from .._core.errors import FormatError, InputError
 from .._core.option_table import DEFAULT_BITS
@@ -17,11 +19,19 @@ from .._core.paths import regular
 from .._core.terminal import columns, wrapped
 from .._native import safe
 from .arguments import positive
-from .output import tell
+from .output import show_progress, tell
+
+if TYPE_CHECKING:
+    from .._calibrate.statistics import Statistics
 
 # Up to so many bits calibration makes a difference that people see.
 _FEW_BITS = 5.0
 _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+# The part of free memory that weights may take for a calibration that nobody asked for.
+_PART_OF_MEMORY = 0.6
+# Bytes of a model that calibrates in seconds on a CPU.
+_SMALL = 1 << 30
+_LESS = "; {:g} bits lose much less with it"
 # A config.json is a few KB.
 _LONGEST_CONFIG = 1 << 22
 
@@ -33,17 +43,23 @@ def _data(text: str) -> str:
     return text
 
 
-def add_options(parser: argparse.ArgumentParser, none: bool = False) -> None:
+def add_options(parser: argparse.ArgumentParser, none: bool = False, *, default: bool = False) -> None:
     """``--calibrate`` with its alias, and how much text it looks at.
 
     :param none: whether ``none`` may be asked for.
+    :param default: whether a calibration of seconds is the default, which can be left out.
     """
     parser.add_argument("--calibrate", nargs="?", const=OWN_TEXT, type=_data, metavar="TEXT",
                         help="calibrate on the model itself: far less damage at the same bits. TEXT is columns, for "
                              "factors of columns by what the model writes, in seconds; or, for minutes of more, self "
                              "for what it writes (default without a value), a file of UTF-8 text, or a statistics file "
                              "of wcodec calibrate"
-                             + (", or none" if none else ""))  # fmt: skip
+                             + (", or none" if none else "")
+                             + (" (default: columns, for the folder of a causal language model, up to 5 bits)"
+                                if default else ""))  # fmt: skip
+    if default:
+        parser.add_argument("--no-calibrate", dest="calibrate", action="store_const", const="none",
+                            help="encode by the weights alone, without running the model")  # fmt: skip
     parser.add_argument("--statistics", metavar="FILE", help="the same as --calibrate FILE, of a statistics file")
     parser.add_argument("--tokens", type=positive, metavar="N",
                         help="tokens that calibration looks at (default: 32768; for columns 4096; on a CPU fewer for "
@@ -106,19 +122,69 @@ def announce(a: argparse.Namespace, model: str) -> None:
     _note(f"calibrating {model} on {text}: this takes {time}")
 
 
-def advise(a: argparse.Namespace) -> None:
-    """Says on standard error what calibration would give, where it could be had."""
-    planned = (a.budget, a.quality, a.plan) != (None, None, None)
-    if a.quiet or a.json or planned or value_of(a) is not None:
-        return
+def is_default(a: argparse.Namespace) -> bool:
+    """Whether ``wcodec encode`` calibrates by columns although nothing asks for it."""
+    return a.calibrate is None and Path(a.src).is_dir() and _gains(a)
+
+
+def by_default(a: argparse.Namespace) -> Statistics | None:
+    """Statistics of columns alone, where that is the default and the model runs here; otherwise says why not."""
+    if not is_default(a):
+        if a.calibrate is None and _gains(a):
+            _tell_unless_quiet(a, "not calibrated: that takes the folder of a whole model" + _LESS.format(_bits_of(a)))
+        return None
+    try:
+        return _of_columns(a)
+    except Exception as error:  # noqa: BLE001 - nothing that keeps a model from running keeps it from being encoded
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        _tell_unless_quiet(a, f"not calibrated: {why}" + _LESS.format(_bits_of(a)))
+        return None
+
+
+def _of_columns(a: argparse.Namespace) -> Statistics:
+    if (lacking := [name for name in ("torch", "transformers") if find_spec(name) is None]) != []:
+        raise InputError(f"that needs {' and '.join(lacking)} (pip install {' '.join(lacking)})", code="I306")
+    from .._calibrate import amount
+    from .._calibrate.collect import statistics_of
+    from .._models.original import original_model
+    from ..nn._weights.budget import host_memory
+
+    folder = Path(a.src)
+    size = amount.bytes_of(folder)
+    place = amount.chosen_place(a.device, size)
+    available = host_memory()[0]
+    if place.type == "cpu" and available is not None and size > _PART_OF_MEMORY * available:
+        raise InputError(
+            f"the model has {fmt.size(size)}, and {fmt.size(available)} of memory are free "
+            "(--calibrate columns does it all the same)",
+            code="I306",
+        )
+    time = "seconds" if place.type != "cpu" or size < _SMALL else "a minute or more on a CPU"
+    _tell_unless_quiet(
+        a,
+        f"calibrating {a.src} by columns, on text that it writes: this takes {time} (--no-calibrate leaves it out; "
+        "--calibrate loses still less, and takes minutes)",
+    )
+    return statistics_of(
+        lambda: original_model(folder, place, "auto", a.trust_remote_code)[0],
+        COLUMNS,
+        progress=show_progress(a.quiet or a.json),
+    )
+
+
+def _gains(a: argparse.Namespace) -> bool:
+    """Whether one number of bits is asked for that calibration makes better, and the source is a language model."""
+    if (a.budget, a.quality, a.plan) != (None, None, None) or value_of(a) is not None:
+        return False
     bits = _bits_of(a)
     if bits is None or bits > _FEW_BITS or any("bits" in rule for _, rule in a.rule) or a.bits_per_tensor:
-        return
-    if _is_causal(Path(a.src)):
-        _note(
-            f"not calibrated: {bits:g} bits lose much less with --calibrate columns, which takes seconds, and with "
-            "--calibrate, which takes minutes"
-        )
+        return False
+    return _is_causal(Path(a.src))
+
+
+def _tell_unless_quiet(a: argparse.Namespace, text: str) -> None:
+    if not (a.quiet or a.json):
+        _note(text)
 
 
 def _bits_of(a: argparse.Namespace) -> float | None:

@@ -23,11 +23,10 @@ def encode(arguments: argparse.Namespace) -> int:
     """``wcodec encode``"""
     a = arguments
     announce(a.src, a.quiet)
-    planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
-               "calibrate": calibration.value_of(a), "calibration_tokens": a.tokens,
-               "device": a.device, "plan": a.plan}  # fmt: skip
-    calibration.advise(a)
     calibration.announce(a, a.src)
+    planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
+               "calibrate": calibration.value_of(a) or calibration.by_default(a), "calibration_tokens": a.tokens,
+               "device": a.device, "plan": a.plan}  # fmt: skip
     report = files.compress(
         a.src, a.output, **planned, **given_options(a), trust_remote_code=a.trust_remote_code, revision=a.revision,
         progress=show_progress(a.quiet),

@@ -50,7 +50,7 @@ def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
                        help="choose the bits: as few as keep the KL divergence from the original below a bound in nats "
                             "per token, such as 'kl<=0.02'")  # fmt: skip
     parser.add_argument("--text", metavar="FILE", help="a file of UTF-8 text that damage is measured on")
-    calibration.add_options(parser)
+    calibration.add_options(parser, default=not required)
 
 
 def plan_arguments(parser: argparse.ArgumentParser) -> None:
