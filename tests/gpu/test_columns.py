@@ -56,7 +56,9 @@ def made(
         tensors[name] = weights.to(dtype)
         columns[name] = factors(shape, generator, turned=name == "turned")
     # Steps and not bits: the small ones of these, and coders that store a byte for each symbol, have no so few bits.
-    given = {"bits": 4.0, "step": 2.0**-1.95, "transpose": "turned", "columns": columns, **options}
+    given = {"bits": 4.0, "step": 2.0**-1.95, "columns": columns, **options}
+    if "turned" in shapes:
+        given["transpose"] = "turned"
     native = wcodec._core.options.encode_options(**given)
     wcodec._native.encode(sources.native_source(tensors), str(path), native, None)
     return tensors
