@@ -48,11 +48,13 @@ codes! {
         "Load the model with `attn_implementation=\"sdpa\"`, or pass `attention=\"model\"`.";
 
     I621 NO_SECOND_MOMENTS: "statistics without second moments",
-        "Error feedback needs them, and these statistics were collected with `full=False` or `--steps-only`.",
+        "Error feedback needs them, and these statistics were collected with `full=False`, `--steps-only` or \
+         `--columns-only`, or as `columns`.",
         "Pass `feedback=False`, or collect them anew.";
 
-    I622 OTHER_STATISTICS: "statistics of another model",
-        "Names or shapes of the statistics are not those of the tensors, or the plan was made by others.",
+    I622 OTHER_STATISTICS: "statistics of another model, or of another kind",
+        "Names or shapes of the statistics are not those of the tensors, the plan was made by others, or they do not \
+         say how much each tensor matters.",
         "Collect them from this model, or pass those of the plan as `calibrate`.";
 
     I623 NOTHING_TO_QUANTIZE: "no tensor to choose bits for",
