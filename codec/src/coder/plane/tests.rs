@@ -372,6 +372,18 @@ fn rare_pairs_become_patches_with_tables_of_every_size_and_shift() {
 }
 
 #[test]
+fn quads_have_few_patches_for_kernels_to_mend() {
+    for spread in [1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0] {
+        let data = bell(256 * 2048, spread, 31);
+        let symbols = SymbolMatrices { count: 1, rows: 256, cols: 2048, data: &data, beside: &[] };
+        let o = PlaneOptions { table_bits: 11, ..options(Coder::Huffman, Layout::Quad) };
+        let plane = check_round_trip(&symbols, &o);
+        let patched: usize = patches(&plane).iter().map(Vec::len).sum();
+        assert!(patched * 1000 < data.len(), "spread {spread}: {patched} patches at shift {}", tiling(&plane).shift);
+    }
+}
+
+#[test]
 fn patches_of_a_trellis_give_the_bytes_that_its_parity_is_of() {
     for (spread, shift) in [(4.0, 0), (14.0, 1), (21.0, 2)] {
         let (rows, cols, tile) = (50, 700, 192);

@@ -17,6 +17,14 @@ const GROWTH: f64 = 1.2;
 /// The elements of a quad, escapes aside, that need a patch: bit i for element i.
 pub type PatchMask = u8;
 
+/// Masks of the elements that may take any high part, by how many these are.
+const WAYS: [&[PatchMask]; QUAD] = [
+    &[0b0001, 0b0010, 0b0100, 0b1000],
+    &[0b0011, 0b0101, 0b0110, 0b1001, 0b1010, 0b1100],
+    &[0b0111, 0b1011, 0b1101, 0b1110],
+    &[0b1111],
+];
+
 /// Length and symbol of a code that shares some high parts with a quad.
 type Code = (u8, Quad);
 /// A length greater than that of any code.
@@ -47,20 +55,22 @@ impl Nearest {
         if substitute != NONE {
             return (substitute.0, substitute.1, 0);
         }
+        // By so much an index grows where an element may take any high part; by nothing where it is an escape already.
         let highs = highs_at(place);
-        let free = |mask: u32| (0..QUAD).filter(move |i| mask >> i & 1 == 1);
-        let ways = (1..1u32 << QUAD).filter(|&mask| free(mask).all(|i| highs[i] != ESCAPE));
-        let codes = ways.filter_map(|mask| {
-            let at = place + free(mask).map(|i| (ESCAPE - highs[i]) * PLACES[i]).sum::<usize>();
-            let (length, quad) = self.0[at];
-            (length != u8::MAX).then_some((
-                u32::from(length) + PATCH * mask.count_ones(),
-                length,
-                quad,
-                mask as PatchMask,
-            ))
-        });
-        codes.min().map_or((0, 0, 0), |(_, length, quad, mask)| (length, quad, mask))
+        let grows: [usize; QUAD] = std::array::from_fn(|i| (ESCAPE - highs[i]) * PLACES[i]);
+        // A patch takes more bits than any code, so the fewest patches are cheapest, and then the shortest code.
+        for masks in WAYS {
+            let mut best = (NONE, PatchMask::MAX);
+            for &mask in masks {
+                let free: usize = (0..QUAD).map(|i| grows[i] * usize::from(mask >> i & 1)).sum();
+                best = best.min((self.0[place + free], mask));
+            }
+            if best.0 != NONE {
+                let ((length, quad), mask) = best;
+                return (length, quad, mask);
+            }
+        }
+        (0, 0, 0)
     }
 
     /// The bits of all quads, including the patches that they need.
@@ -93,6 +103,12 @@ impl Substitutes {
 /// The bits of all quads, including the patches that they need.
 pub fn cost(table: &QuadTable, counts: &QuadCounts) -> u64 {
     Nearest::new(table.codes().map(|(quad, length, _)| (quad, length))).cost(counts)
+}
+
+/// The elements that need a patch: those that are escapes, and those of quads without a code of their own.
+pub fn patches(table: &QuadTable, counts: &QuadCounts) -> u64 {
+    let nearest = Nearest::new(table.codes().map(|(quad, length, _)| (quad, length)));
+    counts.iter().map(|(place, n)| n * u64::from(nearest.of(place).2.count_ones())).sum::<u64>() + counts.escapes()
 }
 
 /// The cheapest table with codes of at most `bits` bits: it covers as many of the commonest quads as minimize the total
@@ -212,7 +228,30 @@ mod tests {
         }
     }
 
+    /// The cheapest of all ways, each looked at.
+    fn of_all_ways(codes: &[(Quad, u8)], place: usize) -> (u8, Quad, PatchMask) {
+        let highs = highs_at(place);
+        let fitting = codes.iter().map(|&(quad, length)| {
+            let differs = |i: usize| highs[i] != ESCAPE && usize::from(quad >> (4 * i) & 7) != highs[i];
+            let mask: PatchMask = (0..QUAD).filter(|&i| differs(i)).map(|i| 1 << i).sum();
+            (u32::from(length) + PATCH * mask.count_ones(), length, quad, mask)
+        });
+        fitting.min().map_or((0, 0, 0), |(_, length, quad, mask)| (length, quad, mask))
+    }
+
     proptest! {
+        #[test]
+        fn the_nearest_code_is_the_cheapest_of_all(
+            codes in prop::collection::btree_map(prop::array::uniform4(0 as Quad..8), 1u8..13, 1..40),
+        ) {
+            let codes: Vec<(Quad, u8)> = codes.into_iter().map(|(highs, length)| (quad(highs), length)).collect();
+            let nearest = Nearest::new(codes.iter().copied());
+            for place in 0..COUNTED {
+                let (found, want) = (nearest.of(place), of_all_ways(&codes, place));
+                prop_assert_eq!((found.0, found.1, found.2.count_ones()), (want.0, want.1, want.2.count_ones()));
+            }
+        }
+
         #[test]
         fn every_quad_has_a_code_or_one_in_its_place(
             symbols in prop::collection::vec(prop_oneof![-2i8..2, -20i8..20, any::<i8>()], 0..4000),
