@@ -242,7 +242,7 @@ def test_seconds_are_those_of_the_whole_call(folder: Path, tmp_path: Path, monke
 
 
 def test_encode_gives_columns_factors(run: Cli, tmp_path: Path) -> None:
-    """Of a model whose input channels differ, in seconds, and at the bits that were asked for."""
+    """The model's input channels differ. It takes seconds, and meets the bits that were asked for."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(Path(__file__).parents[1] / "data/doc-llama-3m")
