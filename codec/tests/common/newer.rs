@@ -129,7 +129,7 @@ const RATES: &[(Coder, Layout, usize, bool, f32)] = &[
 
 /// For layout `quad`: whether a trellis chooses, the table's bits, and the step.
 const QUADS: &[(bool, u32, f32)] =
-    &[(true, 10, 0.3), (true, 12, 0.08), (false, 11, 0.9), (false, 8, 0.2), (false, 12, 0.1), (false, 12, 0.02)];
+    &[(true, 10, 0.3), (true, 12, 0.08), (false, 11, 0.9), (false, 8, 0.25), (false, 12, 0.1), (false, 12, 0.02)];
 
 /// Containers of format 1.2: layout `quad` with every scheme that supports it.
 pub fn quads() -> Vec<Sample> {
