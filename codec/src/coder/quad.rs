@@ -11,7 +11,7 @@ mod counts;
 mod substitutes;
 
 pub use counts::{QuadCounts, single};
-pub use substitutes::{Substitutes, choose, cost, patches};
+pub use substitutes::{PATCH, Substitutes, choose, cost, cost_of_patches};
 
 /// Elements of a symbol.
 pub const QUAD: usize = 4;

@@ -245,7 +245,7 @@ fn tries(
 /// Bits that a patch counts as, besides its own, where the shift of layout `quad` is chosen. Kernels mend patches one by
 /// one. On an H200 products of 8 to 32 vectors with weights of SmolLM2-135M take 0.78 of the time at shift 2, which has
 /// a tenth of the patches of shift 1 for 0.02 bits per weight more.
-const DELAY: f64 = 16.0;
+const DELAY: u32 = 16;
 
 /// As [`tries`], for layout `quad`: shifts are judged by counts of single elements, taken as independent, and quads are
 /// counted for the best shift only.
@@ -267,8 +267,7 @@ fn quad_tries(data: &[i8], geometry: &TileGeometry, kind: TableKind, pool: &Pool
         if least < best.0 {
             let expected = QuadCounts::expected(&histogram, padded as f64 / 4.0, shift);
             let table = quad::choose(kind.bits, &expected);
-            let late = DELAY * quad::patches(&table, &expected) as f64;
-            let cost = side + quad::cost(&table, &expected) as f64 + late;
+            let cost = side + quad::cost_of_patches(&table, &expected, quad::PATCH + DELAY) as f64;
             best = if cost < best.0 { (cost, shift) } else { best };
         }
     }
