@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._core.options import exactly
-from .loading import Factors, has_columns, has_feedback, has_steps
-from .recipe import COLUMNS_ONLY, FEEDBACK, STEPS_ONLY, Recipe
+from .loading import Factors, has_columns, has_feedback, name_without_feedback
+from .recipe import FEEDBACK, Recipe
 from .trials import Trial, Trials, role_of
 
 MEASURED = "measured roles"
@@ -86,8 +86,7 @@ def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, fee
             factor = (loss.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
             clamped = min(max(factor, _LEAST), _MOST)
             steps.update((name, clamped) for name in names if role_of(name) == loss.role)
-    name = STEPS_ONLY if has_steps(statistics) else COLUMNS_ONLY
-    cheap = replace(first.recipe, name=name, steps=steps or first.recipe.steps)
+    cheap = replace(first.recipe, name=name_without_feedback(statistics), steps=steps or first.recipe.steps)
     recipes = [replace(cheap, statistics=statistics, feedback=False) if has_columns(statistics) else cheap]
     if feedback and has_feedback(statistics):
         recipes.append(replace(first.recipe, name=FEEDBACK, steps=steps, statistics=statistics))

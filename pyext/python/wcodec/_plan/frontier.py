@@ -20,7 +20,7 @@ from .._models.running import WindowCount
 from . import loading, reference
 from .candidates import of_architecture
 from .frontier_report import FrontierReport, FrontierRow
-from .recipe import COLUMNS_ONLY, FEEDBACK, STEPS_ONLY, WEIGHTS_ALONE, Recipe
+from .recipe import FEEDBACK, WEIGHTS_ALONE, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -130,11 +130,11 @@ def _recipes(rates: Sequence[float], coders: Sequence[str], statistics: loading.
                 rate: dict[str, Any] = {"scheme": "rate", "bits": bits, "trellis": trellis, "coder": coder}
                 yield Recipe(WEIGHTS_ALONE, **rate)
                 if statistics is not None:
+                    name = loading.name_without_feedback(statistics)
                     if loading.has_columns(statistics):
-                        name = STEPS_ONLY if loading.has_steps(statistics) else COLUMNS_ONLY
                         yield Recipe(name, statistics=statistics, feedback=False, **rate)
                     else:
-                        yield Recipe(STEPS_ONLY, steps=statistics.factors(), **rate)
+                        yield Recipe(name, steps=statistics.factors(), **rate)
                     if loading.has_feedback(statistics):
                         yield Recipe(FEEDBACK, statistics=statistics, **rate)
 

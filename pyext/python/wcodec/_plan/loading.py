@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from .._core.errors import InputError
 from .._core.options import calibration, is_statistics_file, shown
+from .recipe import COLUMNS_ONLY, STEPS_ONLY
 
 
 class Factors(Protocol):
@@ -63,9 +64,9 @@ def has_columns(statistics: Factors) -> bool:
     return bool(getattr(statistics, "columns", False))
 
 
-def has_steps(statistics: Factors) -> bool:
-    """Whether it is known how much each tensor matters."""
-    return bool(getattr(statistics, "gradients", True))
+def name_without_feedback(statistics: Factors) -> str:
+    """The name of a recipe that uses of statistics what takes no error feedback."""
+    return STEPS_ONLY if getattr(statistics, "gradients", True) else COLUMNS_ONLY
 
 
 def has_feedback(statistics: Factors | None) -> bool:
