@@ -313,6 +313,12 @@ def test_encode_calibrates_by_columns_where_nothing_is_said(
     alone.write_bytes((folder / "model.safetensors").read_bytes())
     assert said("--bits", 3, source=alone) == ""
     assert "the folder of a whole model" in said("--bits", 3, source=folder / "model.safetensors") and kind() is None
+    # An output that exists is refused before anything is calibrated.
+    there = tmp_path / "there"
+    assert run("encode", folder, "-o", f"{there}/", "--bits", 3)[0] == 0
+    for existing in (out, f"{there}/"):
+        status, _, err = run("encode", folder, "-o", existing, "--bits", 3)
+        assert status == 2 and "exists" in err and "by columns" not in err
     # A model that does not run here is encoded all the same, and the reason is told.
     monkeypatch.setattr("wcodec.nn._weights.budget.host_memory", lambda: (1000, 1000))
     err = said("--bits", 3)

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from .._core.option_table import DEFAULT_BITS
 from .._core.options import COLUMNS, OWN_TEXT, is_statistics_file
 from .._core.paths import regular
 from .._core.terminal import columns, wrapped
+from .._models import folder
 from .._native import safe
 from .arguments import positive
 from .output import show_progress, tell
@@ -31,7 +31,6 @@ _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _PART_OF_MEMORY = 0.6
 # Bytes of a model that calibrates in seconds on a CPU.
 _SMALL = 1 << 30
-_LESS = "; {:g} bits lose much less with it"
 # A config.json is a few KB.
 _LONGEST_CONFIG = 1 << 22
 
@@ -114,50 +113,56 @@ def collects(a: argparse.Namespace) -> bool:
 
 def announce(a: argparse.Namespace, model: str) -> None:
     """Says on standard error, before minutes of work, what they are for."""
-    if a.quiet or a.json or not collects(a):
+    if not collects(a):
         return
     value = value_of(a)
     text = "text that it writes" if value in (OWN_TEXT, COLUMNS) else str(value)
     time = "seconds with a GPU, and for a small model" if value == COLUMNS else "minutes"
-    _note(f"calibrating {model} on {text}: this takes {time}")
+    _tell_unless_quiet(a, f"calibrating {model} on {text}: this takes {time}")
 
 
 def is_default(a: argparse.Namespace) -> bool:
-    """Whether ``wcodec encode`` calibrates by columns although nothing asks for it."""
-    return a.calibrate is None and Path(a.src).is_dir() and _gains(a)
+    """Whether ``wcodec encode`` calibrates by columns although nothing asks for it, if the model runs here."""
+    return Path(a.src).is_dir() and _gains(a)
 
 
 def by_default(a: argparse.Namespace) -> Statistics | None:
     """Statistics of columns alone, where that is the default and the model runs here; otherwise says why not."""
-    if not is_default(a):
-        if a.calibrate is None and _gains(a):
-            _tell_unless_quiet(a, "not calibrated: that takes the folder of a whole model" + _LESS.format(_bits_of(a)))
+    if not _gains(a):
         return None
     try:
         return _of_columns(a)
     except Exception as error:  # noqa: BLE001 - nothing that keeps a model from running keeps it from being encoded
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _tell_unless_quiet(a, f"not calibrated: {why}" + _LESS.format(_bits_of(a)))
+        _tell_unless_quiet(a, f"not calibrated: {why}; {_bits_of(a):g} bits lose much less with it")
         return None
 
 
-def _of_columns(a: argparse.Namespace) -> Statistics:
-    if (lacking := [name for name in ("torch", "transformers") if find_spec(name) is None]) != []:
-        raise InputError(f"that needs {' and '.join(lacking)} (pip install {' '.join(lacking)})", code="I306")
+def _of_columns(a: argparse.Namespace) -> Statistics | None:
+    from .._models.running import require_transformers
+
+    source = Path(a.src)
+    if not source.is_dir():
+        raise InputError("that takes the folder of a whole model", code="I624")
+    require_transformers()
     from .._calibrate import amount
     from .._calibrate.collect import statistics_of
     from .._models.original import original_model
+    from .._models.save import FILE
     from ..nn._weights.budget import host_memory
 
-    folder = Path(a.src)
-    size = amount.bytes_of(folder)
+    output = Path(a.output)
+    if not a.overwrite and os.path.lexists(output / FILE if folder.is_meant(a.output) else output):
+        # That is refused, which should not take a calibration.
+        return None
+    size = amount.bytes_of(source)
     place = amount.chosen_place(a.device, size)
     available = host_memory()[0]
     if place.type == "cpu" and available is not None and size > _PART_OF_MEMORY * available:
         raise InputError(
             f"the model has {fmt.size(size)}, and {fmt.size(available)} of memory are free "
             "(--calibrate columns does it all the same)",
-            code="I306",
+            code="I624",
         )
     time = "seconds" if place.type != "cpu" or size < _SMALL else "a minute or more on a CPU"
     _tell_unless_quiet(
@@ -166,15 +171,16 @@ def _of_columns(a: argparse.Namespace) -> Statistics:
         "--calibrate loses still less, and takes minutes)",
     )
     return statistics_of(
-        lambda: original_model(folder, place, "auto", a.trust_remote_code)[0],
+        lambda: original_model(source, place, "auto", a.trust_remote_code)[0],
         COLUMNS,
         progress=show_progress(a.quiet or a.json),
     )
 
 
 def _gains(a: argparse.Namespace) -> bool:
-    """Whether one number of bits is asked for that calibration makes better, and the source is a language model."""
-    if (a.budget, a.quality, a.plan) != (None, None, None) or value_of(a) is not None:
+    """Whether nothing is said of calibration, and one number of bits is asked for that it makes better, of a language
+    model."""
+    if a.calibrate is not None or a.statistics is not None or (a.budget, a.quality, a.plan) != (None, None, None):
         return False
     bits = _bits_of(a)
     if bits is None or bits > _FEW_BITS or any("bits" in rule for _, rule in a.rule) or a.bits_per_tensor:
@@ -184,7 +190,7 @@ def _gains(a: argparse.Namespace) -> bool:
 
 def _tell_unless_quiet(a: argparse.Namespace, text: str) -> None:
     if not (a.quiet or a.json):
-        _note(text)
+        tell(wrapped(safe(text), columns(sys.stderr), "  "))
 
 
 def _bits_of(a: argparse.Namespace) -> float | None:
@@ -207,7 +213,3 @@ def _is_causal(source: Path) -> bool:
         return False
     names = config.get("architectures") if isinstance(config, dict) else None
     return isinstance(names, list) and any(str(name).endswith(_CAUSAL) for name in names)
-
-
-def _note(text: str) -> None:
-    tell(wrapped(safe(text), columns(sys.stderr), "  "))

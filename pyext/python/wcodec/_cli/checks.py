@@ -55,8 +55,8 @@ def encode(a: argparse.Namespace) -> None:
     rated = a.scheme == "rate" or _given(a, "bits") or a.trellis is not None or "rate" in schemes
     rated = rated or calibration.value_of(a) is not None
     planned = _given(a, "budget") or _given(a, "quality") or _given(a, "plan")
-    calibrated = calibration.value_of(a) is not None or calibration.is_default(a)
-    _useless(a, ("device",), not planned and not calibrated, "without --calibrate or a plan",
+    idle = not planned and calibration.value_of(a) is None
+    _useless(a, ("device",), idle and not calibration.is_default(a), "without --calibrate or a plan",
             ", or calibrate")  # fmt: skip
     _useless(a, ("bits_per_tensor",), not rated, "without --bits", ", or give --bits")
 
