@@ -143,7 +143,7 @@ def _of_columns(a: argparse.Namespace) -> Statistics | None:
 
     source = Path(a.src)
     if not source.is_dir():
-        raise InputError("that takes the folder of a whole model", code="I624")
+        raise InputError("that takes the folder of a whole model (name that)", code="I624")
     require_transformers()
     from .._calibrate import amount
     from .._calibrate.collect import statistics_of
