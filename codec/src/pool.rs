@@ -1,7 +1,8 @@
 //! Threads for the parallel parts of an operation.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::Builder;
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -166,6 +167,45 @@ impl Pool {
         results.into_iter().map(|r| r.expect("nothing is left out before an error")).collect()
     }
 
+    /// Runs `work` on each of `items`, of which several are in progress at once; returns the results in the order of the
+    /// items. As opposed to items of [`each`](Self::each), these use the pool themselves: threads that are started here
+    /// wait for the pool's, and do no work of their own.
+    ///
+    /// # Errors
+    /// The first one, in the order of the items; `cancel` was used; or as for [`run`](Self::run).
+    pub(crate) fn side_by_side<I: Send, R: Send>(
+        &self,
+        items: impl IntoIterator<Item = I>,
+        cancel: &Cancel,
+        work: impl Fn(I) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let items: Vec<I> = items.into_iter().collect();
+        let mut results: Vec<Option<Result<R>>> = items.iter().map(|_| None).collect();
+        let others = (self.threads()?.min(items.len())).saturating_sub(1);
+        let queue = Mutex::new(items.into_iter().zip(&mut results));
+        let failed = AtomicBool::new(false);
+        let take = || {
+            loop {
+                // Items are taken in their order, so that the first error is always the same.
+                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((item, result)) = next.filter(|_| !failed.load(Ordering::Relaxed)) else { return };
+                let done = cancel.check().and_then(|()| work(item));
+                failed.fetch_or(done.is_err(), Ordering::Relaxed);
+                *result = Some(done);
+            }
+        };
+        std::thread::scope(|scope| {
+            for i in 0..others {
+                // Without further threads this one does all of the work.
+                if Builder::new().name(format!("wcodec-item-{i}")).spawn_scoped(scope, take).is_err() {
+                    break;
+                }
+            }
+            take();
+        });
+        results.into_iter().map(|r| r.expect("nothing is left out before an error")).collect()
+    }
+
     /// The number of elements in one piece of work, given `total` of them: several pieces for each thread, so that all
     /// end at about the same time, each large enough to outweigh the overhead.
     pub(crate) fn piece(&self, total: usize) -> usize {
@@ -224,6 +264,25 @@ mod tests {
         let part = go.part();
         go.cancel();
         assert!(part.is_cancelled());
+    }
+
+    #[test]
+    fn items_side_by_side_use_the_pool_themselves() {
+        for threads in [1, 2, 3] {
+            let pool = Pool::new(Some(threads)).unwrap();
+            let go = Cancel::new();
+            let sum = |i: usize| Ok(pool.each(0..10, &go, |j| Ok(10 * i + j))?.into_iter().sum::<usize>());
+            let sums = pool.side_by_side(0..50, &go, sum).unwrap();
+            assert!(sums.iter().enumerate().all(|(i, &sum)| sum == 100 * i + 45));
+            assert!(pool.side_by_side(0..0, &go, |i: i32| Ok(i)).unwrap().is_empty());
+            for _ in 0..50 {
+                let fail = |i: i32| if i % 7 == 6 { Err(coded!(INPUT, "item {i}")) } else { Ok(i) };
+                assert_eq!(pool.side_by_side(0..100, &go, fail).unwrap_err().message(), "item 6");
+            }
+            let part = go.part();
+            part.cancel();
+            assert!(pool.side_by_side(0..1, &part, Ok).is_err());
+        }
     }
 
     #[test]

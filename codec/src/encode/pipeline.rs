@@ -306,6 +306,7 @@ impl Ticket<'_> {
         let tensor = task.tensor;
         let encode = || {
             let mut prepared = task.prepare(bytes, workers)?;
+            prepared.make_tables(1.0, workers)?;
             // If the tensor before this one failed, its error comes first.
             let mut tables = tables.recv().map_err(|_| Error::cancelled())?;
             prepared.choose(&mut tables);

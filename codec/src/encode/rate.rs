@@ -29,6 +29,8 @@ const SAMPLE: usize = 1 << 20;
 /// The tolerance, relative to the target, and the most iterations.
 const CLOSE: f64 = 2e-4;
 const TRIES: usize = 12;
+/// Weights of samples whose symbols are in memory at once.
+const AT_ONCE: usize = 1 << 26;
 /// Iterations after which a target that was not yet bracketed is assumed to lie on a flat part of the curve.
 const FLAT: usize = 3;
 /// Small tensors: the mean number of weights below which tables matter; the most weights, in all, that are then encoded
@@ -64,6 +66,20 @@ struct SharedTarget {
 struct Tables {
     shared: Vec<Table>,
     used: Vec<usize>,
+}
+
+/// A sample whose bytes are to be counted: they stand for `share` times as many rows, in `each` tensors.
+struct Counting<'a> {
+    task: TensorTask<'a>,
+    bytes: SourceBytes<'a>,
+    share: f64,
+    each: f64,
+}
+
+impl Counting<'_> {
+    fn weights(&self) -> usize {
+        self.task.tensor.shape.iter().product()
+    }
 }
 
 /// The totals that samples stand for.
@@ -249,7 +265,7 @@ impl Search<'_> {
         let mut sum = Sum { bytes: (factors * Dtype::BF16.size()) as f64, weights: 0.0 };
         // Small tensors may have no sample, but they have tables.
         let each = group.tensors.len() as f64 / samples.len().max(1) as f64;
-        for sample in samples {
+        let tasks = samples.iter().map(|sample| {
             let way = self.choices.way(&sample.tensor.name);
             let cols = sample.tensor.shape.last().copied().unwrap_or_default();
             let mut plane = self.options.plane(way, cols, self.choices.weights);
@@ -261,31 +277,55 @@ impl Search<'_> {
                 transposed: false,
                 plane,
             };
-            self.count(task, SourceBytes::Borrowed(&sample.bytes), (sample.share, each), tables, &mut sum)?;
-        }
+            Ok(Counting { task, bytes: SourceBytes::Borrowed(&sample.bytes), share: sample.share, each })
+        });
+        self.count(tasks, tables, &mut sum)?;
         Ok(sum.bits())
     }
 
-    /// Adds the bytes that a sample stands for: `share` times as many rows, in `each` tensors.
-    fn count(
+    /// Adds the bytes that samples stand for, a number of them at once.
+    fn count<'a>(
         &self,
-        task: TensorTask<'_>,
-        bytes: SourceBytes<'_>,
-        (share, each): (f64, f64),
+        samples: impl Iterator<Item = Result<Counting<'a>>>,
         tables: &mut Tables,
         sum: &mut Sum,
     ) -> Result<()> {
+        let (mut batch, mut weights) = (Vec::new(), 0);
+        for sample in samples {
+            let sample = sample?;
+            weights += sample.weights();
+            batch.push(sample);
+            if weights >= AT_ONCE {
+                self.count_batch(std::mem::take(&mut batch), tables, sum)?;
+                weights = 0;
+            }
+        }
+        self.count_batch(batch, tables, sum)
+    }
+
+    fn count_batch(&self, batch: Vec<Counting<'_>>, tables: &mut Tables, sum: &mut Sum) -> Result<()> {
         let workers = Workers { pool: self.pool, cancel: self.cancel };
-        let tensor = task.tensor;
-        let name = |e| self.naming.of(&tensor.name, e);
-        let mut prepared = task.prepare(bytes, workers).map_err(name)?;
-        // The table is chosen for the whole tensor: for the sampled strips alone, a new one would seldom pay.
-        prepared.choose_for(&mut tables.shared, share);
-        let encoded = prepared.encode(workers, &AtomicUsize::new(0)).map_err(name)?;
-        let Counted { of_rows, of_columns, of_tables, of_fit } = encoded.counted(&mut tables.used);
-        sum.bytes +=
-            of_rows as f64 * share + of_columns as f64 + of_tables as f64 * each + of_fit * (share - each).max(0.0);
-        sum.weights += tensor.shape.iter().product::<usize>() as f64 * share;
+        let shares: Vec<_> = batch.iter().map(|sample| (sample.weights(), sample.share, sample.each)).collect();
+        let mut prepared = self.pool.side_by_side(batch, self.cancel, |Counting { task, bytes, share, .. }| {
+            let tensor = task.tensor;
+            let prepare = || {
+                let mut prepared = task.prepare(bytes, workers)?;
+                // The table is made for the whole tensor: for the sampled strips alone, a new one would seldom pay.
+                prepared.make_tables(share, workers)?;
+                Ok((tensor, prepared))
+            };
+            prepare().map_err(|e| self.naming.of(&tensor.name, e))
+        })?;
+        prepared.iter_mut().for_each(|(_, prepared)| prepared.choose(&mut tables.shared));
+        let encoded = self.pool.side_by_side(prepared, self.cancel, |(tensor, prepared)| {
+            prepared.encode(workers, &AtomicUsize::new(0)).map_err(|e| self.naming.of(&tensor.name, e))
+        })?;
+        for (encoded, (weights, share, each)) in encoded.iter().zip(shares) {
+            let Counted { of_rows, of_columns, of_tables, of_fit } = encoded.counted(&mut tables.used);
+            sum.bytes +=
+                of_rows as f64 * share + of_columns as f64 + of_tables as f64 * each + of_fit * (share - each).max(0.0);
+            sum.weights += weights as f64 * share;
+        }
         Ok(())
     }
 
@@ -295,15 +335,16 @@ impl Search<'_> {
         let tensors = self.source.tensors();
         let relative = self.relative_steps();
         let (mut tables, mut sum) = (Tables::default(), Sum::default());
-        for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| !self.choices.skips(&t.name)) {
+        let sampled = tensors.iter().enumerate().filter(|(_, tensor)| {
+            let (scheme, _) = self.choices.way(&tensor.name);
+            !self.choices.skips(&tensor.name)
+                && matches!(scheme, Scheme::Rate(_))
+                && tensor.alias_of.is_none()
+                && scheme.takes(tensor.dtype, &tensor.shape)
+        });
+        let tasks = sampled.map(|(i, tensor)| {
             self.cancel.check()?;
             let (scheme, coder) = self.choices.way(&tensor.name);
-            if !matches!(scheme, Scheme::Rate(_))
-                || tensor.alias_of.is_some()
-                || !scheme.takes(tensor.dtype, &tensor.shape)
-            {
-                continue;
-            }
             let name = |e| self.naming.of(&tensor.name, e);
             let bytes = self.source.read_with(i, self.reading, self.cancel).map_err(name)?;
             TensorView::new(tensor.dtype, &tensor.shape, &bytes).map_err(name)?;
@@ -318,8 +359,9 @@ impl Search<'_> {
             let columns = self.columns.of(i, matrix.rows, matrix.cols);
             let rate = RateTask { factor: step, columns, levels };
             let task = TensorTask { tensor, scheme, rate, transposed, plane };
-            self.count(task, bytes, (share, 1.0), &mut tables, &mut sum)?;
-        }
+            Ok(Counting { task, bytes, share, each: 1.0 })
+        });
+        self.count(tasks, &mut tables, &mut sum)?;
         Ok(sum.bits())
     }
 

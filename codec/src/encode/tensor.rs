@@ -257,17 +257,22 @@ impl<'a> TensorTask<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Chooses its tables; see [`Draft::choose`].
-    pub fn choose(&mut self, shared: &mut Vec<Table>) {
-        self.choose_for(shared, 1.0);
+    /// Makes tables for it, a sample of a tensor that is `factor` times as large; see [`Draft::make_tables`].
+    pub fn make_tables(&mut self, factor: f64, Workers { pool, cancel }: Workers<'_>) -> Result<()> {
+        self.drafts().try_for_each(|draft| draft.make_tables(factor, pool, cancel))
     }
 
-    /// As [`choose`](Self::choose), for a sample of a tensor that is `factor` times as large.
-    pub fn choose_for(&mut self, shared: &mut Vec<Table>, factor: f64) {
-        match &mut self.content {
-            Content::Bytes { draft, .. } => draft.choose_for(shared, factor),
-            Content::Symbols { planes, .. } => planes.iter_mut().for_each(|p| p.draft.choose_for(shared, factor)),
-        }
+    /// Chooses its tables; see [`Draft::choose`].
+    pub fn choose(&mut self, shared: &mut Vec<Table>) {
+        self.drafts().for_each(|draft| draft.choose(shared));
+    }
+
+    fn drafts(&mut self) -> impl Iterator<Item = &mut Draft> {
+        let (whole, planes) = match &mut self.content {
+            Content::Bytes { draft, .. } => (Some(draft), None),
+            Content::Symbols { planes, .. } => (None, Some(planes.iter_mut().map(|plane| &mut plane.draft))),
+        };
+        whole.into_iter().chain(planes.into_iter().flatten())
     }
 
     /// Encodes the tensor; `done` counts the elements encoded so far.

@@ -1,5 +1,5 @@
-//! Encodes a plane in three steps: symbols are counted, a table is chosen (in the order of the file), and chunks are
-//! encoded. Several planes can be in the first and in the last step at once.
+//! Encodes a plane in four steps: symbols are counted, a table is made for them, a table is chosen (in the order of the
+//! file), and chunks are encoded. Several planes can be in any step but the third at once.
 //!
 //! Options are read in the first step, each by the coding that it is for; the draft holds the result.
 
@@ -45,6 +45,7 @@ pub fn encode(
     cancel: &Cancel,
 ) -> Result<EncodedPlane> {
     let mut draft = Draft::new(symbols, options, pool, cancel)?;
+    draft.make_tables(1.0, pool, cancel)?;
     draft.choose(&mut Vec::new());
     draft.encode(symbols, pool, cancel, &AtomicUsize::new(0))
 }
@@ -74,17 +75,23 @@ impl Draft {
         }))
     }
 
-    /// Chooses tables: one of `shared`, which earlier planes added, if that is smaller than a table of the plane's own,
-    /// which then joins them. Must be called in the order of the file, so that the choice depends on nothing else.
-    pub fn choose(&mut self, shared: &mut Vec<Table>) {
-        self.choose_for(shared, 1.0);
+    /// Makes tables for the symbols, which are a sample of a plane that is `factor` times as large: a table's bytes weigh that
+    /// much less. Comes before [`choose`](Self::choose).
+    ///
+    /// # Errors
+    /// `cancel` was used, or the system refuses threads.
+    pub(crate) fn make_tables(&mut self, factor: f64, pool: &Pool, cancel: &Cancel) -> Result<()> {
+        match &mut self.0 {
+            DraftKind::Tiles(tiles) => tiles.make_tables(factor, pool, cancel),
+            DraftKind::Raw | DraftKind::Zstd(_) => Ok(()),
+        }
     }
 
-    /// As [`choose`](Self::choose), for a sample of a plane that is `factor` times as large: the table's own bytes weigh that
-    /// much less.
-    pub(crate) fn choose_for(&mut self, shared: &mut Vec<Table>, factor: f64) {
+    /// Chooses tables: one of `shared`, which earlier planes added, if that is smaller than a table of the plane's own,
+    /// which then joins them. Must be called in the order of the file, so that the choice depends on nothing else.
+    pub(crate) fn choose(&mut self, shared: &mut Vec<Table>) {
         if let DraftKind::Tiles(tiles) = &mut self.0 {
-            tiles.choose(shared, factor);
+            tiles.choose(shared);
         }
     }
 

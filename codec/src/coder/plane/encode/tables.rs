@@ -40,17 +40,28 @@ impl Counts {
     }
 }
 
+/// A table made for a plane.
+pub struct OwnTable {
+    table: Table,
+    /// The bits that symbols and table take.
+    bits: f64,
+}
+
 impl TableKind {
-    /// Chooses a table for `counts`: one of `shared` or a new one, whichever makes a plane of `factor` times as many symbols
-    /// smaller.
-    pub fn choose(self, counts: &Counts, factor: f64, shared: &[Table]) -> TableChoice {
-        let new = match counts {
+    /// Makes a table for a plane that has `factor` times as many symbols as `counts`.
+    pub fn make(self, counts: &Counts, factor: f64) -> OwnTable {
+        let table = match counts {
             Counts::Symbols(histogram) => self.new_table(histogram, factor),
             Counts::Pairs(_, new) => Table::Huffman(new.clone()),
             Counts::Quads(quads) if factor > 1.0 => Table::Quads(quad::choose(self.bits, &quads.times(factor))),
             Counts::Quads(quads) => Table::Quads(quad::choose(self.bits, quads)),
         };
-        let own_bits = counts.cost(&new).expect("made for it") + new.to_bytes().len() as f64 * 8.0 / factor;
+        let bits = counts.cost(&table).expect("made for it") + table.to_bytes().len() as f64 * 8.0 / factor;
+        OwnTable { table, bits }
+    }
+
+    /// Chooses a table for `counts`: one of `shared`, or `own` where that makes the plane smaller.
+    pub fn choose(self, counts: &Counts, own: OwnTable, shared: &[Table]) -> TableChoice {
         shared
             .iter()
             .enumerate()
@@ -59,8 +70,8 @@ impl TableKind {
             .filter(|(_, t)| t.check(self.coder, self.layout).is_ok() && t.bits() == self.bits)
             .filter_map(|(i, t)| counts.cost(t).map(|bits| (i, t, bits)))
             .min_by(|a, b| a.2.total_cmp(&b.2))
-            .filter(|&(_, _, bits)| bits <= own_bits)
-            .map_or(TableChoice { table: new, place: None, is_new: true }, |(i, table, _)| TableChoice {
+            .filter(|&(_, _, bits)| bits <= own.bits)
+            .map_or(TableChoice { table: own.table, place: None, is_new: true }, |(i, table, _)| TableChoice {
                 table: table.clone(),
                 place: Some(i),
                 is_new: false,

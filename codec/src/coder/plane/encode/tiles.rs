@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::filters;
 use super::parts::{ChunkRun, joined, reserved};
-use super::tables::{Counts, TableKind};
+use super::tables::{Counts, OwnTable, TableKind};
 use crate::cancel::Cancel;
 use crate::coder::chunk::ChunkEncoder;
 use crate::coder::chunk_format::ChunkFormat;
@@ -39,7 +39,8 @@ struct Attempt {
     filter: Filter,
     /// Whether patches store changes.
     changes: bool,
-    /// The best shift, and one that needs no patches, in case too many of them make a chunk reject the first.
+    /// The best shift, and one that needs no patches, in case too many of them make a chunk reject the first. Layout `quad`
+    /// counts for the second only when it is needed.
     tries: Vec<Try>,
 }
 
@@ -48,7 +49,14 @@ struct Try {
     counts: Counts,
     /// The value of elements beyond the matrix.
     padding: i8,
-    table: Option<TableChoice>,
+    table: TryTable,
+}
+
+/// The table of a try, step by step.
+enum TryTable {
+    Missing,
+    Made(OwnTable),
+    Chosen(TableChoice),
 }
 
 impl TilesDraft {
@@ -100,18 +108,32 @@ impl TilesDraft {
         Ok(Some(Self { geometry, kind, attempts }))
     }
 
-    /// Chooses tables; see [`Draft::choose_for`](super::Draft::choose_for).
-    pub fn choose(&mut self, shared: &mut Vec<Table>, factor: f64) {
+    /// Makes tables; see [`Draft::make_tables`](super::Draft::make_tables).
+    pub fn make_tables(&mut self, factor: f64, pool: &Pool, cancel: &Cancel) -> Result<()> {
+        let kind = self.kind;
+        let tries = self.attempts.iter_mut().flat_map(|attempt| &mut attempt.tries);
+        pool.each(tries, cancel, |one| {
+            one.table = TryTable::Made(kind.make(&one.counts, factor));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Chooses tables; see [`Draft::choose`](super::Draft::choose).
+    pub fn choose(&mut self, shared: &mut Vec<Table>) {
         let known = shared.len();
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
-                let mut choice = self.kind.choose(&one.counts, factor, &shared[..known]);
+                let TryTable::Made(own) = std::mem::replace(&mut one.table, TryTable::Missing) else {
+                    unreachable!("tables are made before they are chosen")
+                };
+                let mut choice = self.kind.choose(&one.counts, own, &shared[..known]);
                 // A table that is unlikely to be used is not shared.
                 if choice.is_new && (attempt, i) == (0, 0) {
                     choice.place = Some(shared.len());
                     shared.push(choice.table.clone());
                 }
-                one.table = Some(choice);
+                one.table = TryTable::Chosen(choice);
             }
         }
     }
@@ -147,8 +169,13 @@ impl Attempt {
     ) -> Result<EncodedPlane> {
         let TableKind { coder, layout, .. } = kind;
         let Self { filter, changes, tries } = self;
-        for Try { shift, table, padding, .. } in tries {
-            let table = table.expect("chosen before");
+        let last = tries.last().map_or(MOST_SHIFT, |one| one.shift);
+        // Made only where the shifts before it do not fit.
+        let safe = std::iter::once_with(|| safe_quad_try(symbols, geometry, filter, kind, pool, cancel))
+            .filter(|_| layout == Layout::Quad && last != MOST_SHIFT);
+        for one in tries.into_iter().map(Ok).chain(safe) {
+            let Try { shift, table, padding, .. } = one?;
+            let TryTable::Chosen(table) = table else { unreachable!("chosen before") };
             let tiling = Tiling { coder, layout, shift, tile: geometry.tile(), filter, changes };
             let format = tiling.chunk_format();
             let tiles = Tiles { symbols, geometry, filter, format, padding, table: &table.table };
@@ -196,7 +223,7 @@ fn tries(
         histogram[symbol] += padding;
         let shift = 8 * symbols.beside.len() as u32;
         let counts = Counts::Symbols(Box::new(histogram));
-        return Ok(vec![Try { shift, counts, padding: symbol as u8 as i8, table: None }]);
+        return Ok(vec![Try { shift, counts, padding: symbol as u8 as i8, table: TryTable::Missing }]);
     }
     let mut pairs = PairHistogram::count(data, geometry.cols(), pool, cancel)?;
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(2);
@@ -215,7 +242,7 @@ fn tries(
         })
         .collect();
     shifts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let new = |shift, counts| Try { shift, counts, padding: 0, table: None };
+    let new = |shift, counts| Try { shift, counts, padding: 0, table: TryTable::Missing };
     if !patch_rare {
         let best = shifts[0].2;
         let kept = shifts.into_iter().filter(|(_, _, shift, _)| [best, 3].contains(shift));
@@ -271,15 +298,36 @@ fn quad_tries(data: &[i8], geometry: &TileGeometry, kind: TableKind, pool: &Pool
             best = if cost < best.0 { (cost, shift) } else { best };
         }
     }
+    Ok(vec![quad_try(data, geometry, best.1, pool, cancel)?])
+}
+
+/// Counts for layout `quad` at `shift`.
+fn quad_try(data: &[i8], geometry: &TileGeometry, shift: u32, pool: &Pool, cancel: &Cancel) -> Result<Try> {
     let counted = data.len() / geometry.cols().max(1) * geometry.cols().div_ceil(4);
-    let new = |shift| {
-        let mut quads = QuadCounts::count(data, geometry.cols(), shift, pool, cancel)?;
-        quads.add_padding((padded / 4 - counted) as u64);
-        Ok(Try { shift, counts: Counts::Quads(quads), padding: 0, table: None })
-    };
-    // The largest shift has no escapes, and so always fits.
-    let shifts = if best.1 == MOST_SHIFT { vec![MOST_SHIFT] } else { vec![best.1, MOST_SHIFT] };
-    shifts.into_iter().map(new).collect()
+    let mut quads = QuadCounts::count(data, geometry.cols(), shift, pool, cancel)?;
+    quads.add_padding((geometry.padded_elements() / 4 - counted) as u64);
+    Ok(Try { shift, counts: Counts::Quads(quads), padding: 0, table: TryTable::Missing })
+}
+
+/// Counts, and a table of the plane's own, for the largest shift of layout `quad`. It has no escapes, and so always fits.
+fn safe_quad_try(
+    symbols: &SymbolMatrices<'_>,
+    geometry: &TileGeometry,
+    filter: Filter,
+    kind: TableKind,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Try> {
+    let filtered;
+    let mut data = symbols.data;
+    if filter != Filter::None {
+        filtered = filters::filtered_tiles(symbols, geometry, filter, pool, cancel)?;
+        data = &filtered;
+    }
+    let mut one = quad_try(data, geometry, MOST_SHIFT, pool, cancel)?;
+    let own = pool.run(|| kind.make(&one.counts, 1.0))?;
+    one.table = TryTable::Chosen(kind.choose(&one.counts, own, &[]));
+    Ok(one)
 }
 
 /// Tiles to encode.
