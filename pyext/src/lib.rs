@@ -56,6 +56,8 @@ mod _native {
     #[pymodule_export]
     use crate::rounding::round_columns;
     #[pymodule_export]
+    use crate::rounding::trellis::trellis_columns;
+    #[pymodule_export]
     use crate::text::{ascii_json, safe, safe_lines};
     #[pymodule_export]
     use crate::tui::tui_main;

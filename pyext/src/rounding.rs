@@ -1,21 +1,19 @@
 //! Rounding with GPTQ-style error feedback (E. Frantar et al., 2023) on the CPU; `_calibrate/scalar.py` does the same on a GPU by small torch
 //! operations.
 
-use std::ops::Range;
-use std::panic::resume_unwind;
-use std::thread::Builder;
-
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use wcodec::scheme::rate::LARGEST_MAGNITUDE;
 
+use self::threads::over_rows;
 use crate::arrays::{Array, array};
+
+mod threads;
+pub mod trellis;
 
 /// Rows that are processed together through all columns: their carried errors stay in the first-level cache.
 const ROWS: usize = 32;
-/// The fewest rows that are worth a thread.
-const ROWS_OF_A_THREAD: usize = 256;
 /// The most columns of a call: the errors of these are passed on one by one, and beyond by a matrix product.
 pub const COLUMNS: usize = 64;
 /// Magnitudes of symbols that have a price.
@@ -61,35 +59,12 @@ struct Work<'a> {
     columns: usize,
 }
 
-/// Results of some rows, `[rows / ROWS][columns][ROWS]`.
-type RoundedRows = Vec<([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS])>;
-
 impl Work<'_> {
     fn all(&self, threads: usize) -> (Vec<i8>, Vec<f32>) {
         let rows = self.x.len() / self.columns;
-        let parts = rows.div_ceil(ROWS);
-        let threads = threads.min(rows / ROWS_OF_A_THREAD).max(1);
-        let each = parts.div_ceil(threads).max(1);
-        let ranges: Vec<_> = (0..parts).step_by(each).map(|begin| begin..(begin + each).min(parts)).collect();
-        // Not the shared threads: those may be waiting for Python, which waits here. This thread processes the last
-        // range, and those that the system refuses a thread for.
-        let mut rounded: Vec<RoundedRows> = std::thread::scope(|scope| {
-            let start = |(place, range): (usize, Range<usize>)| {
-                let (is_last, rows_of_thread) = (place + 1 == ranges.len(), range.clone());
-                let thread =
-                    (!is_last).then(|| Builder::new().spawn_scoped(scope, move || self.some(rows_of_thread)).ok());
-                (range, thread.flatten())
-            };
-            let begun: Vec<_> = ranges.iter().cloned().enumerate().map(start).collect();
-            let done = begun.into_iter().rev().map(|(range, thread)| match thread {
-                Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                None => self.some(range),
-            });
-            done.collect()
-        });
-        rounded.reverse();
+        let rounded = over_rows(rows, ROWS, threads, |begin, end| self.part(begin, end, rows));
         let (mut levels, mut errors) = (vec![0; self.x.len()], vec![0.0; self.x.len()]);
-        for (place, (q, e)) in rounded.iter().flatten().enumerate() {
+        for (place, (q, e)) in rounded.iter().enumerate() {
             let (begin, end) = (place * ROWS, ((place + 1) * ROWS).min(rows));
             for j in 0..self.columns {
                 levels[j * rows + begin..j * rows + end].copy_from_slice(&q[j][..end - begin]);
@@ -97,11 +72,6 @@ impl Work<'_> {
             }
         }
         (levels, errors)
-    }
-
-    fn some(&self, parts: Range<usize>) -> RoundedRows {
-        let rows = self.x.len() / self.columns;
-        parts.map(|part| self.part(part * ROWS, ((part + 1) * ROWS).min(rows), rows)).collect()
     }
 
     fn part(&self, begin: usize, end: usize, rows: usize) -> ([[i8; ROWS]; COLUMNS], [[f32; ROWS]; COLUMNS]) {

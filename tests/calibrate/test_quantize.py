@@ -17,7 +17,7 @@ from wcodec._calibrate.factor import one_thread  # noqa: E402
 from wcodec._calibrate.quantize import quantize  # noqa: E402
 from wcodec._calibrate.scalar import _by_steps, _columns, round_columns  # noqa: E402
 from wcodec._calibrate.tables import MAGNITUDES  # noqa: E402
-from wcodec._calibrate.trellis import best_paths  # noqa: E402
+from wcodec._calibrate.trellis import _by_symbol, _path_at_once, _path_by_steps, best_paths  # noqa: E402
 
 WEIGHT = 0.1
 
@@ -147,6 +147,35 @@ def test_paths_are_those_of_a_slow_reference(cols: int, tile: int) -> None:
     want = survivors(x, upper, known.weights.double().numpy(), prices().numpy(), tile)
     assert np.array_equal(levels.T.numpy(), want)
     assert obeys_the_filter(levels.T.numpy(), tile)
+
+
+@pytest.mark.parametrize(("cols", "rows", "threads"), [(1, 1, 1), (33, 5, 1), (64, 17, 2), (200, 600, 2)])
+@pytest.mark.parametrize("linked", [True, False])
+def test_paths_on_a_cpu_cost_what_those_of_small_steps_do(cols: int, rows: int, threads: int, linked: bool) -> None:
+    generator = torch.Generator().manual_seed(cols)
+    x = torch.randn(cols, rows, generator=generator) * 6
+    x[:, 0] *= 100
+    carry = torch.randn(cols, rows, generator=generator) * 0.3 if linked else None
+    weights = torch.rand(cols, generator=generator) + 0.5
+    feed = torch.triu(torch.randn(cols, cols, generator=generator) * 0.1, 1) if linked else None
+    costs = _by_symbol(prices()) * 0.4
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        at_once = _path_at_once(x, carry, weights, feed, costs)
+    finally:
+        torch.set_num_threads(before)
+    by_steps = _path_by_steps(x, carry, weights, feed, costs)
+    # Sums are rounded in another order, so that paths may differ where two cost the same.
+    assert float((at_once != by_steps).double().mean()) < 1e-3
+
+    def cost(symbols: Any) -> Any:
+        errors = (x - symbols - 0.5).double()
+        added = errors.t() @ feed.double() if feed is not None else 0
+        targets = errors + (0 if carry is None else carry.double()) + (added.t() if feed is not None else 0)
+        return (targets.square() * weights[:, None] + costs[symbols.long() + 128]).sum(0)
+
+    assert torch.allclose(cost(at_once), cost(by_steps), rtol=1e-3)
 
 
 @pytest.mark.parametrize("trellis", [False, True])

@@ -72,6 +72,7 @@ __all__ = [
     "round_columns",
     "safe",
     "safe_lines",
+    "trellis_columns",
     "tui_main",
     "verify_on_gpu",
 ]
@@ -349,6 +350,15 @@ def reads_direct(path: _Path) -> bool: ...
 def round_columns(
     x: _Floats, carry: _Floats, feed: _Floats, prices: _Floats | None, columns: int, threads: int
 ) -> tuple[npt.NDArray[np.int8], _Floats]: ...
+def trellis_columns(
+    x: _Floats,
+    carry: _Floats | None,
+    weights: _Floats,
+    feed: _Floats | None,
+    prices: _Floats,
+    columns: int,
+    threads: int,
+) -> npt.NDArray[np.int8]: ...
 def rate_tile(rows: int, cols: int) -> int: ...
 
 @final

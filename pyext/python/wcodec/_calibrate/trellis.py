@@ -48,36 +48,12 @@ def best_paths(
     cols, rows = x.shape
     levels = torch.empty((cols, rows), dtype=torch.int8, device=x.device)
     carry = torch.zeros_like(x) if blocks else None
-    walk = _Walk(x.device, rows, _by_symbol(prices) * weight)
-    edges = sorted({end for block in blocks for end in (block.begin, block.end)} | {0, cols})
+    path = _path_at_once if x.device.type == "cpu" else _path_by_steps
+    costs = _by_symbol(prices) * weight
     for begin in range(0, cols, tile):
         end = min(begin + tile, cols)
-        walk.restart()
-        # The sum that the errors of each survivor, and those of earlier tiles, add to the targets of this tile.
-        added = x.new_zeros((end - begin, STATES, rows))
-        if carry is not None:
-            added += carry[begin:end, None]
-        path = torch.empty((end - begin, STATES, rows), dtype=torch.int8, device=x.device)
-        at = begin
-        while at < end:
-            stop = min(at + COLUMNS, end, next(edge for edge in edges if edge > at))
-            block = next((b for b in blocks if b.begin <= at < b.end), None)
-            here = slice(at - begin, stop - begin)
-            feed = None if block is None else block.passed(at - block.begin, stop - block.begin)
-            inner = None if feed is None or block is None else feed[:, at - block.begin : stop - block.begin]
-            new, origin = walk.columns(x[at:stop], added[here], column_weights[at:stop], inner)
-            follow = origin[None].expand(at - begin, -1, -1)
-            path[: at - begin] = path[: at - begin].gather(1, follow)
-            path[here] = new
-            last = end if block is None else min(end, block.end)
-            if feed is not None and block is not None and stop < last:
-                errors = (x[at:stop, None] - 0.5 - new).reshape(stop - at, STATES * rows)
-                rest = added[stop - begin : last - begin]
-                moved = rest.gather(1, origin[None].expand(len(rest), -1, -1)).reshape(len(rest), -1)
-                moved.addmm_(feed[:, stop - block.begin : last - block.begin].t(), errors)
-                rest.copy_(moved.view_as(rest))
-            at = stop
-        levels[begin:end] = path.gather(1, walk.best()[None, None].expand(end - begin, 1, -1))[:, 0]
+        added = None if carry is None else carry[begin:end]
+        levels[begin:end] = path(x[begin:end], added, column_weights[begin:end], _within(blocks, begin, end), costs)
         block = next((b for b in blocks if b.begin < end < b.end), None)
         if carry is not None and block is not None:
             first = max(begin, block.begin)
@@ -85,6 +61,63 @@ def best_paths(
             feed = block.passed(first - block.begin, end - block.begin)[:, end - block.begin :]
             carry[end : block.end].addmm_(feed.t(), errors)
     return levels
+
+
+def _within(blocks: tuple[Block, ...], begin: int, end: int) -> torch.Tensor | None:
+    """The shares of errors in columns of a tile that later columns of the tile get; ``None`` without blocks."""
+    if not blocks:
+        return None
+    feed = torch.zeros((end - begin, end - begin), device=blocks[0].feed.device)
+    for block in blocks:
+        first, last = max(block.begin, begin), min(block.end, end)
+        if first < last:
+            part = block.passed(first - block.begin, last - block.begin)
+            feed[first - begin : last - begin, first - begin : last - begin] = part[
+                :, first - block.begin : last - block.begin
+            ]
+    return feed
+
+
+def _path_at_once(
+    x: torch.Tensor,
+    carry: torch.Tensor | None,
+    column_weights: torch.Tensor,
+    feed: torch.Tensor | None,
+    costs: torch.Tensor,
+) -> torch.Tensor:
+    """The symbols of the best path of each row in a tile, on a CPU."""
+    flat = [None if t is None else t.contiguous().view(-1).numpy() for t in (x, carry, column_weights, feed, costs)]
+    return torch.from_numpy(_native.trellis_columns(*flat, len(x), torch.get_num_threads())).view(x.shape)
+
+
+def _path_by_steps(
+    x: torch.Tensor,
+    carry: torch.Tensor | None,
+    column_weights: torch.Tensor,
+    feed: torch.Tensor | None,
+    costs: torch.Tensor,
+) -> torch.Tensor:
+    """As :func:`_path_at_once`, in small steps of torch, which a GPU replays."""
+    cols, rows = x.shape
+    walk = _Walk(x.device, rows, costs)
+    # The sum that the errors of each survivor, and those of earlier tiles, add to the targets of this tile.
+    added = x.new_zeros((cols, STATES, rows))
+    if carry is not None:
+        added += carry[:, None]
+    path = torch.empty((cols, STATES, rows), dtype=torch.int8, device=x.device)
+    for at in range(0, cols, COLUMNS):
+        stop = min(at + COLUMNS, cols)
+        inner = None if feed is None else feed[at:stop, at:stop]
+        new, origin = walk.columns(x[at:stop], added[at:stop], column_weights[at:stop], inner)
+        path[:at] = path[:at].gather(1, origin[None].expand(at, -1, -1))
+        path[at:stop] = new
+        if feed is not None and stop < cols:
+            errors = (x[at:stop, None] - 0.5 - new).reshape(stop - at, STATES * rows)
+            rest = added[stop:]
+            moved = rest.gather(1, origin[None].expand(len(rest), -1, -1)).reshape(len(rest), -1)
+            moved.addmm_(feed[at:stop, stop:].t(), errors)
+            rest.copy_(moved.view_as(rest))
+    return path.gather(1, walk.best()[None, None].expand(cols, 1, -1))[:, 0]
 
 
 def _by_symbol(prices: torch.Tensor) -> torch.Tensor:
@@ -102,10 +135,7 @@ class _Walk:
         # By [m, p, predecessor]: n modulo 4, and the smallest and largest (n - that) / 4 below the target.
         kind = (p + 2 * (m ^ before))[..., None].to(torch.float32)
         self._kinds = torch.stack([kind, torch.ceil((_LEAST - kind) / 4), torch.floor((_MOST - kind) / 4) - 1])
-        self.restart()
-
-    def restart(self) -> None:
-        """Begins at state 0."""
+        # It begins at state 0.
         self._costs = self._prices.new_full((STATES, self._rows), torch.inf)
         self._costs[0] = 0
 
