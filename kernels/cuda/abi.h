@@ -37,6 +37,10 @@
 // Threads of a block of `wcodec_route_combine`.
 #define COMBINE_THREADS 128
 
+// Columns of a launch of the kernels that choose levels, and threads of a block of them, at most.
+#define QUANTIZE_COLUMNS 32
+#define QUANTIZE_THREADS 64
+
 // The use of an item's results.
 #define PART_RESULT 0
 #define PART_GATE 1
@@ -287,6 +291,40 @@ struct CombineBatch {
   u32 wide;       // 1: shares are f32. 0: they are like the vectors' elements.
   u32 vector;     // 1: vectors begin at multiples of 16 bytes.
   u32 reserved;   // 0.
+};
+
+// Parameters of `wcodec_round_columns`, which rounds weights of some columns to levels at halves, column by column, a
+// row for each thread. Errors of a column are added to the targets of those after it. Numbers are f32, and arrays
+// have a row for each column.
+struct RoundBatch {
+  u64 x;         // Address of the weights, in steps of their rows.
+  u64 carry;     // Address of the sums that errors of earlier columns add to them.
+  u64 feed;      // Address of the share of each column's error that each later one gets.
+  u64 prices;    // Address of the cost of each magnitude, with two places before the first that are never chosen; 0 to round to the nearest level.
+  u64 levels;    // Address of an i8 for each weight, to be written: symbol n stands for n + 1/2.
+  u64 errors;    // Address of the error of each weight, to be written.
+  u32 rows;      // The number of rows.
+  u32 columns;   // The number of columns, up to QUANTIZE_COLUMNS.
+  u32 stride;    // The distance of rows of `feed`.
+  u32 reserved;  // 0.
+};
+
+// Parameters of `wcodec_trellis_columns`, which extends the four survivors of a trellis by some columns, in four
+// threads for each row of weights. Numbers are f32, and arrays have a row for each column.
+struct TrellisBatch {
+  u64 x;         // Address of the weights, in fine steps of their rows.
+  u64 added;     // Address of the sums that errors of earlier columns add to them, those of each survivor.
+  u64 weights;   // Address of the cost of an error in each column.
+  u64 feed;      // Address of the share of each column's error that each later one gets; 0 if they get none.
+  u64 prices;    // Address of the cost of each symbol from -128 on.
+  u64 costs;     // Address of the costs of survivors so far.
+  u64 symbols;   // Address of an i8 for each weight and survivor, to be written: its symbols.
+  u64 origin;    // Address of an i64 for each survivor, to be written: the state in which it was before these columns.
+  u64 sums;      // Address of the costs of survivors, to be written.
+  u32 rows;      // The number of rows.
+  u32 columns;   // The number of columns, up to QUANTIZE_COLUMNS.
+  u32 stride;    // The distance of rows of `feed`.
+  u32 reserved;  // 0.
 };
 
 // Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
@@ -552,6 +590,31 @@ LIES_AT(CombineBatch, bf16, 40, 4)
 LIES_AT(CombineBatch, wide, 44, 4)
 LIES_AT(CombineBatch, vector, 48, 4)
 LIES_AT(CombineBatch, reserved, 52, 4)
+static_assert(sizeof(RoundBatch) == 64, "differs from abi.rs");
+LIES_AT(RoundBatch, x, 0, 8)
+LIES_AT(RoundBatch, carry, 8, 8)
+LIES_AT(RoundBatch, feed, 16, 8)
+LIES_AT(RoundBatch, prices, 24, 8)
+LIES_AT(RoundBatch, levels, 32, 8)
+LIES_AT(RoundBatch, errors, 40, 8)
+LIES_AT(RoundBatch, rows, 48, 4)
+LIES_AT(RoundBatch, columns, 52, 4)
+LIES_AT(RoundBatch, stride, 56, 4)
+LIES_AT(RoundBatch, reserved, 60, 4)
+static_assert(sizeof(TrellisBatch) == 88, "differs from abi.rs");
+LIES_AT(TrellisBatch, x, 0, 8)
+LIES_AT(TrellisBatch, added, 8, 8)
+LIES_AT(TrellisBatch, weights, 16, 8)
+LIES_AT(TrellisBatch, feed, 24, 8)
+LIES_AT(TrellisBatch, prices, 32, 8)
+LIES_AT(TrellisBatch, costs, 40, 8)
+LIES_AT(TrellisBatch, symbols, 48, 8)
+LIES_AT(TrellisBatch, origin, 56, 8)
+LIES_AT(TrellisBatch, sums, 64, 8)
+LIES_AT(TrellisBatch, rows, 72, 4)
+LIES_AT(TrellisBatch, columns, 76, 4)
+LIES_AT(TrellisBatch, stride, 80, 4)
+LIES_AT(TrellisBatch, reserved, 84, 4)
 static_assert(sizeof(NormBatch) == 96, "differs from abi.rs");
 LIES_AT(NormBatch, x, 0, 8)
 LIES_AT(NormBatch, residual, 8, 8)

@@ -248,6 +248,7 @@ DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
 DEVICE float sqrt_rn(float v) { return __fsqrt_rn(v); }
+DEVICE float floor_f32(float v) { return floorf(v); }
 // e to the power of v, within two units in the last place.
 DEVICE float exp_f32(float v) { return expf(v); }
 DEVICE float erf_f32(float v) { return erff(v); }

@@ -188,6 +188,7 @@ DEVICE float mul_rn(float a, float b) { return a * b; }
 DEVICE float add_rn(float a, float b) { return a + b; }
 DEVICE float div_rn(float a, float b) { return a / b; }
 DEVICE float sqrt_rn(float v) { return __builtin_sqrtf(v); }
+DEVICE float floor_f32(float v) { return __builtin_floorf(v); }
 DEVICE float exp_f32(float v) { return __builtin_expf(v); }
 DEVICE float erf_f32(float v) { return __builtin_erff(v); }
 DEVICE float fma_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

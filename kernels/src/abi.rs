@@ -51,6 +51,11 @@ pub const MOST_EXPERTS: usize = 1024;
 /// Threads of a block of `wcodec_route_combine`.
 pub const COMBINE_THREADS: usize = 128;
 
+/// Columns of a launch of `wcodec_round_columns` or `wcodec_trellis_columns`, at most.
+pub const QUANTIZE_COLUMNS: usize = 32;
+/// The most threads of a block of these kernels.
+pub const QUANTIZE_THREADS: usize = 64;
+
 /// The item's results are written.
 pub const PART_RESULT: u32 = 0;
 /// They are a gate projection: the activation of it, times the matching up projection, is written.
@@ -545,6 +550,64 @@ structures! {
         pub reserved: u32,
     }
 
+    /// Parameters of `wcodec_round_columns`, which rounds weights of some columns to levels at halves, column by column, a
+    /// row for each thread. Errors of a column are added to the targets of those after it. Numbers are f32, and arrays
+    /// have a row for each column.
+    pub struct RoundBatch {
+        /// Address of the weights, in steps of their rows.
+        pub x: u64,
+        /// Address of the sums that errors of earlier columns add to them.
+        pub carry: u64,
+        /// Address of the share of each column's error that each later one gets.
+        pub feed: u64,
+        /// Address of the cost of each magnitude, with two places before the first that are never chosen; 0 to round to
+        /// the nearest level.
+        pub prices: u64,
+        /// Address of an i8 for each weight, to be written: symbol n stands for n + 1/2.
+        pub levels: u64,
+        /// Address of the error of each weight, to be written.
+        pub errors: u64,
+        /// The number of rows.
+        pub rows: u32,
+        /// The number of columns, up to QUANTIZE_COLUMNS.
+        pub columns: u32,
+        /// The distance of rows of `feed`.
+        pub stride: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
+    /// Parameters of `wcodec_trellis_columns`, which extends the four survivors of a trellis by some columns, in four
+    /// threads for each row of weights. Numbers are f32, and arrays have a row for each column.
+    pub struct TrellisBatch {
+        /// Address of the weights, in fine steps of their rows.
+        pub x: u64,
+        /// Address of the sums that errors of earlier columns add to them, those of each survivor.
+        pub added: u64,
+        /// Address of the cost of an error in each column.
+        pub weights: u64,
+        /// Address of the share of each column's error that each later one gets; 0 if they get none.
+        pub feed: u64,
+        /// Address of the cost of each symbol from -128 on.
+        pub prices: u64,
+        /// Address of the costs of survivors so far.
+        pub costs: u64,
+        /// Address of an i8 for each weight and survivor, to be written: its symbols.
+        pub symbols: u64,
+        /// Address of an i64 for each survivor, to be written: the state in which it was before these columns.
+        pub origin: u64,
+        /// Address of the costs of survivors, to be written.
+        pub sums: u64,
+        /// The number of rows.
+        pub rows: u32,
+        /// The number of columns, up to QUANTIZE_COLUMNS.
+        pub columns: u32,
+        /// The distance of rows of `feed`.
+        pub stride: u32,
+        /// 0.
+        pub reserved: u32,
+    }
+
     /// Parameters of `wcodec_norm`, in which each block of threads takes a vector: y is the norm of x, times
     /// `result_scale`, plus a residual. Elements of all vectors have one type, and vectors of an array are contiguous.
     pub struct NormBatch {
@@ -748,4 +811,4 @@ macro_rules! parameters {
         unsafe impl Parameters for $name {}
     )*};
 }
-parameters!(TilesBatch FieldsBatch RowsBatch ProductItem ProductBatch ManySelftest RouteBatch CombineBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);
+parameters!(TilesBatch FieldsBatch RowsBatch ProductItem ProductBatch ManySelftest RouteBatch CombineBatch RoundBatch TrellisBatch NormBatch SymbolsBatch FieldsSymbolsBatch FilteredBatch FramesBatch);

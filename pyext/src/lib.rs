@@ -41,7 +41,7 @@ mod _native {
     #[pymodule_export]
     use crate::gpu::{DecodeBatch, DeviceMemory, DeviceSizes, Epilogue, GpuNorms, RowLookup, TensorDecoder};
     #[pymodule_export]
-    use crate::gpu::{GpuRouter, RoutedProducts};
+    use crate::gpu::{GpuQuantizer, GpuRouter, RoutedProducts};
     #[pymodule_export]
     use crate::gpu::{
         gpu_available, gpu_capture, gpu_devices, gpu_driver, gpu_end, gpu_follow, gpu_keep, gpu_kernels, nvcomp_info,

@@ -25,6 +25,7 @@ mod lookup;
 mod lossless;
 mod norm;
 mod product;
+mod quantize;
 mod rate;
 mod residency;
 mod route;

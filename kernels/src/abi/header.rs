@@ -8,7 +8,8 @@ use super::{
     CHANGES_BYTES, COMBINE_THREADS, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE,
     LAYOUT_PAIR, LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_GROUP, MANY_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT,
     MANY_RING_VECTORS, MANY_WARPS, MAX_ITEMS, MAX_PRODUCT_ITEMS, MAX_RUNS, MOST_EXPERTS, MOST_ROUTES, NORM_LAYER,
-    NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP, SQUARES_COLS, STRUCTURES, TABLE_AT,
+    NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP, QUANTIZE_COLUMNS, QUANTIZE_THREADS,
+    SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 use crate::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
@@ -92,6 +93,10 @@ fn header() -> String {
         &[("MOST_ROUTES", MOST_ROUTES), ("MOST_EXPERTS", MOST_EXPERTS)],
     );
     define("Threads of a block of `wcodec_route_combine`.", &[("COMBINE_THREADS", COMBINE_THREADS)]);
+    define(
+        "Columns of a launch of the kernels that choose levels, and threads of a block of them, at most.",
+        &[("QUANTIZE_COLUMNS", QUANTIZE_COLUMNS), ("QUANTIZE_THREADS", QUANTIZE_THREADS)],
+    );
     let parts = [("PART_RESULT", PART_RESULT), ("PART_GATE", PART_GATE), ("PART_UP", PART_UP)];
     define("The use of an item's results.", &parts.map(|(name, value)| (name, value as usize)));
     let activations = [

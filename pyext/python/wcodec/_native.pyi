@@ -18,6 +18,7 @@ __all__ = [
     "Folder",
     "Gguf",
     "GpuNorms",
+    "GpuQuantizer",
     "GpuRouter",
     "LARGEST_SYMBOL",
     "LARGEST_TRELLIS_MAGNITUDE",
@@ -306,6 +307,13 @@ class RowLookup:
 class GpuNorms:
     def __new__(cls, ordinal: int) -> GpuNorms: ...
     def run(self, call: dict[str, Any], stream: int) -> None: ...
+
+@final
+class GpuQuantizer:
+    COLUMNS: int
+    def __new__(cls, ordinal: int) -> GpuQuantizer: ...
+    def round(self, call: dict[str, int], stream: int) -> None: ...
+    def trellis(self, call: dict[str, int], stream: int) -> None: ...
 
 @final
 class GpuRouter:
