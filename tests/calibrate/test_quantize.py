@@ -17,7 +17,7 @@ from wcodec._calibrate.factor import one_thread  # noqa: E402
 from wcodec._calibrate.quantize import quantize  # noqa: E402
 from wcodec._calibrate.scalar import _by_steps, _columns, round_columns  # noqa: E402
 from wcodec._calibrate.tables import MAGNITUDES  # noqa: E402
-from wcodec._calibrate.trellis import _by_symbol, _path_at_once, _path_by_steps, best_paths  # noqa: E402
+from wcodec._calibrate.trellis import _by_symbol, _path_at_once, _path_by_groups, best_paths  # noqa: E402
 
 WEIGHT = 0.1
 
@@ -165,7 +165,7 @@ def test_paths_on_a_cpu_cost_what_those_of_small_steps_do(cols: int, rows: int, 
         at_once = _path_at_once(x, carry, weights, feed, costs)
     finally:
         torch.set_num_threads(before)
-    by_steps = _path_by_steps(x, carry, weights, feed, costs)
+    by_steps = _path_by_groups(x, carry, weights, feed, costs)
     # Sums are rounded in another order, so that paths may differ where two cost the same.
     assert float((at_once != by_steps).double().mean()) < 1e-3
 

@@ -25,7 +25,7 @@ from .._gpu import devices
 from .._models import running
 from .._models.checkpoint import Checkpoint, Lazy
 from .._models.original import original_model
-from . import amount, columns, replay
+from . import amount, columns
 from .collect import is_columns, is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
@@ -420,7 +420,6 @@ def prepared(
             prepared_weights = chooser.prepared(stages.of("finding steps"))
             yield *prepared_weights, (lambda tensor, done, total: encoding(done, total, tensor)) if progress else None
         finally:
-            replay.forget()
             forget_feedback(statistics)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from .. import _native
+from . import kernels
 from .factor import Block
-from .replay import replayed
 from .tables import MAGNITUDES
 
 # Columns whose errors are passed on one by one; beyond, a matrix product passes on those of all of them.
-COLUMNS = _native.ROUNDED_COLUMNS
+_COLUMNS = {"cpu": _native.ROUNDED_COLUMNS, "cuda": kernels.COLUMNS}
 
 
 def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tensor, weight: float) -> torch.Tensor:
@@ -23,37 +23,32 @@ def round_columns(x: torch.Tensor, blocks: tuple[Block, ...], prices: torch.Tens
     """
     # Two places before the first, which nothing chooses.
     padded = torch.cat([prices.new_full((2,), torch.inf), prices[:MAGNITUDES]]) * weight if weight else prices
+    columns = _COLUMNS.get(x.device.type, kernels.COLUMNS)
     if not blocks:
         out = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-        for begin in range(0, len(x), COLUMNS):
-            out[begin : begin + COLUMNS] = _nearest(x[begin : begin + COLUMNS], padded, weight)
+        for begin in range(0, len(x), columns):
+            out[begin : begin + columns] = _nearest(x[begin : begin + columns], padded, weight)
         return out
     levels = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     carry = torch.zeros_like(x)
     for block in blocks:
-        for begin in range(block.begin, block.end, COLUMNS):
-            end = min(begin + COLUMNS, block.end)
+        for begin in range(block.begin, block.end, columns):
+            end = min(begin + columns, block.end)
             feed = block.passed(begin - block.begin, end - block.begin)
             inner = feed[:, begin - block.begin : end - block.begin]
-            symbols, errors = replayed(_priced if weight else _plain, x[begin:end], carry[begin:end], inner, padded)
+            symbols, errors = _columns(x[begin:end], carry[begin:end], inner, padded, weight)
             levels[begin:end] = symbols
             if end < block.end:
                 carry[end : block.end].addmm_(feed[:, end - block.begin :].t(), errors)
     return levels
 
 
-def _priced(x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return _columns(x, carry, feed, prices, 1.0)
-
-
-def _plain(x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return _columns(x, carry, feed, prices, 0.0)
-
-
 def _columns(
     x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
 ) -> tuple[torch.Tensor, ...]:
     """Some columns: symbols, and errors, which those of the same columns have in their targets already."""
+    if x.device.type == "cuda":
+        return kernels.round_columns(x, carry, feed, prices if weight else None)
     if x.device.type != "cpu":
         return _by_steps(x, carry, feed, prices, weight)
     targets, passed, shares = (tensor.contiguous().view(-1).numpy() for tensor in (x, carry, feed))
@@ -65,7 +60,7 @@ def _columns(
 def _by_steps(
     x: torch.Tensor, carry: torch.Tensor, feed: torch.Tensor, prices: torch.Tensor, weight: float
 ) -> tuple[torch.Tensor, ...]:
-    """Small steps of torch, which a GPU replays; a CPU takes several times as long for them."""
+    """Small steps of torch, on devices of other makers; they take many times as long as kernels do."""
     levels = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     errors = torch.empty_like(x)
     for j in range(len(x)):

@@ -15,14 +15,17 @@ New state ``p + 2 m`` has two predecessors, ``2 p`` and ``2 p + 1``, so that ten
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 
 from .. import _native
+from . import kernels
 from .factor import Block
-from .replay import replayed
 
 # Columns in which survivors' targets are kept up to date one by one.
-COLUMNS = 32
+COLUMNS = kernels.COLUMNS
 STATES = 4
 # Symbols before they become twice as fine have magnitudes up to a limit: n is in [-126, 125].
 _MOST = 2 * _native.LARGEST_TRELLIS_MAGNITUDE + 1
@@ -48,7 +51,7 @@ def best_paths(
     cols, rows = x.shape
     levels = torch.empty((cols, rows), dtype=torch.int8, device=x.device)
     carry = torch.zeros_like(x) if blocks else None
-    path = _path_at_once if x.device.type == "cpu" else _path_by_steps
+    path = _path_at_once if x.device.type == "cpu" else _path_by_groups
     costs = _by_symbol(prices) * weight
     for begin in range(0, cols, tile):
         end = min(begin + tile, cols)
@@ -86,20 +89,32 @@ def _path_at_once(
     costs: torch.Tensor,
 ) -> torch.Tensor:
     """The symbols of the best path of each row in a tile, on a CPU."""
-    flat = [None if t is None else t.contiguous().view(-1).numpy() for t in (x, carry, column_weights, feed, costs)]
-    return torch.from_numpy(_native.trellis_columns(*flat, len(x), torch.get_num_threads())).view(x.shape)
+    found = _native.trellis_columns(
+        _flat(x),
+        None if carry is None else _flat(carry),
+        _flat(column_weights),
+        None if feed is None else _flat(feed),
+        _flat(costs),
+        len(x),
+        torch.get_num_threads(),
+    )
+    return torch.from_numpy(found).view(x.shape)
 
 
-def _path_by_steps(
+def _flat(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return tensor.contiguous().view(-1).numpy()
+
+
+def _path_by_groups(
     x: torch.Tensor,
     carry: torch.Tensor | None,
     column_weights: torch.Tensor,
     feed: torch.Tensor | None,
     costs: torch.Tensor,
 ) -> torch.Tensor:
-    """As :func:`_path_at_once`, in small steps of torch, which a GPU replays."""
+    """As :func:`_path_at_once`, in groups of columns, by kernels of ours where there are some, and by torch."""
     cols, rows = x.shape
-    walk = _Walk(x.device, rows, costs)
+    walk = (_KernelWalk if x.device.type == "cuda" else _Walk)(x.device, rows, costs)
     # The sum that the errors of each survivor, and those of earlier tiles, add to the targets of this tile.
     added = x.new_zeros((cols, STATES, rows))
     if carry is not None:
@@ -151,17 +166,24 @@ class _Walk:
     def columns(
         self, x: torch.Tensor, added: torch.Tensor, column_weights: torch.Tensor, feed: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Goes on by some columns: the symbols ``float32 [cols, 4, rows]`` of each survivor there, and the state that
-        it was in before them. Valid until the next call.
+        """Goes on by some columns: the symbols ``[cols, 4, rows]`` of each survivor there, and the state that it was in
+        before them, ``int64 [4, rows]``.
 
         :param added: the additions to the columns' targets, by survivor.
         :param feed: the additions of these columns' errors to each other's targets.
         """
         known = x.new_empty((0, 0)) if feed is None else feed
-        path, origin, costs = replayed(
-            _columns, x, added, column_weights, known, self._costs, self._prices, self._kinds
-        )
-        self._costs = costs.clone()
+        path, origin, self._costs = _columns(x, added, column_weights, known, self._costs, self._prices, self._kinds)
+        return path, origin
+
+
+class _KernelWalk(_Walk):
+    """The same on an NVIDIA GPU."""
+
+    def columns(
+        self, x: torch.Tensor, added: torch.Tensor, column_weights: torch.Tensor, feed: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        path, origin, self._costs = kernels.extend(x, added, column_weights, feed, self._prices, self._costs)
         return path, origin
 
 
