@@ -15,7 +15,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from small_models import checkpoint_of, collect, gpt2, llama  # noqa: E402
-from wcodec._calibrate import replay  # noqa: E402
+from wcodec._calibrate import factor, kept  # noqa: E402
+from wcodec._calibrate.kept import FeedbackCache  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -89,15 +90,40 @@ def test_a_tied_tensor_counts_once(trained: Any) -> None:
 def test_nothing_is_kept_when_all_is_encoded(trained: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, statistics = trained
     forgotten: list[bool] = []
-    # Recordings are a GPU's.
-    monkeypatch.setattr(replay, "forget", lambda: forgotten.append(statistics._last is not None))
+
+    def clear(cache: FeedbackCache) -> None:
+        forgotten.append(bool(cache._kept))
+        cleared(cache)
+
+    cleared = FeedbackCache.clear
+    monkeypatch.setattr(FeedbackCache, "clear", clear)
     options = {"bits": 4, "trellis": False, "calibrate": statistics}
     wcodec.compress_to_bytes(weights, **options)
-    assert forgotten == [True] and statistics._last is None
+    assert forgotten == [True] and not statistics._feedback._kept
     broken = {name: torch.full_like(weight, torch.nan) for name, weight in weights.items()}
     with pytest.raises(wcodec.InputError, match="not finite"):
         wcodec.compress_to_bytes(broken, **options)
-    assert forgotten == [True, True] and statistics._last is None
+    assert forgotten == [True, True] and not statistics._feedback._kept
+
+
+def test_feedback_is_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def feedback() -> Any:
+        made.append(torch.ones(8))
+        block = factor.Block(0, 8, torch.eye(8), torch.eye(8))
+        return factor.Feedback((block,), None, torch.ones(8))
+
+    cpu, made = torch.device("cpu"), []
+    size = 2 * 4 * 8 * 8
+    monkeypatch.setattr(kept, "_free_bytes", lambda device: 8 * 2 * size)
+    cache = FeedbackCache()
+    for _ in range(3):
+        for key in "aabbccdd":
+            cache.get(key, cpu, feedback)
+    # The first two stay, and the others are made once a pass each.
+    assert len(made) == 2 + 3 * 2
+    cache.clear()
+    cache.get("a", cpu, feedback)
+    assert len(made) == 9
 
 
 def test_what_is_refused(trained: Any) -> None:

@@ -66,6 +66,11 @@ class Feedback:
         """Columns of the matrix."""
         return self.blocks[-1].end
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrices that it is made of."""
+        return sum(block.moments.nbytes + block.feed.nbytes for block in self.blocks)
+
     def costs(self) -> torch.Tensor:
         """The weights of columns in the weights' own order."""
         if self.order is None:

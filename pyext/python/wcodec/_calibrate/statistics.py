@@ -18,6 +18,7 @@ from .._core.errors import InputError
 from . import factor
 from .factor import one_thread
 from .file import description_of, load, save
+from .kept import FeedbackCache
 from .moments import Packed
 from .records import SiteRecord, UnitRecord
 from .shares import shares
@@ -80,7 +81,7 @@ class Statistics:
         """The file that has them, once they were saved or loaded."""
         self._moments = moments
         self._gradients = any(unit.sensitivity > 0 for unit in units.values())
-        self._last: tuple[tuple[str, bool, str], factor.Feedback] | None = None
+        self._feedback = FeedbackCache()
         self.source = source
         """``self``, ``text`` or ``token ids``."""
         self.tokens = tokens
@@ -298,7 +299,8 @@ def feedback_for(
 ) -> factor.Feedback | None:
     """The statistics of a tensor's input for error feedback; ``None`` where only the weights are known.
 
-    It takes two matrices of inputs x inputs, and a factorization: that of the last input is kept for the next call.
+    It takes two matrices of inputs x inputs, and a factorization. Those of the first inputs are kept for further calls,
+    in up to an eighth of the free memory, and that of the last one.
 
     :param shape: outputs and inputs of the tensor, to be compared with those of the statistics.
     :raises InputError: if they differ.
@@ -306,24 +308,21 @@ def feedback_for(
     parts = _units_of(statistics, name, shape)
     if not has_moments(statistics, name):
         return None
-    site = str(parts[0].site)
-    # Matrices that share an input come one after the other.
-    key = (site, trellis, str(device))
-    last = statistics._last
-    if last is None or last[0] != key:
-        # Not two at once in memory.
-        last = statistics._last = None
+    site, place = str(parts[0].site), torch.device(device)
+
+    def make() -> factor.Feedback:
         width = statistics.sites[site].width
-        moments = moments_of(statistics, site)
-        with one_thread(torch.device(device), width <= _NARROW):
-            blocks = [(width * place, block.dense(device)) for place, block in enumerate(moments)]
-            last = statistics._last = (key, factor.feedback(blocks, own_order=trellis))
-    return last[1]
+        with one_thread(place, width <= _NARROW):
+            moments = moments_of(statistics, site)
+            blocks = [(width * i, block.dense(place)) for i, block in enumerate(moments)]
+            return factor.feedback(blocks, own_order=trellis)
+
+    return statistics._feedback.get((site, trellis, place), place, make)
 
 
 def forget_feedback(statistics: Statistics) -> None:
     """Gives the memory of the feedback back that :func:`feedback_for` keeps."""
-    statistics._last = None
+    statistics._feedback.clear()
 
 
 def _geometric_mean(values: Iterable[tuple[float, int]]) -> float:

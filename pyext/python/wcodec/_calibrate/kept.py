@@ -1,0 +1,55 @@
+"""Factored second moments that are kept from one pass over the matrices to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ..nn._weights.budget import host_memory
+from .factor import Feedback
+
+# The part of the free memory that they may take.
+_SHARE = 8
+
+
+class FeedbackCache:
+    """Feedback by input and device. A search for the rate needs it for all matrices several times, in the same order.
+    The first ones are kept, as many as fit, and the last one, since matrices that share an input follow each other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[object, Feedback] = {}
+        self._last: tuple[object, Feedback] | None = None
+        # Bytes that are left for more, by device.
+        self._room: dict[torch.device, int] = {}
+
+    def get(self, key: object, device: torch.device, make: Callable[[], Feedback]) -> Feedback:
+        """The feedback of a key, which ``make`` computes if it is not kept."""
+        if key in self._kept:
+            return self._kept[key]
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        # Not two at once in memory.
+        self._last = None
+        if device not in self._room:
+            self._room[device] = _free_bytes(device) // _SHARE
+        feedback = make()
+        size = feedback.nbytes
+        if size <= self._room[device]:
+            self._room[device] -= size
+            self._kept[key] = feedback
+        else:
+            self._last = key, feedback
+        return feedback
+
+    def clear(self) -> None:
+        """Gives all memory back."""
+        self._kept.clear()
+        self._room.clear()
+        self._last = None
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return host_memory()[0] or 0
