@@ -29,6 +29,9 @@ _SHORTEST_OF_SIZES = 16
 _WINDOWS = 16
 _MOST_WINDOWS = 64
 _SHORTEST = 64
+# Tokens of a text that the model writes for second moments. Many short texts say more than a few long ones: with 512
+# of 64 tokens, SmolLM2-135M at 3.0 bits has 0.95 (with a trellis) and 0.65 of the KL that it has with 64 of 512.
+_WRITTEN_LENGTH = 64
 # Memory of a GPU that a model takes while it is measured: so many times its weights, and some for activations.
 _TIMES, _BESIDES = 1.2, 1 << 30
 
@@ -65,10 +68,12 @@ def windows_and_length(
     place: torch.device,
     *,
     few: bool = False,
+    written: bool = False,
 ) -> tuple[int, int]:
     """Pieces of text, and tokens of each: as asked for, or so many that they are as many tokens as is usual.
 
     :param few: whether only the sizes of inputs are wanted.
+    :param written: whether the model writes the text.
     """
     if windows is not None and tokens is not None:
         raise InputError(
@@ -90,9 +95,10 @@ def windows_and_length(
         # Texts are written token by token: many short ones take less time than a few long ones.
         most = max(2, min(most, wanted, max(_SHORTEST_OF_SIZES, wanted // _MOST_WINDOWS)))
     elif length is None:
-        most = max(2, min(most, wanted, max(_SHORTEST, wanted // _WINDOWS)))
+        shortest = _WRITTEN_LENGTH if written else max(_SHORTEST, wanted // _WINDOWS)
+        most = max(2, min(most, wanted, shortest))
     count = max(1, round(wanted / most))
-    return (count if tokens is not None else min(count, _MOST_WINDOWS)), most
+    return (count if tokens is not None or written else min(count, _MOST_WINDOWS)), most
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:

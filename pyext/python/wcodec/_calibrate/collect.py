@@ -35,7 +35,7 @@ from .units import ModelProducts, Product, products_of
 DEFAULT_MEMORY = "16GB"
 # Logits of a batch in float32, of which there are a few copies while gradients are computed.
 _LOGITS_BYTES = 1 << 28
-_MOST_WINDOWS = 4
+_MOST_TOKENS = 1 << 12
 # Tokens that say enough of how large the inputs of an expert are.
 FEW_TOKENS = 64
 # Tokens that show which layers share an input.
@@ -106,7 +106,8 @@ def collect_statistics(
     running.check_model(model)
     runs_on = running.device_of(model) if device is None else devices.place(device)
     few = not full and not gradients
-    windows, length = windows_and_length(model, windows, length, tokens, runs_on, few=few)
+    written = isinstance(data, str) and data == "self"
+    windows, length = windows_and_length(model, windows, length, tokens, runs_on, few=few, written=written and not few)
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)
@@ -121,7 +122,7 @@ def collect_statistics(
         running.steps(progress or False, "calibrating", "token") as tell,
     ):
         text = None
-        if not (isinstance(data, str) and data == "self"):
+        if not written:
             text = _text.windows_of(data, model, tokenizer, windows, length)
         work = _Collector(model, model_layout, place, full, gradients, _limited(budget, place), tell)
         drawn = windows * (length - 1) if text is None else 0
@@ -335,6 +336,8 @@ class _Collector:
             one = self._wanted[site]
             if site not in self._sums:
                 self._sums[site] = moments.Sums(one.cols, one.width, flat.device)
+            # First tokens, to which many models give a state that is thousands of times larger, count like all others:
+            # what is wrong with them is wrong for all tokens that attend to them.
             self._sums[site].add(flat)
             self._counted[site] += len(flat)
         if not self._first:
@@ -481,7 +484,7 @@ def _batches(text: list[torch.Tensor], vocabulary: Any) -> Iterator[torch.Tensor
     while at < len(text):
         length = len(text[at])
         words = vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else 1
-        most = max(1, min(_MOST_WINDOWS, _LOGITS_BYTES // (4 * words * length)))
+        most = max(1, min(_MOST_TOKENS // length, _LOGITS_BYTES // (4 * words * length)))
         end = at + 1
         while end < len(text) and end - at < most and len(text[end]) == length:
             end += 1

@@ -17,9 +17,10 @@ from .._models import running
 
 # Tokens of a window, if nothing is said.
 LENGTH = 512
-# Windows that are sampled side by side: their keys and values are in memory.
-_SIDE_BY_SIDE = 64
+# Windows that are sampled side by side: their keys and values are in memory, and their predictions.
+_SIDE_BY_SIDE = 512
 _MOST_CACHED_BYTES = 1 << 32
+_MOST_PREDICTED_BYTES = 1 << 28
 
 
 def length_for(model: Any, length: int | None) -> int:
@@ -119,7 +120,13 @@ def sampled(
     config = getattr(model, "config", None)
     start = int(beginning(model))
     generator = torch.Generator(device).manual_seed(seed)
-    side = max(1, min(_SIDE_BY_SIDE, _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length)))
+    words = getattr(config, "vocab_size", None)
+    side = min(
+        _SIDE_BY_SIDE,
+        _MOST_CACHED_BYTES // max(1, _cache_bytes(config) * length),
+        _MOST_PREDICTED_BYTES // (4 * words) if isinstance(words, int) and words > 0 else _SIDE_BY_SIDE,
+    )
+    side = max(1, side)
     name = running.cache_name(model)
     rows: list[torch.Tensor] = []
     while len(rows) < windows:
