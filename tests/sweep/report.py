@@ -72,13 +72,22 @@ def table(records: list[dict[str, Any]]) -> str:
             step, fault = next(iter(faults(r).items()))
             lines.append(f"| `{r['auto']}` | `{r['architecture']}` | {_cell(f'{step}: {fault}')} |")
     lines += _told(records)
-    lines += ["", "Left out, since transformers by itself does not build, save and load a small one whole:", ""]
+    lines += ["", "Left out, since transformers by itself does not build, save and load a small one whole."]
     reasons: dict[str, list[str]] = defaultdict(list)
     for r in records:
         if not is_expected(r):
             reasons[_reason(r["transformers"])].append(f"{r['architecture']} ({_short(r['auto'])})")
-    lines += [f"- {reason}: {', '.join(sorted(set(names)))}" for reason, names in sorted(reasons.items())]
+    lines += _named({reason: sorted(set(names)) for reason, names in reasons.items()})
     return "\n".join(lines)
+
+
+def _named(reasons: dict[str, list[str]]) -> list[str]:
+    """Reasons with the names below each, eight in a line."""
+    lines = []
+    for reason, names in sorted(reasons.items()):
+        lines += ["", f"{reason[:1].upper()}{reason[1:]}:", ""]
+        lines += [f"- {', '.join(names[begin : begin + 8])}" for begin in range(0, len(names), 8)]
+    return lines
 
 
 def _told(records: list[dict[str, Any]]) -> list[str]:
@@ -92,10 +101,9 @@ def _told(records: list[dict[str, Any]]) -> list[str]:
         return []
     lines = [
         "",
-        f"Less than {SHARE:.0%} of the bytes of matrices are compressed, for reasons that the report names:",
-        "",
+        f"Less than {SHARE:.0%} of the bytes of matrices are compressed, for reasons that the report names.",
     ]
-    return lines + [f"- {_cell(why)}: {', '.join(sorted(names))}" for why, names in sorted(reasons.items())]
+    return lines + _named({_cell(why): sorted(names) for why, names in reasons.items()})
 
 
 def _row(auto: str, records: list[dict[str, Any]]) -> str:

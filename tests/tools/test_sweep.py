@@ -199,7 +199,7 @@ def test_the_table_stands_between_its_marks(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "| `AutoModel` | 3 | 2 | 1 | 2 | 0 | 99.0% |" in text and "| `b` | x: a\\|b |" in text
-    assert "it needs another library: c (AutoModel)" in text and "- odd: d (CTC, 50%)" in text
+    assert "It needs another library:\n\n- c (AutoModel)\n" in text and "Odd:\n\n- d (CTC, 50%)\n" in text
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
