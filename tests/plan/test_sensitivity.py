@@ -149,7 +149,7 @@ def test_plots(report: wcodec.SensitivityReport, plt: Any) -> None:
     cells = [text.get_text() for text in ax.texts]
     largest = 100 * max(row.share for row in report if row.share is not None)
     assert f"{largest:.2f}" in cells or f"{largest:.1f}" in cells
-    assert "share of the damage, %" in [a.get_xlabel() for a in ax.figure.axes] + [
+    assert "share of the quality loss, %" in [a.get_xlabel() for a in ax.figure.axes] + [
         a.get_title("left") for a in ax.figure.axes
     ] + [a.xaxis.label.get_text() for a in ax.figure.axes]
     bars = report.plot.top(5)
@@ -213,6 +213,6 @@ def test_help_defines_its_words(run: Cli) -> None:
     status, out, _ = run("sensitivity", "--help")
     words = " ".join(out.split())
     assert status == 0 and "KL alone: mean KL(original || quantized) in nats per token when only this layer" in words
-    assert "'KL alone' is the damage when only those tensors are quantized" in " ".join(
+    assert "'KL alone' is the quality loss when only those tensors are quantized" in " ".join(
         run("plan", "--help")[1].split()
     )

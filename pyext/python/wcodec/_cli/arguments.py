@@ -130,8 +130,11 @@ def trust(parser: argparse.ArgumentParser) -> None:
 def original(parser: argparse.ArgumentParser) -> None:
     """Adds the options of commands that run an original model on a text."""
     parser.add_argument("--dtype", choices=DTYPES,
-                        help="what to compute in (default: float32 on the CPU, the config's on a GPU)")  # fmt: skip
-    parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+                        help="the dtype to compute in (default: float32 on the "
+                             "CPU, the config's on a GPU)")  # fmt: skip
+    parser.add_argument(
+        "--tokenizer", metavar="FOLDER", help="the folder of the tokenizer (default: that of the model)"
+    )
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model or its tokenizer, or that their configs name; without "
                              "it, such a model is refused")  # fmt: skip

@@ -33,21 +33,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     amount.add_argument("--tokens", type=positive, metavar="N",
                         help="tokens to look at (default: 32768; with --columns-only 4096; on a CPU fewer for large "
                              "models)")  # fmt: skip
-    amount.add_argument("--windows", type=int, metavar="N", help="or pieces of text")
+    amount.add_argument("--windows", type=int, metavar="N", help="or so many pieces of text, of --length tokens each")
     parser.add_argument("--length", type=int, metavar="N",
-                        help="tokens of each (default: 512, or fewer where there are fewer than 8192 in all, or what "
-                             "the model takes; with --columns-only 16 to 64)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for what is drawn (default: 0)")
+                        help="tokens of a piece of text (default: 512, fewer where there are fewer than 8192 in "
+                             "all, or the model's maximum; with --columns-only 16 to 64)")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random draws (default: 0)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--columns-only", action="store_true",
-                      help="only how large the inputs of each tensor are, for factors of columns: seconds, without "
+                      help="only the sizes of each tensor's inputs, for factors of columns: seconds, without "
                            "gradients")  # fmt: skip
     only.add_argument("--steps-only", action="store_true",
-                      help="that, and how much each tensor matters, without second moments of inputs: seconds, and "
-                           "a small file; error feedback needs the rest")  # fmt: skip
+                      help="the same, and the importance of each tensor: seconds, and a small file. Error feedback "
+                           "needs the second moments of inputs, which this leaves out")  # fmt: skip
     parser.add_argument("--memory", metavar="SIZE",
-                        help="what sums of second moments may take; more passes where that is not enough "
-                             "(default: 16GB)")  # fmt: skip
+                        help="memory for sums of second moments; more passes if that is "
+                             "not enough (default: 16GB)")  # fmt: skip
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model; without it, such a model is refused")  # fmt: skip
@@ -103,7 +103,7 @@ def _rank(a: argparse.Namespace, statistics: Statistics) -> None:
     shares = list(statistics.shares().items())[:_SHOWN]
     say()
     rows = [(name.removesuffix(".weight"), f"{100 * share:.1f} %") for name, share in shares]
-    tabulate(("layers that matter most", "share of the damage"), rows)
+    tabulate(("layers that matter most", "share of the quality loss"), rows)
     say()
     trusted = ["--trust-remote-code"] if a.trust_remote_code else []
     show_next(

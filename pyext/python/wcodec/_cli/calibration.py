@@ -49,10 +49,9 @@ def add_options(parser: argparse.ArgumentParser, none: bool = False, *, default:
     :param default: whether a calibration of seconds is the default, which can be left out.
     """
     parser.add_argument("--calibrate", nargs="?", const=OWN_TEXT, type=_data, metavar="TEXT",
-                        help="calibrate on the model itself: far less damage at the same bits. TEXT is columns, for "
-                             "factors of columns by what the model writes, in seconds; or, for minutes of more, self "
-                             "for what it writes (default without a value), a file of UTF-8 text, or a statistics file "
-                             "of wcodec calibrate"
+                        help="calibrate: far less quality loss at the same bits. TEXT is columns (seconds), self "
+                             "(minutes; text that the model writes, the default without a value), a file of UTF-8 "
+                             "text, or a statistics file of wcodec calibrate"
                              + (", or none" if none else "")
                              + (" (default: columns, for the folder of a causal language model, up to 5 bits)"
                                 if default else ""))  # fmt: skip

@@ -170,7 +170,7 @@ def plan(a: argparse.Namespace) -> None:
     _useless(a, ("overwrite",), a.save is None, "without --save", ", or give --save")
     if a.save is not None:
         check_plan(a.save, a.overwrite)
-    _useless(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure damage on",
+    _useless(a, ("windows", "dtype", "tokenizer"), a.text is None, "without a text to measure quality loss on",
             ", or give --text")  # fmt: skip
 
 

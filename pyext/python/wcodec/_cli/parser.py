@@ -164,20 +164,20 @@ def _encode(parser: argparse.ArgumentParser) -> None:
                         help="the .wcodec file to write or, with / at its end, the folder of a compressed model, which "
                              "runs")  # fmt: skip
     parser.add_argument("-o", "--output", metavar="OUT", help="the same, as an option")
-    parser.add_argument("--revision", metavar="REV", help="of a name on the Hub, its branch, tag or commit")
+    parser.add_argument("--revision", metavar="REV", help="the branch, tag or commit of a name on the Hub")
     add_options(parser, "scheme", "bits", "trellis")
     target_arguments(parser, required=False)
     parser.add_argument("--plan", metavar="PLAN.json",
-                        help="encode as wcodec plan --save PLAN.json planned it, without measuring again")  # fmt: skip
+                        help="encode by a plan of wcodec plan --save PLAN.json, without measuring again")  # fmt: skip
     parser.add_argument("--device", metavar="DEVICE",
-                        help="where calibration and plans compute: cpu, cuda or cuda:N (default: a GPU that has room, "
-                             "otherwise the CPU)")  # fmt: skip
+                        help="the device for calibration and plans: cpu, cuda or cuda:N (default: a GPU that has "
+                             "room, otherwise the CPU)")  # fmt: skip
     add_options(parser, "bits_per_tensor")
     add_rules(parser)
     add_options(parser, "scale", "optimize", "coder", "table_bits", *_TUNING, *_PATTERNS, "skip")
     parser.add_argument("--trust-remote-code", action="store_true",
-                        help="run code that comes with the model of a folder, where a model is built: for OUT/, "
-                             "--calibrate, --budget, --quality")  # fmt: skip
+                        help="run code that comes with the model, for OUT/, --calibrate, --budget and --quality; "
+                             "without it, such a model is refused")  # fmt: skip
     add_options(parser, "overwrite")
     # One of the two is always meant; other options have no default, so that those that were given are known.
     parser.set_defaults(optimize=PURPOSES[0])
@@ -198,9 +198,8 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a .wcodec file, or the folder of a compressed model; or what is not "
-        "compressed yet: a .safetensors or .gguf file, the folder of a checkpoint, the name of a "
-        "repository on the Hub (OWNER/NAME, OWNER/NAME/FILE.gguf), of which only headers are read",
+        help="a .wcodec, .safetensors or .gguf file, the folder of a compressed model or of a checkpoint, or a "
+        "repository on the Hub (OWNER/NAME, OWNER/NAME/FILE.gguf); only headers are read",
     )
     parser.add_argument("--filter", metavar="TEXT",
                         help="only tensors whose names contain this text or match this regular expression, in capitals "
@@ -218,7 +217,7 @@ def _inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", metavar="OUT",
                         help="also draw layers and roles as a heat map, into a picture like heatmap.png")  # fmt: skip
     parser.add_argument("--by", choices=MEASURES, metavar="WHAT",
-                        help=f"with --plot, what it shows: {', '.join(MEASURES)} (default: bits)")  # fmt: skip
+                        help=f"with --plot, the measure: {', '.join(MEASURES)} (default: bits)")  # fmt: skip
     trust(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -253,8 +252,8 @@ def _roundtrip(parser: argparse.ArgumentParser) -> None:
         type=_choices(CODERS),
         default=list(CODERS),
         metavar="LIST",
-        help=f"all (default), or some of {', '.join(CODERS)}, with commas between; all that there are for scheme rate "
-        "are those that can have what is asked for",
+        help=f"all (default), or some of {', '.join(CODERS)}, with commas between; for scheme rate all is without raw, "
+        "and with a trellis without zstd",
     )
     parser.add_argument("--scale", type=_choices(SCALES), metavar="LIST",
                         help=f"with scheme int8, all (default), or some of {', '.join(SCALES)}, with commas "

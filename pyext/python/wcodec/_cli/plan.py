@@ -1,4 +1,4 @@
-"""Subcommands that weigh bits against damage: ``wcodec frontier`` and ``wcodec plan``."""
+"""Subcommands that weigh bits against quality loss: ``wcodec frontier`` and ``wcodec plan``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def plan(arguments: argparse.Namespace) -> int:
     figures(report._facts())
     if a.text is not None:
         prose(
-            "KL alone: the damage if only these tensors are quantized and everything else is exact, nats/token", "aside"
+            "KL alone: the quality loss if only these tensors are quantized and everything else is exact, nats/token",
+            "aside",
         )
     say()
     if a.save is None:

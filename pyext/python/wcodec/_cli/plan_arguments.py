@@ -44,12 +44,12 @@ def target_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
     """Adds the arguments for a plan's target, and for the text that it is measured on."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--budget", metavar="SIZE",
-                       help="choose the bits: for a file of so many bytes, such as 600MB, or for bits per weight of "
-                            "the tensors that are encoded, such as '4.2 bits'")  # fmt: skip
+                       help="instead of --bits: the size of the file, such as 600MB, or bits per weight of the "
+                            "encoded tensors, such as '4.2 bits'")  # fmt: skip
     group.add_argument("--quality", metavar="BOUND",
-                       help="choose the bits: as few as keep the KL divergence from the original below a bound in nats "
-                            "per token, such as 'kl<=0.02'")  # fmt: skip
-    parser.add_argument("--text", metavar="FILE", help="a file of UTF-8 text that damage is measured on")
+                       help="instead of --bits: as few bits as keep the KL divergence from the original below a "
+                            "bound, such as 'kl<=0.02' (nats per token)")  # fmt: skip
+    parser.add_argument("--text", metavar="FILE", help="a file of UTF-8 text to measure the quality loss on")
     calibration.add_options(parser, default=not required)
 
 
@@ -60,13 +60,13 @@ def plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", metavar="PLAN.json", help="save the plan, for wcodec encode --plan PLAN.json")
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --save if it exists")
     parser.add_argument("--tensors", action="store_true",
-                        help="show every tensor, not only roles. 'KL alone' is the damage when only those tensors are "
-                             "quantized and everything else is exact")  # fmt: skip
+                        help="show every tensor, not only roles. 'KL alone' is the quality loss when only those "
+                             "tensors are quantized and everything else is exact")  # fmt: skip
     parser.add_argument("--trellis", action=argparse.BooleanOptionalAction,
                         help="choose levels by a trellis (default: no; with --optimize size yes, where that is "
                              "best)")  # fmt: skip
     parser.add_argument("--optimize", choices=PURPOSES, default=PURPOSES[0],
-                        help="what the bytes are for, as for encode (default: speed)")  # fmt: skip
+                        help="speed or size, as for encode (default: speed)")  # fmt: skip
     parser.add_argument("--coder", choices=TILED_CODERS, help="entropy coder (default: by --optimize)")
     add_options(parser, "include", "exclude", "skip")
     _measuring(parser)

@@ -12,12 +12,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``wcodec push``."""
     parser.add_argument("folder", metavar="DIR", help="the folder of a compressed model, as encode -o DIR/ writes it")
     parser.add_argument("repo_id", metavar="REPO", help="owner/name on the Hub, made if there is none")
-    parser.add_argument("--private", action="store_true", help="of a repository that is made: for you alone")
+    parser.add_argument("--private", action="store_true", help="make a repository that you alone see")
     parser.add_argument("--revision", metavar="REV", help="the branch to upload to, made if there is none "
                                                           "(default: main)")  # fmt: skip
-    parser.add_argument("--token", metavar="TOKEN", help="with the right to write (default: HF_TOKEN, or that of "
-                                                         "hf auth login)")  # fmt: skip
-    parser.add_argument("--message", metavar="TEXT", help="of the commit")
+    parser.add_argument("--token", metavar="TOKEN", help="a token with the right to write (default: HF_TOKEN, or "
+                                                         "that of hf auth login)")  # fmt: skip
+    parser.add_argument("--message", metavar="TEXT", help="the commit's message")
     parser.add_argument("--json", action="store_true", help="print the repository's address as JSON")
     parser.add_argument("-q", "--quiet", action="store_true", help="print errors only")
 

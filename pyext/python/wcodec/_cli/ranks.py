@@ -18,10 +18,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a .wcodec file or folder, or any folder with a config.json: no weights are read"
     )
     parser.add_argument("--ranks", type=counts, default=(2, 4, 8), metavar="LIST",
-                        help="how many ranks share the model, with commas between (default: 2,4,8)")  # fmt: skip
+                        help="numbers of ranks that share the model, with commas between (default: 2,4,8)")  # fmt: skip
     parser.add_argument("--scheme", choices=("int8", "rate", "lossless"),
-                        help="of a model that is not compressed, how it would be (default: int8; rate with "
-                             "--bits)")  # fmt: skip
+                        help="the scheme for a model that is not compressed "
+                             "(default: int8; rate with --bits)")  # fmt: skip
     parser.add_argument("--bits", type=bits, metavar="B", help="bits per weight of scheme rate, 1 to 8")
     parser.add_argument("--coder", choices=TILED_CODERS, help="entropy coder (default: huffman)")
     parser.add_argument("--exclude", action="append", default=[], metavar="GLOB",

@@ -22,21 +22,21 @@ def _model(parser: argparse.ArgumentParser, what: str = "the folder of a checkpo
 def _place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", metavar="DEVICE", help="cpu (default), cuda or cuda:N")
     parser.add_argument("--residency", choices=RESIDENCIES,
-                        help="where compressed weights live: device (the GPU's memory), host (CPU offload), disk (read "
-                             "while the model runs, also on a CPU), or auto, where they fit, in this order (default: "
-                             "as the model was saved, or device)")  # fmt: skip
+                        help="the place of compressed weights: device (GPU memory), host (CPU offload), disk (also "
+                             "on a CPU), or auto, which fills these in this order (default: as the model was saved, "
+                             "or device)")  # fmt: skip
     parser.add_argument("--vram-budget", type=bytes_of, metavar="SIZE",
-                        help="memory of the GPU that the model may take, such as 3GB or 512MiB, with --residency auto, "
-                             "which it implies; activations and the cache of keys and values come on top (default: "
-                             "what is free, less a tenth of it all)")  # fmt: skip
+                        help="GPU memory for the model, such as 3GB or 512MiB; the rest is offloaded (implies "
+                             "--residency auto). Activations and the cache of keys and values come on top (default: "
+                             "the free memory, less a tenth of all)")  # fmt: skip
     parser.add_argument("--ram-budget", type=bytes_of, metavar="SIZE",
-                        help="memory of the host for compressed weights, with --residency auto, which it implies; the "
-                             "rest is read from disk (default: what is free, less a tenth of it all)")  # fmt: skip
+                        help="host memory for compressed weights; the rest is read from disk (implies --residency "
+                             "auto; default: the free memory, less a tenth of all)")  # fmt: skip
     parser.add_argument("--cache", type=bytes_or_auto, metavar="SIZE",
-                        help="memory in which layers stay decoded, those that save most time; auto takes none on a "
-                             "GPU, and on a CPU what is free, less a fifth (default: as the model was saved, or "
-                             "auto)")  # fmt: skip
-    parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
+                        help="memory for layers that stay decoded, which saves time; auto is none on a GPU, and on "
+                             "a CPU the free memory, less a fifth (default: as the "
+                             "model was saved, or auto)")  # fmt: skip
+    parser.add_argument("--dtype", choices=DTYPES, help="the dtype to compute in (default: that of the model's config)")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model, its baseline or its tokenizer, or that their configs "
                              "name; without it, such a model is refused")  # fmt: skip
@@ -48,18 +48,17 @@ def _encoding(parser: argparse.ArgumentParser, *, sizes: bool = False) -> None:
     :param sizes: whether ``--bits`` takes several sizes, to be tried in turn.
     """
     parser.add_argument("--scheme", choices=SCHEMES,
-                        help="of a checkpoint, which is compressed in memory: int8 (default), rate (default with "
+                        help="for a checkpoint, which is compressed in memory: int8 (default), rate (default with "
                              "--bits), lossless, or raw")  # fmt: skip
     if sizes:
         parser.add_argument("--bits", type=bits_or_list, metavar="B",
-                            help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8; of several, "
-                                 "such as 4,6,int8,lossless, the first whose answers are all the "
-                                 "original's")  # fmt: skip
+                            help="for a checkpoint: bits per weight, 1 to 8. A list, such as 4,6,int8,lossless, "
+                                 "finds the first size whose answers are all the original's")  # fmt: skip
     else:
         parser.add_argument("--bits", type=bits, metavar="B",
-                            help="of a checkpoint, to how many bits per weight it is compressed, 1 to 8")  # fmt: skip
+                            help="for a checkpoint: bits per weight, 1 to 8")  # fmt: skip
     parser.add_argument("--exclude", action="append", default=[], metavar="GLOB",
-                        help="of a checkpoint, leave matching layers uncompressed (may be repeated)")  # fmt: skip
+                        help="for a checkpoint: leave matching layers uncompressed (may be repeated)")  # fmt: skip
 
 
 def _fused(parser: argparse.ArgumentParser) -> None:
@@ -89,13 +88,15 @@ def _sampling(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--top-k", type=whole, metavar="K", help="draw from so many of the likeliest tokens")
     parser.add_argument("--repetition-penalty", type=fraction, metavar="X",
                         help="above 1, tokens that were there already become less likely")  # fmt: skip
-    parser.add_argument("--seed", type=whole, metavar="N", help="what is drawn is the same with the same number")
+    parser.add_argument("--seed", type=whole, metavar="N", help="the same seed draws the same tokens")
 
 
 def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True, json: bool = True) -> None:
     trust(parser)
     if tokenizer:
-        parser.add_argument("--tokenizer", metavar="FOLDER", help="where the tokenizer is (default: with the model)")
+        parser.add_argument(
+            "--tokenizer", metavar="FOLDER", help="the folder of the tokenizer (default: that of the model)"
+        )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bar; print only results")
     if json:
         parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -103,14 +104,14 @@ def _ending(parser: argparse.ArgumentParser, tokenizer: bool = True, json: bool 
 
 def _kv_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kv-cache-dtype", choices=DTYPES,
-                        help="what keys and values are kept in, and attention runs in if it is wider than the model's "
-                             "(default: the model's)")  # fmt: skip
+                        help="the dtype of cached keys and values; attention runs in it, too, if it is wider than "
+                             "the model's (default: the model's)")  # fmt: skip
 
 
 def chat(parser: Parser) -> None:
     """Arguments of ``wcodec chat``."""
     _model(parser)
-    parser.add_argument("--system", metavar="TEXT", help="the system message: what the model is told to be")
+    parser.add_argument("--system", metavar="TEXT", help="the system message, such as 'You are a poet.'")
     _sampling(parser, "the model's own settings")
     parser.add_argument("--max-new-tokens", type=positive, default=CHAT_TOKENS, metavar="N",
                         help=f"tokens of an answer at most (default: {CHAT_TOKENS})")  # fmt: skip
@@ -124,7 +125,8 @@ def generate(parser: Parser) -> None:
     """Arguments of ``wcodec generate``."""
     _model(parser)
     parser.add_argument("text", nargs="?", metavar="PROMPT",
-                        help="what to continue; '-' reads standard input, and an empty one begins anew")  # fmt: skip
+                        help="the text to continue; '-' reads standard input, "
+                             "and an empty one begins anew")  # fmt: skip
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="the same, as an option")
     parser.add_argument("--prompts", metavar="FILE",
                         help="a file with a prompt in each line; one that ends with .jsonl has objects with the key "
@@ -150,11 +152,12 @@ def serve(parser: Parser) -> None:
                         help="the server to start: vllm or transformers (default: vllm, where it is installed, "
                              "or transformers)")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                        help="where to listen; 0.0.0.0 is for other machines, too (default: 127.0.0.1)")  # fmt: skip
+                        help="the address to listen on; 0.0.0.0 is for other "
+                             "machines, too (default: 127.0.0.1)")  # fmt: skip
     parser.add_argument("--port", type=positive, default=PORT, metavar="N", help=f"the port (default: {PORT})")
     parser.add_argument("--device", metavar="DEVICE",
                         help="for transformers: cpu, cuda or cuda:N (default: a GPU where there is one)")  # fmt: skip
-    parser.add_argument("--dtype", choices=DTYPES, help="what to compute in (default: what the model's config says)")
+    parser.add_argument("--dtype", choices=DTYPES, help="the dtype to compute in (default: that of the model's config)")
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="run code that comes with the model; without it, such a model is refused")  # fmt: skip
     more = "wcodec serve small/ -- --max-model-len 4096    after two dashes: the server's own"
@@ -186,11 +189,11 @@ def bench(parser: Parser) -> None:
     for name, default, what in (
         ("prompt-tokens", 128, "tokens of each prompt"),
         ("new-tokens", 64, "tokens to write after it, at least 2"),
-        ("repeats", 5, "how often each is measured"),
+        ("repeats", 5, "measurements of each"),
     ):
         parser.add_argument(f"--{name}", type=positive, default=default, metavar="N",
                             help=f"{what} (default: {default})")  # fmt: skip
-    parser.add_argument("--profile", action="store_true", help="also show where the time goes, and each layer's")
+    parser.add_argument("--profile", action="store_true", help="also show the time of each part and layer")
     _encoding(parser)
     _place(parser)
     _fused(parser)

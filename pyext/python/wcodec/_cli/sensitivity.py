@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .._plan import SensitivityReport
 
 _DEFINED = (
-    "share: part of the damage of all layers, by the Fisher information. KL alone: mean KL(original || quantized) in "
-    "nats per token when only this layer is quantized and everything else is exact."
+    "share: part of the quality loss of all layers, by the Fisher information. KL alone: mean KL(original || "
+    "quantized) in nats per token when only this layer is quantized and everything else is exact."
 )
 # Layers that the second command names, and bits that they get more.
 _NAMED, _MORE_BITS = 3, 2
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="FILE",
                         help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
     parser.add_argument("--statistics", metavar="FILE",
-                        help="go by statistics of wcodec calibrate that are there, and collect none")  # fmt: skip
+                        help="use these statistics of wcodec calibrate, and collect none")  # fmt: skip
     parser.add_argument("--save", metavar="OUT",
                         help="keep the statistics that are collected, for wcodec encode --calibrate OUT")  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace the file of --save if it exists")
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="tokens to collect them on (default: 32768; on a CPU fewer for large models)")  # fmt: skip
     parser.add_argument("--top", type=positive, default=10, metavar="N", help="layers to show (default: 10)")
     parser.add_argument("--measure", type=_count, metavar="N",
-                        help="layers of which the damage is measured, not only estimated; 0 for none (default: those "
-                             "that are shown)")  # fmt: skip
+                        help="layers to measure the quality loss of, not only estimate it; 0 for none (default: "
+                             "those that are shown)")  # fmt: skip
     parser.add_argument("--plot", metavar="OUT", help="draw layers and roles into a picture, such as layers.png")
     parser.add_argument("--device", metavar="DEVICE",
                         help="cpu, cuda or cuda:N (default: a GPU that has room, otherwise the CPU)")  # fmt: skip

@@ -61,7 +61,7 @@ TITLES = {
     "ratio": "ratio, original / stored bytes",
     "error": "error, RMS of decoded - source over that of the source",
     "rms": "RMS of the differences from the original",
-    "damage": "share of the damage, %",
+    "damage": "share of the quality loss, %",
     "share": "share of the file's bytes, %",
     "speed": "decoded output, GB/s",
     "step": "step, as a multiple of what all would have",

@@ -60,19 +60,19 @@ class Option(NamedTuple):
 
 _TABLE = (
     Option("scheme", "str | None", None, "choice", "signature", choices=SCHEMES,
-           help="int8; rate, which has as many --bits as are asked for; lossless, exact bfloat16 in two thirds of its "
-                "size; raw, every tensor as it is (default: int8, or rate with --bits)"),
+           help="int8; rate, with any number of --bits; lossless, exact bfloat16 in two thirds of its size; raw, "
+                "every tensor as it is (default: int8, or rate with --bits)"),
     Option("bits", "float | None", None, "bits", "signature", metavar="B",
-           help=f"bits per weight, {LEAST_BITS:g} to {MOST_BITS:g}, with everything that is stored for the weights "
-                f"(default: scheme int8; {DEFAULT_BITS:g} with --scheme rate)"),
+           help=f"bits per weight, {LEAST_BITS:g} to {MOST_BITS:g}; scales and tables count (default: scheme int8; "
+                f"{DEFAULT_BITS:g} with --scheme rate)"),
     Option("trellis", "bool | None", None, "either", "signature",
-           help="choose levels of scheme rate by a trellis, or do not: better at the same bits, a little slower to "
-                "encode and to decode (default: no, but with --optimize size)"),
+           help="choose levels of scheme rate by a trellis: better at the same bits, a little slower to encode and "
+                "to decode (default: no, but with --optimize size)"),
     Option("rules", "Rules | None", None, "rules", "signature", native="list[tuple[str, _Way]]"),
     Option("optimize", "str", PURPOSES[0], "choice", "signature", native="str", choices=PURPOSES,
-           help="what the bytes are for: speed, what GPUs multiply fastest with, or size, some percent smaller at the "
-                "same quality; chooses --coder, --layout, --table-bits and --trellis where these are not given "
-                f"(default: {PURPOSES[0]})"),
+           help="speed: the form that GPUs multiply fastest with. size: some percent smaller at the same quality. "
+                "It chooses --coder, --layout, --table-bits and --trellis where these are not given (default: "
+                f"{PURPOSES[0]})"),
     Option("coder", "str | None", None, "choice", "signature", choices=CODERS,
            help="entropy coder (default: by --optimize)"),
     Option("include", _PATTERNS, (), "patterns", "signature", native="list[str]",
@@ -82,8 +82,8 @@ _TABLE = (
     Option("overwrite", "bool", False, "switch", "signature", native="bool", help="replace OUT if it exists"),
     Option("metadata", "Mapping[str, str] | None", None, "metadata", "signature", native="dict[str, str]"),
     Option("layout", "str | None", None, "choice", "StorageOptions", native="str | None", choices=LAYOUTS,
-           help="layout of the symbols; quad, with huffman, is for products of few tokens on a GPU (default: quad with "
-                "huffman, or else pair)"),
+           help="layout of the symbols; quad, with huffman, is the fastest on a GPU (default: quad with huffman, or "
+                "else pair)"),
     Option("level", "int", DEFAULT_LEVEL, "level", "StorageOptions", native="int", metavar="N",
            help=f"level of coder zstd, 1 to 19 (default: {DEFAULT_LEVEL})"),
     Option("tile", _COUNT, None, "count", "StorageOptions", native="int | None", metavar="N",
@@ -93,11 +93,11 @@ _TABLE = (
     Option("threads", _COUNT, None, "count", "StorageOptions", native="int | None", metavar="N",
            help="threads to use (default: all cores)"),
     Option("scale", "str", SCALES[0], "choice", "CodingOptions", choices=SCALES,
-           help=f"what shares a scale (default: {SCALES[0]})"),
+           help=f"the weights that share a scale (default: {SCALES[0]})"),
     Option("block", _COUNT, None, "count", "CodingOptions", metavar="N",
            help=f"block size with --scale block, a multiple of 16 (default: {DEFAULT_BLOCK})"),
     Option("bits_per_tensor", "bool", False, "switch", "CodingOptions", native="bool",
-           help="give --bits to every tensor, not to all together"),
+           help="give --bits to every tensor by itself"),
     Option("steps", "Mapping[str, float] | None", None, "steps", "CodingOptions", native="dict[str, float]"),
     Option("skip", _PATTERNS, (), "patterns", "FileOptions", native="list[str]",
            help="leave matching tensors out (may be repeated)"),
