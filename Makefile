@@ -277,7 +277,7 @@ INPUTS ?= 100000
 SEED ?= 1
 campaign: export WCODEC_INPUTS := $(INPUTS)
 campaign: export WCODEC_SEED := $(SEED)
-campaign: ## Takes very many mutated files through every reader; see CONTRIBUTING.md
+campaign: ## Takes very many mutated files through every reader; see docs/contributing/testing.md
 	cargo test --quiet --package wcodec --test fuzz -- --ignored --nocapture campaign
 	cargo test --quiet --package wcodec-tui --test files -- --ignored --nocapture campaign
 	cargo test --quiet --package wcodec --lib -- --ignored --nocapture gpu::emulated::files::campaign

@@ -161,7 +161,7 @@ fn rates_are_encoded() {
 static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(None).unwrap());
 
 #[test]
-#[ignore = "takes long: see CONTRIBUTING.md"]
+#[ignore = "takes long: see docs/contributing/testing.md"]
 fn campaign() {
     fn body(input: &[u8]) -> Vec<&'static str> {
         let (events, most) = POOL

@@ -240,7 +240,7 @@ fn files_that_found_defects_are_shown_or_refused() {
 }
 
 #[test]
-#[ignore = "takes long: see CONTRIBUTING.md"]
+#[ignore = "takes long: see docs/contributing/testing.md"]
 fn campaign() {
     let command = "cargo test --package wcodec-tui --test files -- --ignored --nocapture campaign";
     campaign::run(&Campaign { test: "campaign", command, every: 64, body: exercise, held: || 0 });

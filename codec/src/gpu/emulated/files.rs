@@ -157,7 +157,7 @@ fn files_that_found_defects_do_so_here_too() {
 }
 
 #[test]
-#[ignore = "takes long: see CONTRIBUTING.md"]
+#[ignore = "takes long: see docs/contributing/testing.md"]
 fn campaign() {
     let command = "cargo test --package wcodec --lib -- --ignored --nocapture gpu::emulated::files::campaign";
     let test = "gpu::emulated::files::campaign";
