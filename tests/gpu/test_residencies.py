@@ -72,7 +72,7 @@ def equal(found: torch.Tensor, wanted: torch.Tensor) -> bool:
 def test_lookups(make: Any, path: Path, rng: np.random.Generator) -> None:
     container, decoder = wcodec.open(path), make(path)
     assert "transposed" in decoder.can_look_up("turned")
-    with pytest.raises(wcodec.InputError, match="no kernel looks rows of it up"):
+    with pytest.raises(wcodec.InputError, match="no kernel gathers rows of it"):
         decoder.lookup("turned")
     for name in ("embed", "head", "odd", "0.q"):
         assert decoder.can_look_up(name) is None

@@ -128,7 +128,7 @@ def test_lookups(path: Path, coder: str, rng: np.random.Generator) -> None:
     for name, entry in container.items():
         why = decoder.can_look_up(name)
         if why is not None:
-            with pytest.raises(wcodec.InputError, match="no kernel looks rows of it up"):
+            with pytest.raises(wcodec.InputError, match="no kernel gathers rows of it"):
                 decoder.lookup(name)
             continue
         found.append(name)

@@ -238,7 +238,7 @@ def test_ranks_and_engines_are_told(tmp_path: Path) -> None:
         parallel._divide(model, store, [], None)  # type: ignore[arg-type]
     from wcodec._integrations.vllm.weights import Weights
 
-    with pytest.raises(wcodec.UnsupportedError, match="which vLLM does not get"):
+    with pytest.raises(wcodec.UnsupportedError, match="which the plug-in of vLLM does not read"):
         Weights(tmp_path / "out")
 
 

@@ -247,7 +247,7 @@ def test_a_bound_is_kept(model: Path, tmp_path: Path) -> None:
 
 def test_bounds_that_cannot_be_met(model: Path) -> None:
     options: dict[str, Any] = {"text": model / "heldout.txt", "windows": 1, "trellis": False}
-    with pytest.raises(wcodec.InputError, match="cannot be met: what was measured is from .* to"):
+    with pytest.raises(wcodec.InputError, match="cannot be met: measured values are from .* to"):
         wcodec.plan(model, quality="kl<=1e-9", scheme="rate", **options)
     found = wcodec.plan(model, quality="kl<=1e-9", **options)
     assert found.recipe.scheme == "lossless" and found.quality is not None and found.quality.kl <= 1e-9

@@ -274,7 +274,7 @@ impl Tensors {
         addresses: impl Fn(usize) -> Vec<PlaneAddresses>,
     ) -> Result<Vec<WorkItem<'_>>> {
         if let Some(why) = self.can_look_up(name)? {
-            return Err(coded!(NO_LOOKUP, "no kernel looks rows of it up as it is stored: {why}")
+            return Err(coded!(NO_LOOKUP, "no kernel gathers rows of it as it is stored: {why}")
                 .tensor(name)
                 .advice("decode it, and look them up in what that gives"));
         }

@@ -69,8 +69,8 @@ def _refuse_values(path: str, cases: list[_Case]) -> None:
     if all(case.scheme in ("lossless", "raw") for case in cases) or not quantized.of_checkpoint(path).tensors:
         return
     raise UnsupportedError(
-        f"{path}: its weights are quantized, and scheme {cases[0].scheme} encodes the values that they stand for, with "
-        "which roundtrip has nothing to compare (use --scheme lossless, or encode it and run wcodec verify --against)",
+        f"{path}: its weights are quantized, and roundtrip cannot check the values that scheme {cases[0].scheme} "
+        "encodes (use --scheme lossless, or encode it and run wcodec verify --against)",
         file=path,
         code="U302",
     )

@@ -163,8 +163,8 @@ def _require() -> None:
         raise UnsupportedError("models need transformers (pip install torch transformers accelerate)", code="U202")
     if importlib.util.find_spec("gguf") is None:
         raise UnsupportedError(
-            "the names of a GGUF file's weights are found by the package gguf, which is not installed (pip install "
-            "gguf; or name an output that ends with .wcodec, which keeps the file's own names)",
+            "the package gguf, which reads the names of a GGUF file's weights, is not installed (pip install gguf; or "
+            "name an output that ends with .wcodec, which keeps the file's own names)",
             code="U203",
         )
 

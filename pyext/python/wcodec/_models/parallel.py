@@ -145,7 +145,8 @@ def divide(model: Any, rank: Rank) -> None:
 def _divide(model: Any, store: Store, layers: list[tuple[CompressedLayer, list[Shard]]], rank: Rank) -> None:
     if store.residency == "disk":
         raise UnsupportedError(
-            "what each rank has of a model is kept in memory, not on disk (load it with residency 'device' or 'host')",
+            "ranks that share a model keep their parts in memory, not on disk (load it with residency 'device' or "
+            "'host')",
             code="U209",
         )
     if store.tensor_groups.scaled:

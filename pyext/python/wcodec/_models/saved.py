@@ -99,8 +99,8 @@ def check_own(model: Any) -> None:
     if more:
         shown = ", ".join(more[:5]) + (f" and {len(more) - 5} more" if len(more) > 5 else "")
         raise InputError(
-            f"a {kind} of this config has no {shown}, which loading would not find a place for (save a model of a "
-            "class that makes it in its __init__, or take it out and save it by itself)",
+            f"a {kind} of this config has no {shown}, so the saved model could not be loaded (save a model of a class "
+            "that makes it in its __init__, or take it out and save it by itself)",
             tensor=more[0],
             code="I519",
         )

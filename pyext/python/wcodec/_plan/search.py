@@ -116,7 +116,7 @@ def _meeting(trials: Trials, wish: Wish, bound: float) -> Trial:
     trials.measure(least)
     reached = [_kl_of(trial) for trial in trials.done]
     raise InputError(
-        f"a KL of at most {bound:g} nats per token cannot be met: what was measured is from {min(reached):.3g} to "
+        f"a KL of at most {bound:g} nats per token cannot be met: measured values are from {min(reached):.3g} to "
         f"{max(reached):.3g} (allow more, or leave scheme out so that tensors may be kept without loss)",
         code="I634",
     )

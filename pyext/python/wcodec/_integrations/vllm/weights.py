@@ -45,8 +45,8 @@ class Weights:
         self.container = Container.open(file)
         if kept_in(self.container).tensors:
             raise UnsupportedError(
-                f"{file}: it has codes of FP8 with scales as its checkpoint had them, which vLLM does not get "
-                "(encode the checkpoint with another scheme than lossless or raw, or give vLLM the checkpoint itself)",
+                f"{file}: it keeps codes and scales of an FP8 checkpoint, which the plug-in of vLLM does not read "
+                "(encode the checkpoint with int8 or --bits, or give vLLM the checkpoint itself)",
                 file=file,
                 code="U211",
             )
