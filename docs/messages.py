@@ -19,23 +19,24 @@ _HEAD = """\
 
 <!-- Written by docs/messages.py from codec/src/error/code/: change these files, and run it again. -->
 
-A message of wcodec ends with a code, such as `[F102]`. It names the cause, and stays the same in all versions,
-whatever the words of the message are. `wcodec explain F102` and `wcodec.explain("F102")` tell the same as this page;
-`wcodec explain` lists all codes. [How to read a message](troubleshooting.md#how-to-read-a-message) tells the rest.
+A message of wcodec ends with a code, such as `[F102]`.
+The code names the cause, and stays the same in all versions. The words of a message may change.
+`wcodec explain F102` and `wcodec.explain("F102")` tell the same as this page, and `wcodec explain` lists all codes.
+[How to read a message](troubleshooting.md#how-to-read-a-message) tells the rest.
 
 The letter says who has to act, as the class of the exception does in Python:
 
-| letter | class | |
+| letter | class | meaning |
 |---|---|---|
-| F | `FormatError` | the file is another one than was meant, or contradicts itself: get the right file |
+| F | `FormatError` | the file is the wrong one, or contradicts itself: get the right file |
 | C | `CorruptError` | the file was valid, and its bytes were damaged: restore it, or encode it again |
 | U | `UnsupportedError` | this version or installation cannot read it: upgrade, or install what is named |
 | O | `FileError` and its subclasses | the operating system or the Hub refused |
 | D | `DeviceError` | a GPU, its driver or one of its libraries is missing or refused; [GPU set-up](gpu-setup.md) |
-| I | `InputError` | arguments, tensors or models are not what is asked for: change them |
+| I | `InputError` | arguments, tensors or models do not fit: change them |
 | S | `WcodecError` | it was stopped |
 
-A code with the number 000 is that of an error that has no closer one.
+A code with the number 000 stands for all errors without a closer one.
 """
 
 
@@ -44,7 +45,7 @@ def page() -> str:
     parts = [_HEAD.rstrip("\n")]
     for section, codes in groupby(catalogue().values(), key=lambda code: code.section):
         parts += [f"\n## {section}\n"]
-        parts += [f"- **{code.id}:** {code.title}. {code.cause} **Do:** {code.remedy}" for code in codes]
+        parts += [f"- **{code.id}:** {code.title}.\n  {code.cause}\n  **Do:** {code.remedy}" for code in codes]
     return "\n".join(parts) + "\n"
 
 

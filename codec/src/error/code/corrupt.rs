@@ -59,8 +59,8 @@ codes! {
 
     C201 SEGMENT_LENGTH: "a segment of the wrong length",
         "The length does not fit the symbols that the segment holds. It is found where hashes were not compared \
-        first: rows of a tensor, `check=False`, legacy blobs, or a file whose hashes were recomputed after the \
-        damage.",
+        first. These are rows of a tensor, `check=False`, legacy blobs, and files whose hashes were recomputed after \
+        the damage.",
         "Restore the file from a copy, or encode the model again.";
 
     C202 CHUNK_PLACES: "chunks in the wrong places",

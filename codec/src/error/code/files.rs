@@ -11,8 +11,8 @@ codes! {
         "Change them as the message says.";
 
     I101 FOLDER_OR_FILE: "an output that does not go with its source",
-        "Folders (`OUT/`) are written of the folder of a model, a GGUF file or a name on the Hub; single files of \
-        files that are here.",
+        "A folder (`OUT/`) can be made from the folder of a model, a GGUF file or a name on the Hub. A single file \
+        can be made from local files only.",
         "Name another output: one that ends with `/` is a folder, `.wcodec` a file; or leave out what belongs to the \
         Hub.";
 
@@ -99,13 +99,13 @@ codes! {
         "Name a folder in it.";
 
     I211 NOT_TRUSTED: "more memory than is given to a file that is not trusted",
-        "The index is very large, or a tensor becomes more than 64 MiB and 1,024 times its stored bytes: so are \
-        tensors of nothing but zeros, and files made to fill your memory.",
+        "The index is very large, or a tensor becomes more than 64 MiB and 1,024 times its stored bytes. Tensors of \
+        nothing but zeros are like that, and files made to fill your memory.",
         "If you know the file's origin: `trusted=True`, `--trust`. Otherwise decode it to a file (`wcodec decode`), \
         which takes little memory, and `wcodec verify` it.";
 
     I212 NOT_A_TEXT_FILE: "a path that is no such file",
-        "A folder, a pipe or a device is named instead of a file, or the file is larger than any config, index or \
+        "A folder, a pipe or a device is named instead of a file. Or the file is larger than any config, index or \
         file of keys.",
         "Check the path.";
 
@@ -118,8 +118,8 @@ codes! {
         "Change the name.";
 
     I215 NOT_FOR_THE_HUB: "a folder that is not uploaded",
-        "`wcodec push` uploads folders of compressed models, which load right or not at all, whoever loads them; \
-        this one has no container, or weights that others would take for the whole model.",
+        "`wcodec push` uploads folders of compressed models, which load right or not at all. This one has no \
+        container, or weights that other programs would take for the whole model.",
         "Encode the model to a folder, and name that; move other weights away; load and save folders of earlier \
         versions again.";
 

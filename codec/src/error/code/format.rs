@@ -12,8 +12,8 @@ codes! {
 
     F101 NOT_A_CONTAINER: "a file of another kind",
         "The file is something else than was asked for: a `.safetensors` file, GGUF, ONNX, a pickle or zip of \
-        `torch.save`, a NumPy file, an archive, or a Git LFS pointer or HTML page that stands for a download that \
-        went wrong.",
+        `torch.save`, a NumPy file, or an archive. A Git LFS pointer or an HTML page stands for a download that went \
+        wrong.",
         "Check the path. The message has the command that helps with such a file; a checkpoint is encoded first: \
         `wcodec encode SRC -o OUT/`.";
 
@@ -94,8 +94,8 @@ codes! {
         "Complete the checkpoint, or download it again. Schemes `lossless` and `raw` store it as it is.";
 
     F206 BAD_CODE_SCALES: "scales that do not fit their quantized weights",
-        "The scales have another shape or dtype than such weights can have, there are zero points that FP8 does not \
-        have, or the config names other blocks.",
+        "The scales have another shape or dtype than such weights can have. Or there are zero points, which FP8 does \
+        not have, or the config names other blocks.",
         "Use the original checkpoint with its own `config.json`.";
 
     F301 REST_OVERLAPS: "a tensor in the container and in the rest of its model",

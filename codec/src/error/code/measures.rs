@@ -19,7 +19,7 @@ codes! {
         "`tokenizer=` in Python, `--tokenizer FOLDER` in commands, or token ids.";
 
     I604 NOT_A_TEXT: "a text that is none",
-        "A text is a `str`, a path of a file in UTF-8, or whole token ids in one dimension; statistics also take \
+        "A text is a `str`, a path of a file in UTF-8, or whole token ids in one dimension. Statistics also take \
         `\"self\"` and data sets.",
         "Give one text of such a kind.";
 
@@ -53,8 +53,8 @@ codes! {
         "Pass `feedback=False`, or collect them anew.";
 
     I622 OTHER_STATISTICS: "statistics of another model, or of another kind",
-        "Names or shapes of the statistics are not those of the tensors, the plan was made by others, or they do not \
-         say how much each tensor matters.",
+        "Names or shapes of the statistics are not those of the tensors. Or other statistics made the plan, or these \
+        do not say how much each tensor matters.",
         "Collect them from this model, or pass those of the plan as `calibrate`.";
 
     I623 NOTHING_TO_QUANTIZE: "no tensor to choose bits for",
@@ -88,10 +88,10 @@ codes! {
         "Write it as `\"kl<=0.02\"`.";
 
     I634 TARGET_UNREACHABLE: "a budget or a quality that cannot be met",
-        "Every tensor has scales, tables and at least a bit or so per weight, and other tensors stay as they are; \
-        with scheme `rate` 8 bits are the most.",
-        "Ask for a target in the range that the message says; exclude less, skip tensors that nobody needs, or leave \
-        `scheme` out, so that tensors are kept without loss.";
+        "Every tensor has scales, tables and at least a bit or so per weight, and other tensors stay as they are. \
+        Scheme `rate` has 8 bits at most.",
+        "Ask for a target in the range that the message gives. Or exclude less, skip tensors that are not needed, or \
+        leave `scheme` out, so that tensors are kept without loss.";
 
     I635 BAD_PLAN_ARGUMENT: "something else than a plan",
         "`plan`, `--plan`, `save` and `--save` take the result of `wcodec.plan`, or a file that ends in `.json`, \

@@ -92,7 +92,7 @@ codes! {
     I519 NOT_OF_THE_CONFIG: "a model that its config does not make",
         "A part was added, or replaced by one of another size, and loading makes the model of its class and config.",
         "Save a model of a class that makes the part in its `__init__`, or change the config as the model was \
-        changed; or save the part by itself.";
+        changed. Or save the part by itself.";
 
     I520 DEVICE_MAP: "a device map that does not fit",
         "It names a device that nothing decodes on, `\"disk\"`, or leaves modules out.",
@@ -151,7 +151,7 @@ codes! {
 
     I539 ENGINE_MOVES: "an engine that does something else with a weight",
         "vLLM or a model's own loader there moves, cuts or changes a weight in a way that compressed ones do not \
-        take, or the config is not that of the weights.",
+        take. Or the config is not that of the weights.",
         "Do without offloading; save config and weights again, together; if that changes nothing, run this model \
         without compression.";
 

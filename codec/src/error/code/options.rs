@@ -59,8 +59,8 @@ codes! {
         "Use coder `huffman` (for a trellis also `rans`), or leave the option out.";
 
     I313 BAD_CODING_NUMBER: "a number that the coder does not take",
-        "`block` is a multiple of 16, `tile` one of 64 up to 1024, `table_bits` 8 to 12 (`huffman`) or 11 and 12 \
-        (`rans`), `level` at most 19, `frame` bounded.",
+        "`block` is a multiple of 16, and `tile` one of 64 up to 1024. `table_bits` is 8 to 12 (`huffman`) or 11 and \
+        12 (`rans`). `level` is at most 19, and `frame` is bounded.",
         "Give such a number, or leave it out.";
 
     I314 ZSTD_ENCODING: "an encoding at which zstd fails",

@@ -31,8 +31,8 @@ codes! {
         "Send it to a file, or to `/dev/null`.";
 
     O201 NO_REPOSITORY: "neither a path nor a repository that can be reached",
-        "The name is no path here, and no repository of that name was found in the cache or on the Hugging Face Hub; \
-        perhaps `HF_HUB_OFFLINE` or `local_files_only` forbids to ask.",
+        "The name is no path here, and no repository of that name was found in the cache or on the Hugging Face Hub. \
+        Perhaps `HF_HUB_OFFLINE` or `local_files_only` forbids asking.",
         "Check the spelling and the network; log in for private repositories; unset `HF_HUB_OFFLINE`, or fetch the \
         repository first (`hf download NAME`).";
 

@@ -12,8 +12,8 @@ codes! {
         "Ask for another number of bits, or exclude the small tensors.";
 
     I402 BAD_LEVELS: "levels that do not fit their tensor",
-        "Programs that use the crate give scheme `rate` a level for each weight and a finite bf16 for each row, with \
-        a trellis paths that restart at each tile; these are others.",
+        "Programs that use the crate give scheme `rate` a level for each weight and a finite bf16 for each row. With \
+        a trellis, paths restart at each tile. These are others.",
         "Follow section 4 of FORMAT.md, or let encoding find the levels.";
 
     I403 NOT_FINITE_WEIGHTS: "weights that are not finite",
@@ -93,8 +93,8 @@ codes! {
         "Do fewer at once.";
 
     I435 NO_PRODUCT: "a tensor that no kernel multiplies with",
-        "`products` takes layout `pair` of coders `rans` and `huffman`, `quad` of `huffman`, schemes `int8` and \
-        `rate`, and vectors of float16, or bfloat16 from compute capability 8.0 on.",
+        "`products` takes schemes `int8` and `rate`, layout `pair` of coders `rans` and `huffman`, and `quad` of \
+        `huffman`. Vectors are float16, or bfloat16 from compute capability 8.0 on.",
         "Decode the tensor, and multiply with the result.";
 
     I436 BAD_VECTORS: "vectors or matrices that do not go together",
