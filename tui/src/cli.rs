@@ -18,12 +18,14 @@ use crate::views::speed::Device;
 pub const PROGRAM: &str = "wcodec-tui";
 
 const ABOUT: &str = "\
-Looks into a .wcodec container: a heat map of layers by role; every layer with its scheme, coder, size, ratio, bits per weight and entropy; the scales, symbols \
-and chunks of one layer; how fast it decodes on this machine; what differs between two files; the map of the file; how its bits were \
-chosen and where they went. Checkpoints (.safetensors) and .gguf files open, too: what encoding would give is estimated \
-from samples, and a key encodes a checkpoint.
+Like `less` for model weights: opens .wcodec files, checkpoints (.safetensors, a file or a folder) and .gguf files.
 
-Where the output is no terminal, the table of layers is printed once instead. Press ? inside for all keys.";
+It shows a heat map of layers by role, and every layer with its scheme, coder, size, ratio, bits per weight and \
+entropy. Other views show one layer's scales, symbols and chunks, the speed of decoding on this machine, the \
+differences between two files, the map of the file, and the choice of its bits. \
+For checkpoints it estimates from samples what encoding would give, and a key encodes them.
+
+Without a terminal, the table of layers is printed once instead. Press ? inside for all keys.";
 
 const AFTER: &str = "\
 Examples:
@@ -31,10 +33,10 @@ Examples:
   wcodec-tui model.wcodec --filter q_proj --sort ratio the attention's queries, worst ratio first
   wcodec-tui model.wcodec --tensor lm_head.weight --ref model.safetensors
                                                        one layer, and its errors against the original
-  wcodec-tui model.wcodec --tab speed --device cuda:0  how fast it decodes on the first GPU
+  wcodec-tui model.wcodec --tab speed --device cuda:0  the speed of decoding on the first GPU
   wcodec-tui old.wcodec new.wcodec --tab compare       two files side by side
   wcodec-tui model.wcodec --tab bits                   plan, measured quality, bits by role and by layer
-  wcodec-tui model.safetensors                         what encoding would give; the key E encodes
+  wcodec-tui model.safetensors                         estimates of encoding; the key E encodes
   wcodec-tui model.wcodec --plain | less -S            the table as text
   wcodec-tui a.wcodec b.wcodec --json | jq .compare.same
   source <(wcodec-tui --completions bash)              completion in this shell
@@ -79,7 +81,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// Open files without the bounds that keep one from taking far more memory than it has bytes: for files whose origin you know.
+    /// Open files without the size limits that protect against malicious files: for files whose origin you know.
     #[arg(long)]
     pub trust: bool,
     /// Print everything that the views know as one JSON document, with a schema version.
