@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+import runs
 import torch
 import wcodec
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -27,6 +28,16 @@ MODELS = {
     "1b": (32_000, 2048, 5632, 22, 32, 4),
     "tiny": (2_000, 256, 640, 2, 4, 2),
 }
+
+UNITS = {
+    "seconds": "s",
+    "gweights_per_s": "G weights/s",
+    "ratio": "bytes before over bytes after",
+    "peak_gpu_bytes": "bytes",
+    "peak_host_bytes": "bytes",
+    "model_bytes": "bytes",
+}
+ROWS: list[dict[str, Any]] = []
 
 
 def build(name: str, device: str) -> Any:
@@ -95,8 +106,10 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def say(**values: Any) -> None:
+def say(name: str, **values: Any) -> None:
+    """Prints figures, and keeps them for the file of the run."""
     print(json.dumps(values), flush=True)
+    ROWS.append(runs.row(name, values, UNITS))
 
 
 def measure(args: argparse.Namespace, repeat: int) -> None:
@@ -110,6 +123,7 @@ def measure(args: argparse.Namespace, repeat: int) -> None:
         synchronize(args.device)
         seconds = time.perf_counter() - begin
     say(
+        f"repeat {repeat}",
         model=args.model,
         repeat=repeat,
         seconds=round(seconds, 3),
@@ -134,7 +148,8 @@ def measure_parts(args: argparse.Namespace) -> None:
         found = run()
         synchronize(args.device)
         seconds = time.perf_counter() - begin
-        say(part=part, weights=weights, seconds=round(seconds, 3), gweights_per_s=round(weights / seconds / 1e9, 3))
+        speed = round(weights / seconds / 1e9, 3)
+        say(part, part=part, weights=weights, seconds=round(seconds, 3), gweights_per_s=speed)
         return found
 
     some = dict(list(tensors.items())[:40])
@@ -153,6 +168,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--parts", action="store_true")
+    runs.add_argument(parser)
     args = parser.parse_args()
     for repeat in range(args.repeats):
         measure(args, repeat)
@@ -160,6 +176,8 @@ def main() -> None:
             torch.cuda.empty_cache()
     if args.parts:
         measure_parts(args)
+    subject = f"compress_ of a model of {args.model}, coder {args.coder}, residency {args.residency}"
+    runs.write(args.results, subject, UNITS, ROWS, on_cpu=args.device == "cpu")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Up to how many tokens products straight from compressed weights are faster than decoding to scratch and cuBLAS: the
 table in `pyext/python/wcodec/nn/_weights/crossover.json`, by kind of GPU, coder, scheme and size of the matrix.
 
-    python pyext/benches/crossover.py [--json FILE] [--write]
+    python pyext/benches/crossover.py [--results FILE] [--write]
 
 Each matrix is rotated among up to 32 copies, which the GPU's cache does not hold but for the smallest matrices, in CUDA
 graphs that take turns; weights are random with heavy tails. Products of more tokens than a launch takes take several.
@@ -12,11 +12,11 @@ tables and trellises.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import runs
 import torch
 import torch.nn.functional as F
 from products import Graph, Weights, copies, microseconds
@@ -25,6 +25,7 @@ from wcodec.nn._weights import crossover
 # Gate and up projections are one launch, and so as one matrix here.
 SHAPES = ((256, 2048), (2048, 2048), (2048, 5632), (4096, 4096), (11264, 2048), (4096, 14336), (32000, 4096))
 TOKENS = (1, 8, 16, 32, 48, 64)
+UNITS = {"bits": "bits/weight"} | {f"{kind}_{n}": f"us, {n} tokens" for n in TOKENS for kind in ("products", "decoded")}
 _PLAIN = {"bits": 4.0, "trellis": False}
 SCHEMES: dict[str, tuple[dict[str, Any], ...]] = {
     "int8": ({},),
@@ -81,9 +82,24 @@ def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns
     return {**what, "bits": round(held.bits, 3), "microseconds": times, "tokens": most}
 
 
+def save(path: Path | None, measured: list[dict[str, Any]]) -> None:
+    """Writes the file of a run, if there is a path."""
+    rows = []
+    for found in measured:
+        options = " ".join(f"{name} {value}" for name, value in found["options"].items())
+        named = f"{found['coder']} {options or found['scheme']} {found['rows']}x{found['columns']}"
+        times = {
+            f"{kind}_{tokens}": us
+            for tokens, both in found["microseconds"].items()
+            for kind, us in zip(("products", "decoded"), both, strict=True)
+        }
+        rows.append(runs.row(named, {**found, **times}, UNITS))
+    runs.write(path, "Products beside decoding followed by cuBLAS, by tokens", UNITS, rows, mode="CUDA graphs")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, help="all times")
+    runs.add_argument(parser)
     parser.add_argument("--write", action="store_true", help="puts this GPU's rows into the package's table")
     parser.add_argument("--coders", default="huffman,rans,huffman quad", help="and layout, where it is not pair")
     parser.add_argument("--shapes", help="ROWSxCOLUMNS, where not all are wanted")
@@ -100,8 +116,7 @@ def main() -> None:
     ]
     capability = ".".join(map(str, torch.cuda.get_device_capability()))
     report = {"device": torch.cuda.get_device_name(), "capability": capability, "measured": measured}
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1))
+    save(args.results, measured)
     if args.write:
         crossover.write(report)
 

@@ -1,6 +1,6 @@
 """A decode step of what a stranger gets who sets nothing, beside the best options chosen by hand and beside bf16.
 
-    python pyext/benches/defaults.py [--json FILE] [--shapes tinyllama] [--layers N] [--bits none,4] [--repeats 9]
+    python pyext/benches/defaults.py [--results FILE] [--shapes tinyllama] [--layers N] [--bits none,4] [--repeats 9]
 
 A model with random heavy-tailed weights is compressed by ``compress_`` with no option but the bits, saved, and loaded
 by ``load_model(folder, device="cuda")``. The best options by hand are coder huffman, layout quad, no trellis, the
@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import runs
 import torch
 import wcodec
 import wcodec.nn
@@ -25,6 +26,7 @@ from tinyllama_model import SHAPES, Steps, build, clean
 
 # The logarithm of a table's slots that is fastest, by the bits per weight.
 TABLES = {None: 12, 4.0: 11, 3.0: 10}
+UNITS = {"tokens_per_s": "tokens/s", "speed_of_bf16": "of bf16's tokens/s", "stored": "bytes"}
 
 
 def by_default(args: argparse.Namespace, bits: float | None) -> Any:
@@ -55,7 +57,7 @@ def stored(model: Any) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json")
+    runs.add_argument(parser)
     parser.add_argument("--shapes", choices=SHAPES, default="tinyllama", help="of which model")
     parser.add_argument("--layers", type=int, help="so many, and not all")
     parser.add_argument("--bits", default="none,4", help="bits per weight, or none for int8")
@@ -64,9 +66,10 @@ def main() -> int:
     args = parser.parse_args()
     with torch.no_grad():
         rows = measured(args)
-    if args.json:
-        report = {"device": torch.cuda.get_device_name(), "shapes": args.shapes, "rows": rows}
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
+    named = ((f"{'int8' if row['bits'] is None else row['bits']} {row['model']}", row) for row in rows)
+    made = [runs.row(name, row, UNITS) for name, row in named]
+    subject = f"A captured decode step at batch 1, shapes of {args.shapes}"
+    runs.write(args.results, subject, UNITS, made, mode="CUDA graphs")
     return 0
 
 
@@ -85,7 +88,7 @@ def measured(args: argparse.Namespace) -> list[dict[str, Any]]:
         for name, found in times.items():
             row = {"bits": bits, "model": name, "tokens_per_s": args.tokens / median(found)}
             row |= {"speed_of_bf16": median(times["bf16"]) / median(found)}
-            row |= {"spread": [args.tokens / max(found), args.tokens / min(found)]}
+            row |= {"spread": {"tokens_per_s": [args.tokens / max(found), args.tokens / min(found)]}}
             row |= {"stored": None if name == "bf16" else stored(models[name])}
             rows.append(row)
             print(json.dumps(row), flush=True)

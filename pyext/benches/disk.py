@@ -3,16 +3,15 @@ the same run, both with a cold page cache.
 
     python pyext/benches/disk.py target/disk.wcodec --make 8GB --device cuda
 
-writes ``target/bench/disk.json``. The plain reader has as many threads and reads as large, into memory that it does
-nothing with; who reads first changes from round to round. On a GPU the other one decodes every block; its time ends
-when the last one is decoded. On a CPU decoding is what takes the time: there the table says how much of reading hides
-behind it, beside decoding that reads when it needs to.
+prints a table; ``--results FILE`` writes the figures, too. The plain reader has as many threads and reads as large,
+into memory that it does nothing with; the first reader changes from round to round. On a GPU the other one decodes
+every block; its time ends when the last one is decoded. On a CPU decoding takes the time: there the table says how much
+of reading hides behind it, beside decoding that reads when it needs to.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import mmap
 import os
 import statistics
@@ -23,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import runs
 import wcodec
 from wcodec._core.options import size
 
 PAGE, PIECE, THREADS = 4096, 1 << 20, 16
+UNITS = {"gb_per_s": "GB/s", "of_plain": "of the plain reader's speed"}
 
 
 def make(path: Path, total: int) -> None:
@@ -140,54 +141,46 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ring", default="96MiB", help="memory of the ring (default: 96MiB)")
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--out", type=Path, default=Path("target/bench/disk.json"))
+    runs.add_argument(parser)
     a = parser.parse_args()
     if a.make:
         make(a.file, size("make", a.make) or 0)
     container = wcodec.open(a.file)
     ranges = [(s.offset, s.length) for t in container.stored for s in t.segments if s.length and s.role != "table"]
     total, ring = sum(length for _, length in ranges), size("ring", a.ring) or 0
-    report: dict[str, Any] = {
-        "version": wcodec.__version__, "device": a.device, "file_bytes": total, "ring": ring, "threads": THREADS,
-    }  # fmt: skip
-    if a.device == "cuda":
-        import torch
-
-        report["gpu"] = torch.cuda.get_device_name()
+    rows: list[dict[str, Any]] = []
     print(f"{'reads':10} {'reader':24} {'GB/s':>7} {'of the plain reader':>20}")
     for direct in (True, False):
         if direct and not wcodec._native.reads_direct(a.file):
             print("direct     not on this file system")
             continue
-        runs: dict[str, Callable[[], float]] = {"plain": lambda direct=direct: plain(a.file, ranges, direct)}
+        ways: dict[str, Callable[[], float]] = {"plain": lambda direct=direct: plain(a.file, ranges, direct)}
         if a.device == "cuda":
-            runs["disk"] = on_gpu(a.file, ring, direct)
+            ways["disk"] = on_gpu(a.file, ring, direct)
         else:
-            runs["disk"] = on_cpu(a.file, ring, direct, True)
-            runs["read when needed"] = on_cpu(a.file, ring, direct, False)
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
+            ways["disk"] = on_cpu(a.file, ring, direct, True)
+            ways["read when needed"] = on_cpu(a.file, ring, direct, False)
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
         # A disk may have a cache of its own, or lie in a network, and be faster for the second: this does not count.
         cold(a.file)
         plain(a.file, ranges, direct)
         for turn in range(a.repeats):
             # Side by side, as such disks have good and bad minutes, and in turns, as each finds what the last one left.
-            order = list(runs) if turn % 2 == 0 else list(runs)[::-1]
+            order = list(ways) if turn % 2 == 0 else list(ways)[::-1]
             for name in order:
                 cold(a.file)
-                seconds[name].append(runs[name]())
+                seconds[name].append(ways[name]())
         how = "direct" if direct else "buffered"
-        report[how] = {}
         for name, found in seconds.items():
             ratios = [p / s for p, s in zip(seconds["plain"], found, strict=True)]
             middle = statistics.median(ratios)
-            report[how][name] = {
-                "seconds": found, "gb_per_s": total / statistics.median(found) / 1e9,
-                "of_plain": middle, "of_plain_least": min(ratios), "of_plain_most": max(ratios),
-            }  # fmt: skip
+            speed = total / statistics.median(found) / 1e9
+            values = {"gb_per_s": speed, "of_plain": middle, "spread": {"of_plain": [min(ratios), max(ratios)]}}
+            rows.append(runs.row(f"{how}, {name}", {"file_bytes": total, "ring": ring, **values}, UNITS))
             spread = f"{middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"{how:10} {name:24} {report[how][name]['gb_per_s']:7.2f} {spread:>20}")
-    a.out.parent.mkdir(parents=True, exist_ok=True)
-    a.out.write_text(json.dumps(report, indent=1))
+            print(f"{how:10} {name:24} {speed:7.2f} {spread:>20}")
+    subject = f"Reading compressed weights from disk with {THREADS} threads, cold cache"
+    runs.write(a.results, subject, UNITS, rows, on_cpu=a.device == "cpu")
 
 
 if __name__ == "__main__":

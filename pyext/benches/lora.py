@@ -1,6 +1,6 @@
 """LoRA on a compressed base beside LoRA on a bf16 base, on one GPU: peak memory and the time of a step.
 
-    python pyext/benches/lora.py [--shapes llama-8b] [--tokens 512] [--bits none,4] [--json FILE]
+    python pyext/benches/lora.py [--shapes llama-8b] [--tokens 512] [--bits none,4] [--results FILE]
 
 Batch 1, gradient checkpointing, adapters of rank 16 at all linear layers of the blocks, AdamW. Weights are random with
 heavy tails. Memory is what the driver says is used beyond what a context takes, at its peak: torch's reserved memory,
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import peft
+import runs
 import torch
 import wcodec
 from tinyllama_model import SHAPES, build, clean, timed
 
+UNITS = {"peak": "bytes", "step_s": "s", "of_bf16": "of bf16's memory", "speed_of_bf16": "of bf16's speed"}
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -64,12 +65,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--bits", default="none,4", help="bits a weight of scheme rate, or none for int8")
-    parser.add_argument("--json")
+    runs.add_argument(parser)
     args = parser.parse_args()
     torch.zeros(1, device="cuda")
     before = used()
-    report: dict[str, Any] = {"device": torch.cuda.get_device_name(), "tokens": args.tokens, "rows": {}}
-    rows = report["rows"]
+    rows: dict[str, Any] = {}
     rows["bf16"] = tuned(build(args.shapes, args.layers), args.tokens, args.steps, before)
     print("bf16", json.dumps(rows["bf16"]), flush=True)
     for bits in args.bits.split(","):
@@ -84,8 +84,8 @@ def main() -> None:
         found["speed_of_bf16"] = rows["bf16"]["step_s"] / found["step_s"]
         rows["int8" if bits == "none" else f"{bits} bits"] = found
         print(bits, json.dumps(found), flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(report, indent=1))
+    made = [runs.row(name, values, UNITS) for name, values in rows.items()]
+    runs.write(args.results, f"Training an adapter, shapes of {args.shapes}, {args.tokens} tokens", UNITS, made)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """The cost of ``optimize="speed"`` beside ``"size"``: stored bits and KL at the same number of bits asked for, and the
 bits that would give the same KL.
 
-    python pyext/benches/optimize.py MODEL... [--text FILE] [--bits 5,4,3] [--windows 8] [--device cpu] [--json OUT]
+    python pyext/benches/optimize.py MODEL... [--text FILE] [--bits 5,4,3] [--windows 8] [--device cpu] [--results FILE]
 
 A model is the folder of a checkpoint. Damage is measured as ``wcodec frontier`` does it, on windows of 512 tokens of
 the second half of a text, ``heldout.txt`` in the model's folder if none is named; all matrices are encoded, embeddings
 among them. Of ``int8`` both have the same symbols, so that only bits differ. Prints a table in Markdown; with
-``--json`` every figure goes to a file, too.
+``--results`` every figure goes to a file, too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import runs
 import torch
-import wcodec
 from wcodec._core.option_table import PURPOSES
 from wcodec._core.options import coder_for, has_trellis
 from wcodec._models import running
@@ -27,6 +27,8 @@ from wcodec._models.original import original_model
 from wcodec._plan import Recipe
 from wcodec._plan.score import Judge
 from wcodec._plan.trials import Trials
+
+UNITS = {"bits": "bits/weight", "kl": "nats", "top1": "of tokens with the same first choice", "encode_seconds": "s"}
 
 
 def measured(folder: Path, text: Path, rates: list[float], windows: int, device: str) -> list[dict[str, Any]]:
@@ -90,16 +92,15 @@ def main() -> None:
     parser.add_argument("--bits", default="5,4,3", metavar="LIST")
     parser.add_argument("--windows", type=int, default=8, metavar="N")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, metavar="OUT")
+    runs.add_argument(parser)
     a = parser.parse_args()
     rates = [float(text) for text in a.bits.split(",")]
     rows: list[dict[str, Any]] = []
     with torch.no_grad():
         for folder in a.models:
             rows += measured(folder, a.text or folder / "heldout.txt", rates, a.windows, a.device)
-    if a.json is not None:
-        facts = {"wcodec": wcodec.__version__, "torch": torch.__version__, "device": a.device, "rows": rows}
-        a.json.write_text(json.dumps(facts, indent=1) + "\n")
+    made = [runs.row(f"{row['model']} {row['asked'] or 'int8'}, {row['optimize']}", row, UNITS) for row in rows]
+    runs.write(a.results, "optimize: bits and KL, weights alone", UNITS, made, on_cpu=a.device == "cpu")
     print(table(rows))
 
 

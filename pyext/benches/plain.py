@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import products
+import runs
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -328,7 +329,12 @@ def main() -> None:
             held.decoder.check()
             del graphs, held
             torch.cuda.empty_cache()
-    products.save(report, args.json)
+    rows = [{**row, **row["times"], "name": f"{row['what']} {row['scheme']}"} for row in report]
+    tiles = {f"plain {tile}": "us" for tile in args.tiles.split(",")}
+    units = {"bits": "bits/weight", "bf16": "us", "ours": "us", **tiles, "of_plain": "of the fastest plain kernel"}
+    made = [runs.row(row.pop("name"), row, units) for row in rows]
+    subject = "Products beside a kernel that reads plain int8, one token"
+    runs.write(args.results, subject, units, made, mode="CUDA graphs")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 when nothing lies between them.
 
     python pyext/benches/products.py [--bits none,4,3.1] [--layout pair|quad] [--table-bits 11] [--batch 1,8,16]
-        [--models tinyllama,llama-8b] [--shapes 2048x2048,...] [--json FILE]
+        [--models tinyllama,llama-8b] [--shapes 2048x2048,...] [--results FILE]
 
 Weights are random with heavy tails (Student-t, 6 degrees of freedom), other ones for each layer. All layers of a model
 are one graph, in the model's order: `separate` with a launch for each, `merged` with one for q, k and v and one for
@@ -18,13 +18,13 @@ is hidden behind the product before. The small kernels count in both times.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import runs
 import torch
 import torch.nn.functional as F
 import wcodec
@@ -33,6 +33,16 @@ import wcodec
 BEYOND_CACHE = 400 << 20
 
 Layer = tuple[str, int, int]
+
+UNITS = {
+    "bits": "bits/weight",
+    "bf16": "us",
+    "ours": "us",
+    "speed_of_bf16": "times bf16's speed",
+    "bf16_between": "us, with a small kernel before each product",
+    "ours_between": "us, with a small kernel before each product",
+    "speed_of_bf16_between": "times bf16's speed, with a small kernel before each product",
+}
 
 
 def blocks(hidden: int, inner: int, keys: int, count: int) -> list[list[Layer]]:
@@ -146,6 +156,11 @@ def row(weights: Weights, batch: int, merged: bool, by: float) -> dict[str, Any]
     }
 
 
+def named(found: dict[str, Any]) -> str:
+    """The name of a row."""
+    return f"{found['what']} {found['scheme']}, batch {found['batch']}{', merged' if found['merged'] else ''}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that say which models are measured, and how they are compressed."""
     parser.add_argument("--bits", default="none,4,3.1", help="bits a weight of scheme rate, or none for int8")
@@ -154,7 +169,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layout", default="pair", help="pair or quad")
     parser.add_argument("--tile", type=int, help="columns of a tile; by the matrix's shape where absent")
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
-    parser.add_argument("--json")
+    runs.add_argument(parser)
 
 
 def options_of(bits: str, args: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -165,12 +180,6 @@ def options_of(bits: str, args: argparse.Namespace) -> tuple[str, dict[str, Any]
     if args.tile is not None:
         options["tile"] = args.tile
     return "int8" if bits == "none" else f"rate {bits}", {"layout": args.layout, **options}
-
-
-def save(rows: list[dict[str, Any]], path: str | None) -> None:
-    """Writes rows and the device's name, if there is a path."""
-    if path:
-        Path(path).write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
 
 
 def main() -> None:
@@ -206,7 +215,10 @@ def main() -> None:
             held.decoder.check()
             del held
             torch.cuda.empty_cache()
-    save(report, args.json)
+    settings = f"layout {args.layout}, coder {args.coder}, {'a' if args.trellis else 'no'} trellis"
+    subject = f"Products of compressed weights beside bf16's, {settings}"
+    rows = [runs.row(named(found), found, UNITS) for found in report]
+    runs.write(args.results, subject, UNITS, rows, mode="CUDA graphs")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A Llama of TinyLlama-1.1B's configuration, or another, on one GPU: memory and speed beside bf16, in one run.
 
-    python pyext/benches/tinyllama.py [--json FILE] [--tokens 64] [--repeats 3] [--shapes tinyllama] [--layers 22]
+    python pyext/benches/tinyllama.py [--results FILE] [--tokens 64] [--repeats 3] [--shapes tinyllama] [--layers 22]
         [--sections LIST] [--bits none,4,3.1] [--trellis] [--layout quad] [--table-bits 11]
         [--fused blocks,groups,layers]
 
@@ -38,6 +38,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+import runs
 import torch
 import wcodec
 import wcodec.nn
@@ -47,6 +48,17 @@ SECTIONS = ("speeds", "flat", "graphs", "compile", "prefill", "batch", "zstd", "
 DEFAULT = tuple(section for section in SECTIONS if section not in ("compile", "prefill", "batch"))
 # Tokens of section prefill.
 MANY = 2048
+UNITS = {
+    "tokens_per_s": "tokens/s",
+    "bf16_tokens_per_s": "tokens/s",
+    "speed_of_bf16": "of bf16's speed",
+    "vram": "bytes",
+    "of_bf16": "of bf16's memory",
+    "after_64": "bytes",
+    "after_1000": "bytes",
+    "compress_s": "s",
+    "failed": "why there are no figures",
+}
 
 
 class Bench:
@@ -258,7 +270,7 @@ def listed(*choices: str) -> Callable[[str], list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json")
+    runs.add_argument(parser)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--shapes", choices=SHAPES, default="tinyllama", help="of which model")
@@ -279,9 +291,9 @@ def main() -> int:
     with torch.no_grad():
         bench = Bench(args)
         bench.run()
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(bench.report, file, indent=1)
+    subject = f"A Llama of {args.shapes}'s shapes, random weights, layout {args.layout}"
+    made = [runs.row(name, values, UNITS) for name, values in bench.report.items() if isinstance(values, dict)]
+    runs.write(args.results, subject, UNITS, made)
     return int(bench.failed)
 
 

@@ -9,13 +9,14 @@ import os
 import platform
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from . import catalogue, decoding, environments, report
+import runs
+
+from . import catalogue, decoding, environments, report, run_file
 from .catalogue import DECODING, MATRICES, PEERS
 from .environments import Environment, Unavailable, versions
 from .events import Event
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add("--environments", type=Path, default=REPOSITORY / "target/peers", metavar="FOLDER")
     add("--nvcomp-bench", metavar="FILE", help="the benchmark of decoding that was built before, and not cargo's")
     add("--json", type=Path, metavar="FILE", help="default: target/peers/cpu.json or gpu.json")
+    runs.add_argument(out)
     add("--table", type=Path, metavar="FILE", help="default: beside the JSON")
     add("--chart", type=Path, metavar="FILE", help="default: beside the JSON")
     add(
@@ -136,29 +138,17 @@ def checked(args: argparse.Namespace) -> list[str]:
     return names
 
 
-def cpu_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-        return next(x.partition(":")[2].strip() for x in text.splitlines() if x.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
 def machine(device: str) -> Json:
     """The machine's description, as far as it is known without torch; a process of a peer adds the GPU."""
     out: Json = {
-        "cpu": cpu_name(),
+        "cpu": runs.cpu_name(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
     }
     if device != "cpu":
-        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-            out["driver"] = f"driver {done.stdout.splitlines()[0].strip()}" if done.stdout.strip() else None
-        except (OSError, subprocess.TimeoutExpired):
-            out["driver"] = None
+        version = runs.driver()
+        out["driver"] = None if version is None else f"driver {version}"
     return out
 
 
@@ -358,7 +348,16 @@ class Run:
 def without_paths(arguments: list[str]) -> list[str]:
     """The command for the report: folders of a machine are nobody's business."""
     out: list[str] = []
-    hidden = ("--json", "--table", "--chart", "--environments", "--find-links", "--nvcomp-bench", "--turns")
+    hidden = (
+        "--json",
+        "--results",
+        "--table",
+        "--chart",
+        "--environments",
+        "--find-links",
+        "--nvcomp-bench",
+        "--turns",
+    )
     skip = False
     for argument in arguments:
         if skip:
@@ -386,6 +385,7 @@ def brief(values: Json) -> str:
 def outputs(found: Json, json_path: Path, args: argparse.Namespace) -> None:
     """The table, also on standard output, and the chart."""
     text = report.table(found)
+    run_file.write(args.results, found)
     table = args.table or json_path.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(text, encoding="utf-8")

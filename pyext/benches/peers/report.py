@@ -290,7 +290,7 @@ class Notes:
         return f"({self.texts.index(text) + 1})"
 
 
-def _why_not(row: Json, section: str) -> str | None:
+def why_not(row: Json, section: str) -> str | None:
     """Why a figure is not there, if something says so."""
     never = row.get("no_quality" if section == "quality" else "no_speed")
     if never:
@@ -344,7 +344,7 @@ def table(report: Json) -> str:
         for _, section, cell in shown:
             found = cell(row)
             if found is None:
-                why = _why_not(row, section)
+                why = why_not(row, section)
                 found = "" if why is None else f"no {notes.mark(why)}"
             cells.append(found)
         label = row["label"] + (" " + " ".join(dict.fromkeys(marks)) if marks else "")

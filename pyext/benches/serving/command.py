@@ -14,9 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+import runs
 from peers import processes
 
-from . import launch, models, needs, ranks_table, results, table
+from . import launch, models, needs, ranks_table, results, run_file, table
 from .engine import MODES, RANKS, Job
 
 REPOSITORY = results.REPOSITORY
@@ -109,6 +110,7 @@ def parser() -> argparse.ArgumentParser:
     add("--total-limit", type=float, metavar="S", help="for everything; what does not fit is named")
     add("--folder", type=Path, default=FOLDER, help="of models and logs (default: target/vllm-gpu)")
     add("--json", type=Path, default=REPOSITORY / "target/vllm-gpu.json", metavar="FILE")
+    runs.add_argument(out)
     # A step in a process of its own; its argument is a job in JSON.
     add("--step", help=argparse.SUPPRESS)
     return out
@@ -124,11 +126,11 @@ class Run:
         self.end = None if args.total_limit is None else time.monotonic() + args.total_limit
         self.about = {
             "date": datetime.date.today().isoformat(),
-            "commit": results.commit(),
-            "driver": results.driver(),
+            "commit": runs.commit(),
+            "driver": runs.driver(),
             "card": "unknown card",
             "versions": needs.versions(),
-            "command": "python pyext/benches/serving " + shlex.join(given),
+            "command": "python pyext/benches/serving " + shlex.join(runs.without_file(given)),
         }
 
     def all(self) -> int:
@@ -147,6 +149,7 @@ class Run:
         for text in wrong:
             print(f"wrong: {text}", file=sys.stderr)
         print(f"written: {args.json}", file=sys.stderr)
+        run_file.write(args.results, self.about, found)
         return int(bool(wrong) or any(line["kind"] == "failed" for line in found))
 
     def made(self, name: str, layers: int | None) -> list[str]:

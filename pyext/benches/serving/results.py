@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,35 +25,6 @@ def read(path: Path) -> list[Json]:
         return []
     text = path.read_text(encoding="utf-8")
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-
-
-def commit(repository: Path = REPOSITORY) -> str:
-    """The commit that is measured; ``WCODEC_COMMIT`` names it where the repository's history is not there."""
-    given = os.environ.get("WCODEC_COMMIT")
-    if given:
-        return given
-    try:
-        head = _git(repository, "rev-parse", "--short=12", "HEAD")
-        changed = _git(repository, "status", "--porcelain", "--untracked-files=no")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return f"{head}, with changes" if changed else head
-
-
-def _git(repository: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def driver() -> str | None:
-    """The version of the GPU's driver, if nvidia-smi tells it."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.split()
-    return lines[0] if lines else None
 
 
 def write(path: Path, about: Json, lines: list[Json]) -> None:
