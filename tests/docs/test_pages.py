@@ -246,7 +246,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     listed = set()
     for page in (REPOSITORY / "docs").rglob("*.md"):
         for toctree in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            names = [line for line in toctree.split() if not line.startswith(":") and re.match(r"[a-z/-]+$", line)]
+            names = [line for line in toctree.split() if not line.startswith(":") and re.match(r"[\w/-]+$", line)]
             listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     pages = {p.resolve() for p in (REPOSITORY / "docs").rglob("*.md")} - {(REPOSITORY / "docs/index.md").resolve()}
     assert pages <= listed

@@ -46,6 +46,8 @@ PATIENCE = 600.0
 
 _NAMED = re.compile(r"(?<![\w./-])(wcodec|wcodec-tui)(?=\s)")
 _SPECIAL = re.compile(r"[|&;<>$`*?(){}\[\]\n]")
+# Comments that docs/results.py reads.
+_OF_RESULTS = re.compile(r"<!-- (?:results: |runs: |not measured: |end -->)")
 _STATUS = re.compile(r"#\s*exit status (\d+)\s*$")
 
 
@@ -135,7 +137,7 @@ def _blocks(page: Path) -> Iterator[Block]:
             assert token.map is not None
             marks: dict[str, str] = {} if before is None else _marks(page, before)
             yield Block(page, token.map[0] + 2, re.split(r"[\s,]", token.info.strip())[0], token.content, **marks)
-        before = token if token.type == "html_block" else None
+        before = token if token.type == "html_block" and not _OF_RESULTS.match(token.content) else None
 
 
 def _marks(page: Path, comment: Token) -> dict[str, str]:
