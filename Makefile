@@ -29,7 +29,7 @@ RUSTDOC := RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --package wcod
 SCRIPTS := pyext tests codec/benches codec/fuzz/run.py tui/benches kernels docs notebooks
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm test-vllm-gpu large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel wheels clean docs notebooks notebooks-outputs lab
+.PHONY: help demo test sweep test-rust test-python test-kernels test-gpu test-vllm test-vllm-gpu large fmt lint bench bench-gpu peers peers-cpu kernels check-kernels fuzz campaign miri wheel wheels clean docs results notebooks notebooks-outputs lab
 
 help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -230,6 +230,9 @@ docs: build $(VENV)/test-tools ## Builds the guide and the reference of the Pyth
 	$(BIN)/python -m sphinx -q -W --keep-going -n -b html docs target/docs
 	$(RUSTDOC)
 	@echo "open target/docs/index.html and target/doc/wcodec/index.html"
+
+results: ## Writes the tables of figures on the pages from docs/results (`make test` checks them)
+	$(PYTHON) docs/results.py
 
 notebooks: build $(VENV)/test-tools ## Runs the notebooks and writes them with their output to target/notebooks, as pages
 	$(BIN)/python -m nbconvert --log-level WARN --execute --to html --output-dir target/notebooks notebooks/*.ipynb

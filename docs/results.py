@@ -64,13 +64,15 @@ class Columns:
 
     run: str
     columns: dict[str, str]
-    """Titles, and cells: text with ``{quantity}``, and ``<<text>>`` that is left out where a figure of it is absent."""
+    """Titles, and cells: text with ``{quantity}``, and ``<<text>>`` that is left out where a figure of it is absent.
+    Spaces at the end tell two titles of one name apart."""
     rows: tuple[str, ...] | None = None
 
     def lines(self) -> list[str]:
         found = load(self.run)
         wanted = found.rows if self.rows is None else {name: found.row(name) for name in self.rows}
-        return _table(list(self.columns), ([_cell(c, row) for c in self.columns.values()] for row in wanted.values()))
+        titles = [title.strip() for title in self.columns]
+        return _table(titles, ([_cell(c, row) for c in self.columns.values()] for row in wanted.values()))
 
     @property
     def runs(self) -> set[str]:

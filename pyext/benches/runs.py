@@ -211,7 +211,7 @@ def without_file(arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-# What wcodec prints as JSON.
+# Reports of others, as JSON.
 
 QUALITY = {"perplexity": "perplexity", "kl_mean": "nats", "top1_agreement": "of tokens with the same first choice"}
 PRINTED: dict[str, tuple[str | None, tuple[str, ...], dict[str, str]]] = {
