@@ -322,6 +322,17 @@ TABLES: dict[str, Columns | Grid] = {
             "a prompt of 2,048": ratio("s_prompt"),
         },
     ),
+    # docs/fine-tuning.md
+    "lora-h200": Columns(
+        "lora-h200",
+        {
+            "base": "{name}",
+            "peak memory, GB": "{peak}",
+            "of bf16's": "{of_bf16}",
+            "a step, s": "{step_s}",
+            "of bf16's speed": "{speed_of_bf16}",
+        },
+    ),
     # docs/residencies-and-memory.md
     "disk": Columns(
         "disk",

@@ -41,6 +41,7 @@ PAGES = tuple(
         "docs/vllm.md",
         "docs/several-gpus.md",
         "docs/residencies-and-memory.md",
+        "docs/fine-tuning.md",
     )
 )
 Value = Decimal | str
