@@ -234,13 +234,13 @@ docs: build $(VENV)/test-tools ## Builds the guide and the reference of the Pyth
 results: ## Writes the tables of figures on the pages from docs/results (`make test` checks them)
 	$(PYTHON) docs/results.py
 
-notebooks: build $(VENV)/test-tools ## Runs the notebooks and writes them with their output to target/notebooks, as pages
+notebooks: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Runs the notebooks and writes them with their output to target/notebooks, as pages
 	$(BIN)/python -m nbconvert --log-level WARN --execute --to html --output-dir target/notebooks notebooks/*.ipynb
 
-notebooks-outputs: build $(VENV)/test-tools ## Runs the notebooks and stores what they show in notebooks/*.ipynb (NOTEBOOKS="02 08" for some)
+notebooks-outputs: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Runs the notebooks and stores what they show in notebooks/*.ipynb (NOTEBOOKS="02 08" for some)
 	$(BIN)/python notebooks/outputs.py $(NOTEBOOKS)
 
-lab: build $(VENV)/test-tools ## Opens the notebooks in JupyterLab
+lab: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Opens the notebooks in JupyterLab
 	@$(BIN)/python -c 'import jupyterlab' 2>/dev/null || $(INSTALL) --group lab
 	$(BIN)/python -m jupyterlab notebooks $(if $(filter 0,$(shell id -u)),--allow-root) # as root in containers, which Jupyter asks about
 

@@ -15,89 +15,76 @@
 # %% [markdown]
 # # 1. Quickstart
 #
-# A language model in a quarter of its memory, in one call; and it still writes. The model is the small one in this
-# repository: Llama architecture, 3.15 million parameters in bf16. Set the environment variable `WCODEC_MODEL` to the
-# folder of another Hugging Face checkpoint to see yours.
+# A chat model answers three questions: as it was published in bfloat16, and compressed to 4 and to 3 bits per weight.
+# The model is SmolLM2-135M-Instruct. The environment variable `WCODEC_MODEL`, the folder of another Hugging Face
+# checkpoint, shows yours.
 
 # %%
-import os
-import tempfile
-from pathlib import Path
-
-import numpy as np
-import torch
 import wcodec
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging
 
-MODEL = os.environ.get("WCODEC_MODEL", "../tests/data/doc-llama-3m")  # the folder of a checkpoint
-HELDOUT = "../tests/data/doc-llama-3m/heldout.txt"  # text that the small model was not trained on
-GPU = torch.cuda.is_available()
-folder = tempfile.TemporaryDirectory()  # all output goes here and is removed at the end
-file = Path(folder.name, "model.wcodec")
-logging.disable_progress_bar()
-if Path(MODEL).name == "doc-llama-3m":
-    torch.set_num_threads(1)  # so small a model leaves a second thread nothing but waiting
-device = "cuda" if GPU else "cpu"
-prompt = "The function returns"
+from common import DEVICE, OUT, TEXT, Answers, load, real_model
 
-model = AutoModelForCausalLM.from_pretrained(MODEL).to(device).eval()
-replaced = wcodec.compress_(model, bits=4, progress=False)  # 4 bits for each weight
-ax = replaced.plot.memory()
-print(prompt + wcodec.generate(model, prompt, tokenizer=MODEL, max_new_tokens=40).text)
-
-assert replaced.bytes_after < replaced.bytes_before / 3.9
+MODEL = real_model()  # the folder of a checkpoint
+models = {"original": load(MODEL)}
+for bits in (4, 3):
+    options = {"bits": bits, "calibrate": "columns", "optimize": "size"}
+    models[f"{bits} bits"] = wcodec.load_model(MODEL, DEVICE, **options)
+answers = Answers(models, MODEL)
+answers
 
 # %% [markdown]
-# Four bits change what a model predicts a little ([notebook 8](08_rates.ipynb) shows how little). Here you will take
-# the scheme that changes next to nothing, `int8`: compress the model into one `.wcodec` file, look inside, prove that the
-# file is right, and run the model with layers that stay compressed in memory. It takes about five minutes to read and
-# less than one to run on a CPU. On a GPU the same cells also decode there.
-
-# %% [markdown]
-# ## What entropy coding is
+# Each compressed model took one call. `calibrate="columns"` measures the inputs of each layer in one pass over text that
+# the model writes by itself, and gives columns with large inputs finer steps. `optimize="size"` takes more time for better
+# quality at the same size. On two CPU cores a call takes about 20 seconds. (The default, `"speed"`, has faster products on a
+# GPU.) So small a model has little to spare: at 3 bits its answers suffer.
 #
-# A file format that gives every value the same number of bits wastes space where some values are more frequent than
-# others. An **entropy coder** gives a value that occurs with probability *p* about $-\log_2 p$ bits: frequent values
-# get short codes, rare ones long codes. The average, $H = -\sum p \log_2 p$ bits, is the **entropy** of the values.
-# No lossless code that codes each value by itself, with the same probabilities, needs fewer bits on average. (This
-# is the *order-0* entropy: a value is not predicted from the ones before it.)
+# The texts are *greedy*: always the most likely token. At a close call between two tokens the smallest change decides,
+# and what follows is another text. So other words do not mean a worse answer. How far have the predictions moved? The
+# **KL divergence** measures the distance between two predictions, in nats per token: zero means that they are the same.
+# **Perplexity** is the exponential of the mean loss per token: lower is better.
+
+# %%
+qualities = {}
+for name in ("4 bits", "3 bits"):
+    options = {"baseline": models["original"], "tokenizer": MODEL, "max_tokens": 512}
+    qualities[name] = found = wcodec.evaluate(models[name], TEXT, **options)
+    print(f"{name}: perplexity {found.baseline_perplexity:.1f} -> {found.perplexity:.1f}, ", end="")
+    print(f"KL {found.kl_mean:.3f}, the same most likely token at {found.top1_agreement:.0%}")
+
+# %% [markdown]
+# The rest of this notebook makes a file, looks inside, proves that it is right, and runs it.
+#
+# ## Two steps
 #
 # wcodec does two things with a weight matrix:
 #
-# 1. the **scheme** `int8` quantizes each row: `scale = max|w| / 127`, `symbol = round(w / scale)`. This step loses
-#    precision, as 8-bit quantization does;
-# 2. a **coder** (`rans` by default) stores the symbols with about as many bits as their entropy. This step loses
-#    nothing.
-
-# %% [markdown]
-# ## Compress
+# 1. A **scheme** quantizes the weights: it turns them into small integers, the **symbols**, and a **scale** for each row.
+#    This step loses precision. Scheme `rate` (`bits=4`) takes any number of bits. Scheme `int8`, the default, loses next
+#    to nothing. Scheme `lossless` loses nothing at all.
+# 2. A **coder** stores frequent symbols in few bits and rare ones in many. This step loses nothing. A symbol that occurs
+#    with probability *p* takes about $-\log_2 p$ bits. The average over all symbols is their **entropy**.
 #
-# One call. The report says what became of every tensor: matrices are quantized and coded, everything else (here the
-# weights of the norms) is stored as it is. **Ratio** is original bytes / stored bytes and **bits/weight** is 8 x stored
-# bytes / weights. Both count everything in the file: symbols, scales, the coder's tables (which symbol has which code),
-# and the index (where each tensor is).
+# ## Compress into a file
+#
+# The report says what became of every tensor. **Ratio** is original bytes / stored bytes and **bits/weight** is 8 x stored
+# bytes / weights. Both count everything in the file: symbols, scales, the coder's tables, and the index.
 
 # %%
+file = OUT / "model.wcodec"
 report = wcodec.compress(MODEL, file, progress=False)
-report
-
-# %%
 print(f"{report.original_bytes:,} -> {report.stored_bytes:,} bytes")
 print(f"ratio {report.ratio:.3f}, {report.bits_per_weight:.2f} bits/weight")
-
-assert report.stored_bytes == file.stat().st_size  # nothing is left out of the figures
-assert report.stored_bytes < report.original_bytes / 1.9
 
 # %% [markdown]
 # ## Look inside
 #
 # A `.wcodec` file is a **container**. Opening it reads a header and the index, whatever the file's size. The open
-# container is a mapping from names to tensors that have not been decoded yet.
+# container is a mapping from names to tensors that have not been decoded yet. The picture shows the ratio of some
+# tensors. Ticks show where it would be if symbols took their entropy and nothing else were stored. Plain int8 has ratio 2.
 
 # %%
 container = wcodec.open(file)
-container
+ax = container.plot.ratio(top=8)
 
 # %% [markdown]
 # An entry knows what its tensor costs. Its data are decoded when you ask for them: the symbols, the scales, or the
@@ -105,29 +92,10 @@ container
 
 # %%
 entry = max((e for e in container.stored if e.scheme == "int8"), key=lambda e: e.ratio)
-entry
-
-# %%
-symbols, scales = entry.symbols(), entry.scales()
-weights = entry.numpy(np.float32)
+symbols, scales, weights = entry.symbols(), entry.scales(), entry.numpy("float32")
 print("symbols", symbols.dtype, symbols.shape, "from", symbols.min(), "to", symbols.max())
 print("scales ", scales.dtype, scales.shape)
-
-assert np.array_equal(weights, symbols * scales)
-assert np.abs(symbols.astype(int)).max() <= 127
-
-# %% [markdown]
-# The picture shows the ratio of each tensor. The ticks show where it would be if the symbols took their entropy and
-# nothing else were stored: the distance to the tick is the cost of scales, tables and chunk offsets. (A **chunk** is a
-# piece of a tensor that is decoded independently; its offset says where it begins.)
-#
-# A ratio of 2 would be plain int8. The rows of this small model are short (192 or 512 weights). In a short row the
-# largest weight is not much larger than the others, so its symbols use the whole range and hardly compress. Long rows
-# with a few large weights, as in large models, compress better: see docs/measurements.md for a model of TinyLlama's
-# shapes.
-
-# %%
-ax = container.plot.ratio()
+entry
 
 # %% [markdown]
 # ## Prove it
@@ -137,100 +105,76 @@ ax = container.plot.ratio()
 
 # %%
 verdict = wcodec.verify(file, against=MODEL, progress=False)
-verdict
-
-# %%
-assert verdict.ok
-assert all(tensor.status == "ok" for tensor in verdict.tensors)
+verdict.ok
 
 # %% [markdown]
 # ## Load the tensors
 #
 # `load_file` is what safetensors' function of that name is: a dictionary of all tensors, as NumPy arrays or torch
-# tensors. `device="cuda"` decodes on the GPU.
+# tensors. `device="cuda"` decodes on a GPU, to the same bits.
 
 # %%
-state = wcodec.load_file(file, framework="torch")
-on_gpu = wcodec.load_file(file, device="cuda") if GPU else {}
-for name, tensor in on_gpu.items():
-    assert torch.equal(tensor.cpu(), state[name])  # the GPU decodes the same bits
-if not GPU:
-    print("On a GPU this cell would decode there as well, and compare all tensors bit for bit.")
-
-assert list(state) == list(container)
+state = wcodec.load_file(file, framework="torch", device=DEVICE)
 tensor = state[entry.name]
-assert torch.equal(tensor, torch.from_numpy(weights).to(tensor.dtype))  # rounded once
+tensor.shape, tensor.dtype, tensor.device
 
 # %% [markdown]
-# ## Run a model with compressed layers
+# ## A model that is loaded already
 #
-# `compress_` replaces the layers of a model, in place. Their weights stay entropy-coded in memory, are decoded when
-# they are needed, and are not kept afterwards.
+# `compress_` replaces the layers of a model, in place. Their weights stay entropy-coded in memory. On a GPU they are
+# decoded when they are needed, and products of a few tokens are computed straight from the compressed bytes. On a CPU
+# decoded weights are kept where memory allows (`cache=0` keeps none).
 
 # %%
-original = AutoModelForCausalLM.from_pretrained(MODEL).to(device).eval()
-model = AutoModelForCausalLM.from_pretrained(MODEL).to(device).eval()
+model = load(MODEL)
 replaced = wcodec.compress_(model, progress=False)
-replaced
-
-# %%
-replaced.plot.memory()
-assert replaced.bytes_after < replaced.bytes_before / 1.9
-
-# %% [markdown]
-# The model is used as before. Here the original and the compressed model continue the same prompt, greedily. The
-# weights are not the same (they went through 8 bits), so the texts may part at some point.
-
-# %%
-for title, which in (("original", original), ("compressed", model)):
-    written = wcodec.generate(which, prompt, tokenizer=MODEL, max_new_tokens=40)
-    print(f"--- {title}\n{prompt}{written.text}\n")
-
-# %% [markdown]
-# How close are they? **Perplexity** is the exponential of the mean loss per token: lower is better. The **KL
-# divergence** measures how far the predicted probabilities of the compressed model are from those of the original, in
-# nats per token: zero means the same. The text is the beginning of `heldout.txt`, which is stored beside the small
-# model. 2,000 tokens are enough to compare the two, not to judge the model.
-
-# %%
-quality = wcodec.evaluate(model, HELDOUT, baseline=original, tokenizer=MODEL, max_tokens=2000)
-quality
-
-# %%
-print(f"perplexity {quality.baseline_perplexity:.3f} -> {quality.perplexity:.3f}")
-print(f"the same token is the most likely one at {quality.top1_agreement:.1%} of the positions")
-
-assert 0 <= quality.kl_mean < 0.05
-assert quality.top1_agreement > 0.9
+ax = replaced.plot.memory()
 
 # %% [markdown]
 # ## Keep it
 #
-# `save_pretrained` writes a folder: all weights in one `.wcodec` file, the few that are not
-# compressed (norms) among them, the configuration and the tokenizer. `load_model` builds the model from
-# it; the compressed layers are never uncompressed as a whole. It computes the same logits, bit for bit.
+# `save_pretrained` writes a folder: all weights in one `.wcodec` file, the configuration, the tokenizer, and a card for the
+# Hub. `load_model` builds the model from it, and never uncompresses it as a whole. It computes the same logits, bit for
+# bit. So does `AutoModelForCausalLM.from_pretrained`.
 
 # %%
-saved = Path(folder.name, "compressed")
-wcodec.save_pretrained(model, saved)
-loaded = wcodec.load_model(saved, device=device, progress=False)
-
-ids = torch.arange(1, 33, device=device)[None]
-with torch.inference_mode():
-    assert torch.equal(loaded(ids).logits, model(ids).logits)
-sorted(path.name for path in saved.iterdir())
+wcodec.save_pretrained(models["4 bits"], OUT / "four")
+loaded = wcodec.load_model(OUT / "four", DEVICE)
+{path.name: path.stat().st_size for path in sorted((OUT / "four").iterdir())}
 
 # %% [markdown]
 # ## What you saw
 #
-# - `wcodec.compress`, `wcodec.open` and `wcodec.verify` make, show and prove a file; `wcodec.load_file` gives its
-#   tensors.
-# - `wcodec.compress_` runs a model whose layers stay compressed; `wcodec.save_pretrained` and `wcodec.load_model` keep
-#   it.
+# - `wcodec.load_model` runs a model at any number of bits, and `wcodec.save_pretrained` keeps it.
+# - `wcodec.compress`, `wcodec.open` and `wcodec.verify` make, show and prove a file. `wcodec.load_file` gives its tensors.
 # - Quantization changes the weights a little. Entropy coding does not change them at all.
+#
+# At a terminal it is `wcodec encode MODEL -o four/ --bits 4`, `wcodec verify four/` and `wcodec chat four/`.
 #
 # Next:
 #
 # - [What is inside the file, and why it cannot be much smaller](02_inside_a_container.ipynb)
-# - [Replacing the layers of a larger model](03_tinyllama_layer_replacement.ipynb)
+# - [Replacing the layers of a model](03_replacing_layers.ipynb)
+# - [Fewer bits, calibration and budgets](08_rates.ipynb)
 # - [Schemes and coders: which to choose](../docs/schemes-and-coders.md)
+#
+# The last cell checks what the text says.
+
+# %%
+import numpy as np
+import torch
+
+sizes = answers.megabytes
+assert sizes["4 bits"] < sizes["original"] / 3.5 and sizes["3 bits"] < sizes["4 bits"]
+assert 0 < qualities["4 bits"].kl_mean < qualities["3 bits"].kl_mean < 1
+assert (
+    report.stored_bytes == file.stat().st_size < report.original_bytes / 1.9
+)  # nothing is left out
+assert np.array_equal(weights, symbols * scales) and abs(symbols.astype(int)).max() <= 127
+assert verdict.ok and all(tensor.status == "ok" for tensor in verdict.tensors)
+assert list(state) == list(container)
+assert torch.equal(tensor.cpu(), torch.from_numpy(weights).to(tensor.dtype))  # rounded once
+assert replaced.bytes_after < replaced.bytes_before / 1.9
+ids = torch.arange(1, 33, device=DEVICE)[None]
+with torch.inference_mode():
+    assert torch.equal(loaded(ids).logits, models["4 bits"](ids).logits)

@@ -430,7 +430,7 @@ for bits, ax in zip((4, 3), axes, strict=True):
 #
 # Next:
 #
-# - [Replacing the layers of a larger model](03_tinyllama_layer_replacement.ipynb)
+# - [Replacing the layers of a model](03_replacing_layers.ipynb)
 # - [How fast the coders decode](06_decode_speed.ipynb)
 # - [What fewer bits cost](08_rates.ipynb)
 # - [The format](../codec/FORMAT.md), and [schemes and coders](../docs/schemes-and-coders.md)

@@ -62,7 +62,7 @@ assert all(torch.equal(seen[0], logits) for logits in seen)
 #
 # Sizes and speeds are what counts here, not text. So the model has the configuration of TinyLlama-1.1B and random
 # weights with the heavy tails of trained ones (Student's t, 6 degrees of freedom), as in notebook
-# [03](03_tinyllama_layer_replacement.ipynb). With a GPU it gets all 22 decoder blocks, on a CPU 3 of them, half as wide.
+# [03](03_replacing_layers.ipynb). With a GPU it gets all 22 decoder blocks, on a CPU 3 of them, half as wide.
 
 
 # %%

@@ -47,7 +47,9 @@ KEY = "wcodec"
 ALONE = ("06", "03", "04")
 BESIDE = ("tests", "codec", "docs", "README.md")
 """Paths of the repository that notebooks read."""
-SECONDS_PER_CELL = 300
+REAL = ".demo"
+"""A real model for those that show one, if `make` got it. Tests have the small one, which takes seconds."""
+SECONDS_PER_CELL = 600
 MOST_BYTES, MOST_BYTES_TOGETHER = 600_000, 3_000_000
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -285,10 +287,9 @@ def environment(folder: Path, home: Path) -> dict[str, str]:
         "MPLCONFIGDIR": home / "matplotlib",
         "TMPDIR": folder / "tmp",
     }
-    # No weights of others, whatever the machine has: notebooks make a model of that size themselves. Without the last
-    # two the kernel warns that a debugger would miss breakpoints, and tqdm that widgets are missing, which readers have.
+    # Without the last two the kernel warns that a debugger would miss breakpoints, and tqdm that widgets are missing, which
+    # readers have.
     told = {
-        "WCODEC_TINYLLAMA": "0",
         "HF_HUB_OFFLINE": "1",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",
@@ -325,29 +326,30 @@ def kernel(folder: Path, sockets: str) -> Any:
     )
 
 
-def copied(folder: Path) -> Path:
+def copied(folder: Path, beside: Iterable[str]) -> Path:
     """A copy of this folder, with what notebooks read beside it."""
     target = folder / "repository" / "notebooks"
     target.mkdir(parents=True)
     for path in FOLDER.iterdir():
         if path.is_file() and not path.name.startswith("."):
             (target / path.name).write_bytes(path.read_bytes())
-    for beside in BESIDE:
-        if (REPOSITORY / beside).exists():
-            (target.parent / beside).symlink_to(REPOSITORY / beside)
+    for path in map(REPOSITORY.joinpath, beside):
+        if path.exists():
+            (target.parent / path.name).symlink_to(path)
     return target
 
 
-def executed(notebook: Any, folder: Path, home: Path) -> str | None:
+def executed(notebook: Any, folder: Path, home: Path, beside: Iterable[str] = BESIDE) -> str | None:
     """Runs all cells in a copy of this folder; what went wrong, with the cell and its traceback, without colours.
 
     :param folder: an empty one, for this run only.
     :param home: one that several runs may share: what libraries leave there is made once.
+    :param beside: paths of the repository that the notebook finds.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    resources = {"metadata": {"path": str(copied(folder))}}
+    resources = {"metadata": {"path": str(copied(folder, beside))}}
     with tempfile.TemporaryDirectory(prefix="k-") as sockets:
         client = NotebookClient(
             notebook,
@@ -373,7 +375,7 @@ def run(
     try:
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         with tempfile.TemporaryDirectory(prefix="notebook-") as folder:
-            problem = executed(notebook, Path(folder), home)
+            problem = executed(notebook, Path(folder), home, (*BESIDE, REAL))
             neutral = Neutral(Path(folder))
         if problem is not None:
             return name, time.perf_counter() - begin, neutral(problem), []

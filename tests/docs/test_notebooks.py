@@ -26,6 +26,9 @@ NOTEBOOKS = REPOSITORY / "notebooks"
 NAMES = sorted({path.stem for pattern in ("[0-9]*.py", "[0-9]*.ipynb") for path in NOTEBOOKS.glob(pattern)})
 COUNT = 9
 LEAST_ASSERTIONS = 3
+# Those that show a real model begin with little code: what they share is in common.py.
+REAL = [name for name in NAMES if name[:2] in ("01", "03", "05", "08")]
+MOST_LINES_OF_FIRST_CELL = 10
 # Limit of a cell's lines that draw; larger plots belong to the package.
 MOST_LINES_OF_PLOTS = 9
 PLOTS = re.compile(r"\b(ax|axes|fig|plt)\b")
@@ -102,6 +105,13 @@ def test_the_first_cell_shows_a_result(name: str) -> None:
     first = next(cell for cell in stored(name)["cells"] if cell["cell_type"] == "code")
     shown = {kind for output in first["outputs"] for kind in output.get("data", {})}
     assert shown & {"image/png", "text/html"}, f"{name} begins with {shown or 'nothing to see'}"
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_first_cell_is_short(name: str) -> None:
+    first = next(text for kind, text in cells(jupytext.read(NOTEBOOKS / f"{name}.py")) if kind == "code")
+    lines = [line for line in first.splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES_OF_FIRST_CELL, first
 
 
 @each_notebook
