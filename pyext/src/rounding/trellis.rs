@@ -75,7 +75,7 @@ pub fn trellis_columns<'py>(
     array(py, levels)
 }
 
-/// What is known of a tile.
+/// The facts of a tile.
 struct Tile<'a> {
     x: &'a [f32],
     carry: Option<&'a [f32]>,
@@ -84,7 +84,7 @@ struct Tile<'a> {
     prices: &'a [f32; PADDED],
 }
 
-/// What a column leaves: for each state, the symbol with which a path reaches it, and which of its two predecessors the
+/// The choices at a column: for each state, the symbol with which a path reaches it, and which of its two predecessors the
 /// path comes from.
 #[derive(Clone, Copy)]
 struct Column {
@@ -218,7 +218,7 @@ fn times<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// What each state's symbol misses of the weight: symbols n stand for n + 1/2.
+/// The differences of the weight and each state's symbol: symbols n stand for n + 1/2.
 #[inline(always)]
 fn errors_of(x: &Rows, symbols: &[[i8; ROWS]; STATES]) -> States {
     std::array::from_fn(|s| std::array::from_fn(|row| x[row] - 0.5 - f32::from(symbols[s][row])))

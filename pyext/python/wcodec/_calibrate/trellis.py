@@ -178,7 +178,7 @@ class _Walk:
 
 
 class _KernelWalk(_Walk):
-    """The same on an NVIDIA GPU."""
+    """Survivors that kernels extend, on an NVIDIA GPU."""
 
     def columns(
         self, x: torch.Tensor, added: torch.Tensor, column_weights: torch.Tensor, feed: torch.Tensor | None
