@@ -315,7 +315,7 @@ def feedback_for(
         with one_thread(place, width <= _NARROW):
             moments = moments_of(statistics, site)
             blocks = [(width * i, block.dense(place)) for i, block in enumerate(moments)]
-            return factor.feedback(blocks, own_order=trellis)
+            return factor.feedback(blocks, own_order=trellis, tokens=statistics.sites[site].tokens)
 
     return statistics._feedback.get((site, trellis, place), place, make)
 
