@@ -274,6 +274,16 @@ TABLES: dict[str, Columns | Grid] = {
         {"KL": "{name}", "4.01 bits": "{kl_4}", "3.51 bits": "{kl_35}", "3.01 bits": "{kl_3}"},
         ("weights alone (`--no-calibrate`)", "`--calibrate columns`"),
     ),
+    "calibration-h200": Columns(
+        "calibration-h200",
+        {
+            "seconds": "{name}",
+            "columns: statistics": "{columns_statistics}",
+            "encoding": "{columns_encoding}",
+            "all means: statistics": "{full_statistics}",
+            "encoding ": "{full_encoding}",
+        },
+    ),
     "frontier": Grid(
         ("model", "", "4 bits", "3.5 bits", "3 bits"),
         tuple(

@@ -269,9 +269,9 @@ def printed(report: Json) -> tuple[list[Json], dict[str, str]]:
     if report.get("command") not in PRINTED:
         raise ValueError(f"{report.get('command')!r} is none of {', '.join(PRINTED)}")
     place, names, units = PRINTED[report["command"]]
-    found = [report] if place is None else report[place]
+    records = [report] if place is None else report[place]
     rows = []
-    for one in found:
+    for one in records:
         # Paths of this machine are no settings.
         settings = {k: Path(v).name if isinstance(v, str) and "/" in v else v for k, v in one.items()}
         named = (n if settings[n] is True else str(settings[n]) for n in names if settings.get(n) not in (None, False))
