@@ -297,6 +297,26 @@ def test_factors_of_bad_matrices_are_damped_more() -> None:
     assert bool(torch.isfinite(feed).all()) and bool((cost > 0).all())
 
 
+def test_moments_of_few_tokens_are_shrunk_towards_their_diagonal() -> None:
+    generator = torch.Generator().manual_seed(3)
+    cols = 48
+    mixed = torch.randn(cols, cols, generator=generator) / cols**0.5 + torch.eye(cols)
+    truth = mixed.t() @ mixed
+
+    def off(tokens: int, shrink: bool) -> float:
+        x = torch.randn(tokens, cols, generator=torch.Generator().manual_seed(4)) @ mixed
+        found = x.t() @ x / tokens
+        made = factors.shrunk(found, tokens) if shrink else found
+        assert torch.equal(made.diagonal(), found.diagonal()) and torch.equal(found, x.t() @ x / tokens)
+        return float((made - truth).square().sum())
+
+    # Nearer to the truth where tokens are few, and the moments themselves where they are many.
+    assert off(24, True) < 0.8 * off(24, False)
+    assert off(200_000, True) < 1.2 * off(200_000, False) + 1e-3
+    known = factors.feedback([(0, truth)], True, tokens=10**9)
+    assert torch.allclose(known.weights, factors.feedback([(0, truth)], True).weights, rtol=1e-3)
+
+
 @pytest.mark.parametrize("size", [1, 100, 128, 300])
 def test_second_moments_are_kept_well(size: int) -> None:
     h = inputs(size)

@@ -124,9 +124,9 @@ def by_falling_diagonal(moments: torch.Tensor) -> torch.Tensor:
 
 
 def shrunk(moments: torch.Tensor, tokens: float) -> torch.Tensor:
-    """Second moments of so many tokens, with less of what inputs seem to have in common: from few tokens most of that is
-    chance (O. Ledoit and M. Wolf, Journal of Multivariate Analysis 88(2), 2004, whose share depends on the numbers of
-    samples and columns likewise).
+    """Second moments of so many tokens, with less of what inputs seem to have in common: from few tokens most of that
+    is chance (O. Ledoit and M. Wolf, Journal of Multivariate Analysis 88(2), 2004, whose share depends on the numbers
+    of samples and columns likewise).
 
     SmolLM2-135M at 3.0 bits without a trellis has 0.47 of the KL divergence of moments as they are with 1,024 tokens,
     0.78 with 4,096, and 0.9 with 32,768. With a trellis and 32,768 it has the same.
@@ -142,9 +142,9 @@ def shrunk(moments: torch.Tensor, tokens: float) -> torch.Tensor:
 def feedback(blocks: list[tuple[int, torch.Tensor]], own_order: bool, tokens: float = math.inf) -> Feedback:
     """Prepares blocks of second moments, each with its first column.
 
-    :param tokens: the number of tokens that they are of.
     :param own_order: whether columns are rounded in their own order, as paths of a trellis are, and not by falling
         diagonal.
+    :param tokens: the number of tokens that they are of, for :func:`shrunk`.
     """
     made: list[Block] = []
     orders: list[torch.Tensor] = []
