@@ -76,7 +76,7 @@ impl Draft {
     }
 
     /// Makes tables for the symbols, which are a sample of a plane that is `factor` times as large: a table's bytes weigh that
-    /// much less. Comes before [`choose`](Self::choose).
+    /// much less. [`choose`](Self::choose) makes them where this did not.
     ///
     /// # Errors
     /// `cancel` was used, or the system refuses threads.
@@ -89,7 +89,7 @@ impl Draft {
 
     /// Chooses tables: one of `shared`, which earlier planes added, if that is smaller than a table of the plane's own,
     /// which then joins them. Must be called in the order of the file, so that the choice depends on nothing else.
-    pub(crate) fn choose(&mut self, shared: &mut Vec<Table>) {
+    pub fn choose(&mut self, shared: &mut Vec<Table>) {
         if let DraftKind::Tiles(tiles) = &mut self.0 {
             tiles.choose(shared);
         }

@@ -177,7 +177,7 @@ fn survivors_are_extended_as_by_a_plain_function() {
             costs.iter_mut().enumerate().for_each(|(i, c)| *c = if i < rows { 0.0 } else { f32::INFINITY });
         }
         let fed = (case % 2 == 1).then_some(&feed[..]);
-        let mut given = [&x, &added, &weights, &feed, &prices, &costs].map(|numbers: &Vec<f32>| floats(numbers));
+        let given = [&x, &added, &weights, &feed, &prices, &costs].map(|numbers: &Vec<f32>| floats(numbers));
         let survivors = STATES * rows;
         let mut made = [guarded(columns * survivors), guarded(8 * survivors), guarded(4 * survivors)];
         let call = TrellisColumns {

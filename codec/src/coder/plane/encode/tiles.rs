@@ -124,8 +124,9 @@ impl TilesDraft {
         let known = shared.len();
         for (attempt, tries) in self.attempts.iter_mut().map(|a| &mut a.tries).enumerate() {
             for (i, one) in tries.iter_mut().enumerate() {
-                let TryTable::Made(own) = std::mem::replace(&mut one.table, TryTable::Missing) else {
-                    unreachable!("tables are made before they are chosen")
+                let own = match std::mem::replace(&mut one.table, TryTable::Missing) {
+                    TryTable::Made(own) => own,
+                    _ => self.kind.make(&one.counts, 1.0),
                 };
                 let mut choice = self.kind.choose(&one.counts, own, &shared[..known]);
                 // A table that is unlikely to be used is not shared.
