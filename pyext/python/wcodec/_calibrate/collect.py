@@ -81,9 +81,9 @@ def collect_statistics(
     :param tokenizer: for text, where the model's own is not to be found.
     :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
         windows of its own, until there are enough.
-    :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens, and on a CPU fewer, down
-        to 2,048, of models of more than 17 million weights: what two cores do in a minute or two. For sizes of inputs
-        alone there are 64 pieces of 64 tokens, and on a CPU of 32 or fewer.
+    :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens, and on a CPU fewer,
+        down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two. For sizes of
+        inputs alone there are 64 pieces of 64 tokens, and on a CPU of 32 or fewer.
     :param length: tokens of each. If left out, the model writes pieces of 64, since many short ones say more than a few
         long ones; and of a text there are pieces of 512, or what the model can take, and less where there are fewer
         than 8,192 tokens.
