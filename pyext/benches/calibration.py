@@ -41,7 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What work gives, and the seconds that it takes."""
+    """The result of some work, and the seconds that it takes."""
     begin = time.perf_counter()
     result = work()
     if torch.cuda.is_available():
