@@ -41,7 +41,9 @@ _CLOSE = 1e-3
 _TRIES = 6
 # Weights up to which all are counted in the end, and so often: where a table weighs, a sample says too little of it.
 _MOST_COUNTED = 1 << 24
-_CORRECTIONS = 2
+_CORRECTIONS = 6
+# Bits by which a file's size jumps where a matrix gets a table of its own, or a longer one.
+_JUMP = 1024
 # log2 of a Gaussian's RMS by the step is its bits less this, and tiles and scales take some.
 _GAUSSIAN = 2.1
 
@@ -253,11 +255,12 @@ class Chooser:
             if abs(bits - self._bits) <= _CLOSE * self._bits:
                 break
             power = _next(tried, self._bits)
-        if sum(math.prod(shape) for _, _, shape, tied_to in self._declared if tied_to is None) <= _MOST_COUNTED:
+        weights = sum(math.prod(shape) for _, _, shape, tied_to in self._declared if tied_to is None)
+        if weights <= _MOST_COUNTED:
             tried = self._corrected(min(tried, key=lambda t: abs(t[1] - self._bits))[0])
         advance(_TRIES, _TRIES)
         best = min(tried, key=lambda t: abs(t[1] - self._bits))
-        if abs(best[1] - self._bits) > 0.005 * self._bits:
+        if abs(best[1] - self._bits) > 0.005 * self._bits + _JUMP / max(weights, 1):
             raise InputError(
                 f"{self._bits:g} bits per weight cannot be met: the nearest is {best[1]:.3f} (ask for other bits)",
                 code="I401",
@@ -331,14 +334,22 @@ def _checked(options: Mapping[str, Any]) -> _EncodeOptions:
 
 
 def _next(tried: list[tuple[float, float]], wanted: float) -> float:
-    """The next constant to try for the bits that are wanted: on the line through the nearest two points, or, with a
-    single point, one bit for each power of 2."""
-    nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))[:2]
+    """The next constant to try for the bits that are wanted: on the line through the nearest point on each side of
+    them, or through the nearest two points, or, with a single point, one bit for each power of 2. Bits of small models,
+    whose tables weigh, do not fall steadily."""
+    nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))
+    sides = [next((t for t in nearest if (t[1] > wanted) is above), None) for above in (True, False)]
     (x, y), slope = nearest[0], -1.0
-    if len(nearest) == 2 and nearest[1][0] != x:
-        slope = (nearest[1][1] - y) / (nearest[1][0] - x)
+    other = next((t for t in sides if t is not None and t != nearest[0]), None) if None not in sides else None
+    if other is None and len(nearest) > 1:
+        other = nearest[1]
+    if other is not None and other[0] != x:
+        slope = (other[1] - y) / (other[0] - x)
     slope = min(slope, -0.2) if math.isfinite(slope) else -1.0
-    return x + (wanted - y) / slope
+    following = x + (wanted - y) / slope
+    if other is not None and any(math.isclose(following, t[0], abs_tol=1e-6) for t in tried):
+        return (x + other[0]) / 2
+    return following
 
 
 # Parts of the time that a calibrated encoding takes, about, on two cores; and one by columns alone.
