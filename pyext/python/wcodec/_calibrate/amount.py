@@ -98,7 +98,7 @@ def windows_and_length(
         shortest = _WRITTEN_LENGTH if written else max(_SHORTEST, wanted // _WINDOWS)
         most = max(2, min(most, wanted, shortest))
     count = max(1, round(wanted / most))
-    return (count if tokens is not None or written else min(count, _MOST_WINDOWS)), most
+    return (count if tokens is not None or (written and length is None) else min(count, _MOST_WINDOWS)), most
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:
