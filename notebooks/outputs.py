@@ -165,8 +165,13 @@ class Neutral:
             (sys.base_prefix, "python"),
             (tempfile.gettempdir(), "…"),
         ]
-        # Scripts begin with their own folder there.
+        # Scripts begin with their own folder there, and some add one of the repository.
         others = {str(FOLDER), str(Path(sys.executable).parent)}
+        others |= {
+            p
+            for p in packages
+            if Path(p).is_relative_to(REPOSITORY) and not Path(p).is_relative_to(sys.prefix)
+        }
         found += [(path, "packages") for path in packages - others]
         home = str(Path.home())
         if len(home) > 1:
