@@ -186,9 +186,12 @@ impl Pool {
         let failed = AtomicBool::new(false);
         let take = || {
             loop {
-                // Items are taken in their order, so that the first error is always the same.
-                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((item, result)) = next.filter(|_| !failed.load(Ordering::Relaxed)) else { return };
+                // Items are taken in their order, and each that is taken is worked on: so all before a failed one are, and
+                // the first error is always the same.
+                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let next = if failed.load(Ordering::Relaxed) { None } else { queue.next() };
+                drop(queue);
+                let Some((item, result)) = next else { return };
                 let done = cancel.check().and_then(|()| work(item));
                 failed.fetch_or(done.is_err(), Ordering::Relaxed);
                 *result = Some(done);

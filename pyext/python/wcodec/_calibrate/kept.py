@@ -25,18 +25,23 @@ class FeedbackCache:
 
     def get(self, key: object, device: torch.device, make: Callable[[], Feedback]) -> Feedback:
         """The feedback of a key, which ``make`` computes if it is not kept."""
-        if key in self._kept:
-            return self._kept[key]
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
+        # Another encoding by the same statistics may clear this meanwhile.
+        known, last = self._kept.get(key), self._last
+        if known is not None:
+            return known
+        if last is not None and last[0] == key:
+            return last[1]
+        del last
         # Not two at once in memory.
         self._last = None
-        if device not in self._room:
-            self._room[device] = _free_bytes(device) // _SHARE
+        room = self._room.get(device)
+        if room is None:
+            room = _free_bytes(device) // _SHARE
         feedback = make()
         size = feedback.nbytes
-        if size <= self._room[device]:
-            self._room[device] -= size
+        self._room[device] = room
+        if size <= room:
+            self._room[device] = room - size
             self._kept[key] = feedback
         else:
             self._last = key, feedback
