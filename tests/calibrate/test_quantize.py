@@ -11,7 +11,7 @@ import wcodec
 torch = pytest.importorskip("torch")
 
 from wcodec._calibrate import factor as factors  # noqa: E402
-from wcodec._calibrate import moments  # noqa: E402
+from wcodec._calibrate import kernels, moments  # noqa: E402
 from wcodec._calibrate import plan as plans  # noqa: E402
 from wcodec._calibrate.factor import one_thread  # noqa: E402
 from wcodec._calibrate.quantize import quantize  # noqa: E402
@@ -212,6 +212,48 @@ def test_weights_divided_by_factors_are_those_of_other_inputs(trellis: bool) -> 
     quotients = quantize(weight / by, other, step=step, tile=tile, trellis=trellis)
     assert torch.equal(found.levels, quotients.levels) and torch.equal(found.scales, quotients.scales)
     assert torch.equal(found.values(), quotients.values() * by)
+
+
+class Recorder:
+    """Stands in for the kernels, and keeps what they are asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, int]] = []
+
+    def round(self, call: dict[str, int], stream: int) -> None:
+        self.calls.append(call)
+
+    trellis = round
+
+
+def test_kernels_get_addresses_of_what_fits_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    for name, found in (("_quantizer", recorder), ("_ordinal", 0), ("_stream", 0)):
+        monkeypatch.setattr(kernels, name, lambda *_, found=found: found)
+    x, carry, costs = torch.zeros(5, 7), torch.zeros(5, 7), torch.zeros(4, 7)
+    whole = torch.zeros(20, 20)
+    feed, added, weights = whole[5:10, 5:10], torch.zeros(5, 4, 7), torch.ones(5)
+    rounding = (x, carry, feed, torch.zeros(130))
+    extending = (x, added, weights, feed, torch.zeros(260), costs)
+    levels, errors = kernels.round_columns(*rounding)
+    call = recorder.calls[0]
+    assert (call["rows"], call["columns"], call["stride"]) == (7, 5, 20)
+    assert call["feed"] == whole.data_ptr() + 4 * (5 * 20 + 5) and call["carry"] == carry.data_ptr()
+    assert (call["levels"], call["errors"]) == (levels.data_ptr(), errors.data_ptr())
+    assert levels.shape == errors.shape == x.shape and levels.dtype == torch.int8
+    symbols, origin, sums = kernels.extend(*extending)
+    assert (symbols.shape, origin.shape, sums.shape) == (added.shape, costs.shape, costs.shape)
+    assert kernels.round_columns(*rounding[:3], None)[0].shape == x.shape and recorder.calls[2]["prices"] == 0
+    kernels.extend(*extending[:3], None, *extending[4:])
+    assert recorder.calls[3]["feed"] == 0
+    for function, given in ((kernels.round_columns, rounding), (kernels.extend, extending)):
+        for place, tensor in enumerate(given):
+            for wrong in (tensor.double(), tensor[:-1], tensor.to("meta"), torch.stack([tensor, tensor], -1)[..., 0]):
+                if place == 0 and wrong.shape != tensor.shape:
+                    continue
+                with pytest.raises(ValueError, match="of one matrix"):
+                    function(*given[:place], wrong, *given[place + 1 :])
+    assert len(recorder.calls) == 4
 
 
 def test_symbols_stay_in_range_whatever_the_weights() -> None:

@@ -10,6 +10,10 @@ from .. import _native
 
 # The most columns of a call.
 COLUMNS = _native.GpuQuantizer.COLUMNS
+# The states of a trellis, and the numbers of prices: of magnitudes behind two places, and of symbols.
+STATES = 4
+PRICES = 2 + _native.MAGNITUDES
+SYMBOL_PRICES = 260
 
 
 @functools.cache
@@ -25,12 +29,25 @@ def _ordinal(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def _shares(feed: torch.Tensor | None) -> tuple[torch.Tensor | None, dict[str, int]]:
-    """Rows of shares without gaps in them, and their address and distance."""
+def _address(tensor: torch.Tensor, shape: tuple[int, ...], x: torch.Tensor) -> int:
+    """The address of ``float32`` numbers, which lie on the GPU of ``x`` and without gaps. Kernels check nothing."""
+    fits = tensor.device == x.device and tensor.dtype is torch.float32 and tuple(tensor.shape) == shape
+    if not fits or not tensor.is_contiguous():
+        raise ValueError("tensors of other sizes, dtypes or devices (pass those of one matrix)")
+    return tensor.data_ptr()
+
+
+def _common(x: torch.Tensor, feed: torch.Tensor | None) -> dict[str, int]:
+    """The weights and their numbers, and the shares of errors: rows without gaps in them, which lie a stride apart."""
+    columns, rows = x.shape
+    call = {"rows": rows, "columns": columns, "x": _address(x, (columns, rows), x), "feed": 0, "stride": 0}
     if feed is None:
-        return None, {"feed": 0, "stride": 0}
-    feed = feed if feed.stride(-1) == 1 else feed.contiguous()
-    return feed, {"feed": feed.data_ptr(), "stride": feed.stride(0)}
+        return call
+    # The first of a row's shares stand for all: the rest lies between it and the next row.
+    _address(feed[:1].reshape(-1), (columns,), x)
+    if tuple(feed.shape) != (columns, columns) or (columns > 1 and feed.stride(1) != 1):
+        raise ValueError("shares of other columns (pass those of one matrix)")
+    return {**call, "feed": feed.data_ptr(), "stride": feed.stride(0)}
 
 
 def round_columns(
@@ -38,26 +55,21 @@ def round_columns(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Symbols and errors of at most :data:`COLUMNS` columns, as :func:`wcodec._native.round_columns` has them.
 
-    :param x: ``float32 [cols, rows]``, as all tensors on one GPU.
+    :param x: ``float32 [cols, rows]``, as all tensors on one GPU and without gaps.
     :param carry: what errors of earlier columns add, ``float32 [cols, rows]``.
-    :param feed: the share of each error that each later column gets, ``float32 [cols, cols]``.
+    :param feed: the share of each error that each later column gets, ``float32 [cols, cols]``; a part of a larger
+        matrix, if need be.
     :param prices: 130 of magnitudes, the first two never chosen; ``None`` to round to the nearest level.
     """
-    x, carry = x.contiguous(), carry.contiguous()
     levels, errors = torch.empty_like(x, dtype=torch.int8), torch.empty_like(x)
-    kept, shares = _shares(feed)
     call = {
-        "rows": x.shape[1],
-        "columns": x.shape[0],
-        "x": x.data_ptr(),
-        "carry": carry.data_ptr(),
-        "prices": 0 if prices is None else prices.contiguous().data_ptr(),
+        **_common(x, feed),
+        "carry": _address(carry, tuple(x.shape), x),
+        "prices": 0 if prices is None else _address(prices, (PRICES,), x),
         "levels": levels.data_ptr(),
         "errors": errors.data_ptr(),
-        **shares,
     }
     _quantizer(_ordinal(x.device)).round(call, _stream(x.device))
-    del kept
     return levels, errors
 
 
@@ -72,30 +84,26 @@ def extend(
     """Survivors of a trellis behind at most :data:`COLUMNS` columns: symbols ``int8 [cols, 4, rows]``, the states
     ``int64 [4, rows]`` that they come from, and their costs ``float32 [4, rows]``.
 
-    :param x: ``float32 [cols, rows]``, as all tensors on one GPU.
+    :param x: ``float32 [cols, rows]``, as all tensors on one GPU and without gaps.
     :param added: what errors add, by survivor, ``float32 [cols, 4, rows]``.
     :param column_weights: the cost of an error in each column, ``float32 [cols]``.
-    :param feed: the share of each error that each later column gets, ``float32 [cols, cols]``.
+    :param feed: the share of each error that each later column gets, ``float32 [cols, cols]``; a part of a larger
+        matrix, if need be.
     :param prices: 260 of symbols, from -128 on.
     :param costs: of survivors before these columns, ``float32 [4, rows]``.
     """
-    x, added, weights = x.contiguous(), added.contiguous(), column_weights.contiguous()
+    columns, rows = x.shape
     symbols = torch.empty_like(added, dtype=torch.int8)
     origin, sums = torch.empty_like(costs, dtype=torch.int64), torch.empty_like(costs)
-    kept, shares = _shares(feed)
     call = {
-        "rows": x.shape[1],
-        "columns": x.shape[0],
-        "x": x.data_ptr(),
-        "added": added.data_ptr(),
-        "weights": weights.data_ptr(),
-        "prices": prices.data_ptr(),
-        "costs": costs.data_ptr(),
+        **_common(x, feed),
+        "added": _address(added, (columns, STATES, rows), x),
+        "weights": _address(column_weights, (columns,), x),
+        "prices": _address(prices, (SYMBOL_PRICES,), x),
+        "costs": _address(costs, (STATES, rows), x),
         "symbols": symbols.data_ptr(),
         "origin": origin.data_ptr(),
         "sums": sums.data_ptr(),
-        **shares,
     }
     _quantizer(_ordinal(x.device)).trellis(call, _stream(x.device))
-    del kept
     return symbols, origin, sums

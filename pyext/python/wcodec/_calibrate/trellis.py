@@ -26,7 +26,7 @@ from .factor import Block
 
 # Columns in which survivors' targets are kept up to date one by one.
 COLUMNS = kernels.COLUMNS
-STATES = 4
+STATES = kernels.STATES
 # Symbols before they become twice as fine have magnitudes up to a limit: n is in [-126, 125].
 _MOST = 2 * _native.LARGEST_TRELLIS_MAGNITUDE + 1
 _LEAST = -_MOST - 1
