@@ -1,5 +1,5 @@
-//! Rounding with GPTQ-style error feedback (E. Frantar et al., 2023) on the CPU; `_calibrate/scalar.py` does the same on a GPU by small torch
-//! operations.
+//! Rounding with GPTQ-style error feedback (E. Frantar et al., 2023) on the CPU; `gpu/quantize.rs` does the same on a
+//! GPU.
 
 use numpy::PyArray1;
 use pyo3::exceptions::PyValueError;

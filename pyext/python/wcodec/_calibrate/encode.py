@@ -338,11 +338,9 @@ def _next(tried: list[tuple[float, float]], wanted: float) -> float:
     them, or through the nearest two points, or, with a single point, one bit for each power of 2. Bits of small models,
     whose tables weigh, do not fall steadily."""
     nearest = sorted(tried, key=lambda t: abs(t[1] - wanted))
-    sides = [next((t for t in nearest if (t[1] > wanted) is above), None) for above in (True, False)]
     (x, y), slope = nearest[0], -1.0
-    other = next((t for t in sides if t is not None and t != nearest[0]), None) if None not in sides else None
-    if other is None and len(nearest) > 1:
-        other = nearest[1]
+    opposite = next((t for t in nearest if (t[1] > wanted) != (y > wanted)), None)
+    other = opposite or next(iter(nearest[1:]), None)
     if other is not None and other[0] != x:
         slope = (other[1] - y) / (other[0] - x)
     slope = min(slope, -0.2) if math.isfinite(slope) else -1.0

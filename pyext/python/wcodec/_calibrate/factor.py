@@ -134,7 +134,7 @@ def shrunk(moments: torch.Tensor, tokens: float) -> torch.Tensor:
     chance = _CHANCE * len(moments)
     out = moments.to(torch.float32, copy=True)
     diagonal = out.diagonal().clone()
-    out.mul_(tokens / (tokens + chance))
+    out.mul_(1 / (1 + chance / max(tokens, 1)))
     out.diagonal().copy_(diagonal)
     return out
 
@@ -150,7 +150,7 @@ def feedback(blocks: list[tuple[int, torch.Tensor]], own_order: bool, tokens: fl
     orders: list[torch.Tensor] = []
     weights: list[torch.Tensor] = []
     for begin, raw in blocks:
-        moments = damped(raw if math.isinf(tokens) else shrunk(raw, tokens))
+        moments = damped(shrunk(raw, tokens))
         order = None if own_order else by_falling_diagonal(moments)
         feed, cost = factor(moments if order is None else moments[order][:, order])
         made.append(Block(begin, begin + len(moments), moments, feed))
