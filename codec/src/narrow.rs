@@ -225,7 +225,6 @@ impl Narrowing<'_> {
         let matrix = part.matrix();
         let matrices = matrices_of(&matrix, symbols, &[]);
         let mut draft = Draft::new(&matrices, &options, &pool, cancel)?;
-        draft.make_tables(1.0, &pool, cancel)?;
         draft.choose(&mut self.shared);
         let encoded: EncodedPlane = draft.encode(&matrices, &pool, cancel, &AtomicUsize::new(0))?;
         let raw = encoded.coder() == Coder::Raw;
@@ -266,7 +265,6 @@ impl Narrowing<'_> {
         let workers = Workers { pool: &pool, cancel: &self.options.cancel };
         let task = TensorTask { tensor: &source, scheme, rate: RateTask::default(), transposed, plane };
         let mut prepared = task.prepare(SourceBytes::Owned(bytes), workers)?;
-        prepared.make_tables(1.0, workers)?;
         prepared.choose(&mut self.shared);
         let encoded = prepared.encode(workers, &AtomicUsize::new(0))?;
         let naming = Naming { source: None, output: Path::new(MEMORY) };

@@ -37,6 +37,20 @@ const LIMITS: Limits =
 const POISON: u8 = 0xA5;
 const GUARD: usize = 256;
 
+/// A poisoned buffer of so many bytes, with a guard on each side.
+fn guarded(bytes: usize) -> Buffer {
+    let mut buffer = Buffer::new(bytes + 2 * GUARD);
+    buffer.fill(POISON);
+    buffer
+}
+
+/// Its bytes; nothing was written around them.
+fn inside(buffer: &Buffer) -> &[u8] {
+    let end = buffer.len() - GUARD;
+    assert!(buffer[..GUARD].iter().chain(&buffer[end..]).all(|&b| b == POISON), "it writes elsewhere");
+    &buffer[GUARD..end]
+}
+
 /// A tensor in memory that the emulator reads, with its tables.
 struct Loaded {
     plan: TensorPlan,

@@ -45,7 +45,6 @@ pub fn encode(
     cancel: &Cancel,
 ) -> Result<EncodedPlane> {
     let mut draft = Draft::new(symbols, options, pool, cancel)?;
-    draft.make_tables(1.0, pool, cancel)?;
     draft.choose(&mut Vec::new());
     draft.encode(symbols, pool, cancel, &AtomicUsize::new(0))
 }

@@ -218,7 +218,6 @@ fn later_planes_share_a_table_where_that_is_smaller() {
         let (pool, go, mut shared) = (Pool::new(None).unwrap(), Cancel::new(), Vec::new());
         let mut choice = |symbols: &SymbolMatrices<'_>| {
             let mut draft = Draft::new(symbols, &o, &pool, &go).unwrap();
-            draft.make_tables(1.0, &pool, &go).unwrap();
             draft.choose(&mut shared);
             draft.encode(symbols, &pool, &go, &AtomicUsize::new(0)).unwrap().table.unwrap()
         };
@@ -257,7 +256,6 @@ fn symbols_are_counted_and_work_can_be_stopped() {
             let (o, pool, go) = (options(coder, Layout::Pair), Pool::new(Some(2)).unwrap(), Cancel::new());
             let draft = || {
                 let mut draft = Draft::new(&symbols, &o, &pool, &go).unwrap();
-                draft.make_tables(1.0, &pool, &go).unwrap();
                 draft.choose(&mut Vec::new());
                 draft
             };

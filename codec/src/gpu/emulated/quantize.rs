@@ -14,20 +14,6 @@ fn random(rng: &mut StdRng, count: usize, most: f32) -> Vec<f32> {
     (0..count).map(|_| rng.random_range(-most..most)).collect()
 }
 
-/// A poisoned buffer of so many bytes, with a guard on each side.
-fn guarded(bytes: usize) -> Buffer {
-    let mut buffer = Buffer::new(bytes + 2 * GUARD);
-    buffer.fill(POISON);
-    buffer
-}
-
-/// Its bytes; nothing was written around them.
-fn inside(buffer: &Buffer) -> &[u8] {
-    let end = buffer.len() - GUARD;
-    assert!(buffer[..GUARD].iter().chain(&buffer[end..]).all(|&b| b == POISON), "it writes elsewhere");
-    &buffer[GUARD..end]
-}
-
 fn lent<'a>(given: &'a [Buffer], made: &'a mut [Buffer]) -> Vec<Memory<'a>> {
     let given = given.iter().map(|buffer| Memory::read::<u8>(buffer));
     given.chain(made.iter_mut().map(|buffer| Memory::write::<u8>(buffer))).collect()

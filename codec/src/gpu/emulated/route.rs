@@ -40,20 +40,6 @@ fn numbers(buffer: &[u8]) -> Vec<u32> {
     buffer.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
 }
 
-/// A buffer of so many words, with a guard on each side.
-fn guarded(count: usize) -> Buffer {
-    let mut buffer = Buffer::new(4 * count + 2 * GUARD);
-    buffer.fill(POISON);
-    buffer
-}
-
-/// Its words; nothing was written around them.
-fn inside(buffer: &Buffer) -> Vec<u32> {
-    let end = buffer.len() - GUARD;
-    assert!(buffer[..GUARD].iter().chain(&buffer[end..]).all(|&b| b == POISON), "it writes elsewhere");
-    numbers(&buffer[GUARD..end])
-}
-
 /// Sorts routes by the kernel.
 fn route(
     (ids, wide): (&[i64], bool),
@@ -69,7 +55,7 @@ fn route(
     let mut memory = [Buffer::from(&bytes[..]), words(places.into_iter().flatten().map(|&place| place as u32))];
     let ids = RowIds { ptr: memory[0].address(), count: ids.len(), wide };
     let some = experts.min(ids.count);
-    let mut found = [ids.count, ids.count, 4 * (some + (ids.count - some) / most)].map(guarded);
+    let mut found = [ids.count, ids.count, 4 * (some + (ids.count - some) / most)].map(|words| guarded(4 * words));
     let [rows, positions, slots] = found.each_ref().map(|buffer| buffer.address() + GUARD as u64);
     let routes = Routes {
         ids,
@@ -88,7 +74,7 @@ fn route(
     let run = Launch::new(Module::Route, "wcodec_route").threads(threads).shared(shared).seed(seed).overlaps(true);
     run.run(params.as_bytes(), &lent).unwrap_or_else(|e| panic!("{e}"));
     drop(lent);
-    let [rows, positions, slots] = found.each_ref().map(inside);
+    let [rows, positions, slots] = found.each_ref().map(|buffer| numbers(inside(buffer)));
     let routed = positions.iter().filter(|&&position| position != u32::MAX).count();
     assert!(rows[routed..].iter().all(|&row| row == u32::from_le_bytes([POISON; 4])), "rows of no route");
     Sorted {

@@ -1,5 +1,6 @@
 //! Encodes planes of tiles: geometry, the filters and shifts to try, and the chunks.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::filters;
@@ -96,13 +97,8 @@ impl TilesDraft {
             cancel,
         )?);
         for filter in filters {
-            let filtered;
-            let mut data = symbols.data;
-            if filter != Filter::None {
-                filtered = filters::filtered_tiles(symbols, &geometry, filter, pool, cancel)?;
-                data = &filtered;
-            }
-            let tries = tries(symbols, data, &geometry, kind, patch_rare, pool, cancel)?;
+            let data = filtered(symbols, &geometry, filter, pool, cancel)?;
+            let tries = tries(symbols, &data, &geometry, kind, patch_rare, pool, cancel)?;
             attempts.push(Attempt { filter, changes: changes || layout.always_has_changes(), tries });
         }
         Ok(Some(Self { geometry, kind, attempts }))
@@ -200,6 +196,20 @@ impl Attempt {
         }
         unreachable!("the last shift has no patches")
     }
+}
+
+/// The symbols as `filter` leaves them.
+fn filtered<'a>(
+    symbols: &SymbolMatrices<'a>,
+    geometry: &TileGeometry,
+    filter: Filter,
+    pool: &Pool,
+    cancel: &Cancel,
+) -> Result<Cow<'a, [i8]>> {
+    if filter == Filter::None {
+        return Ok(Cow::Borrowed(symbols.data));
+    }
+    filters::filtered_tiles(symbols, geometry, filter, pool, cancel).map(Cow::Owned)
 }
 
 /// Counts of coded symbols at the shifts worth trying, best first and a safe one last.
@@ -319,13 +329,8 @@ fn safe_quad_try(
     pool: &Pool,
     cancel: &Cancel,
 ) -> Result<Try> {
-    let filtered;
-    let mut data = symbols.data;
-    if filter != Filter::None {
-        filtered = filters::filtered_tiles(symbols, geometry, filter, pool, cancel)?;
-        data = &filtered;
-    }
-    let mut one = quad_try(data, geometry, MOST_SHIFT, pool, cancel)?;
+    let data = filtered(symbols, geometry, filter, pool, cancel)?;
+    let mut one = quad_try(&data, geometry, MOST_SHIFT, pool, cancel)?;
     let own = pool.run(|| kind.make(&one.counts, 1.0))?;
     one.table = TryTable::Chosen(kind.choose(&one.counts, own, &[]));
     Ok(one)
