@@ -35,8 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                              "models)")  # fmt: skip
     amount.add_argument("--windows", type=int, metavar="N", help="or so many pieces of text, of --length tokens each")
     parser.add_argument("--length", type=int, metavar="N",
-                        help="tokens of a piece of text (default: 512, fewer where there are fewer than 8192 in "
-                             "all, or the model's maximum; with --columns-only 16 to 64)")  # fmt: skip
+                        help="tokens of a piece of text (default: 64 where the model writes it, with "
+                             "--columns-only 16 to 64; 512 of a text, or fewer if it is short)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random draws (default: 0)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--columns-only", action="store_true",
