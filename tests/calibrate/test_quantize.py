@@ -339,6 +339,21 @@ def test_factors_of_bad_matrices_are_damped_more() -> None:
     assert bool(torch.isfinite(feed).all()) and bool((cost > 0).all())
 
 
+def test_factors_lie_row_after_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A GPU's factorization has columns one after the other, and kernels read rows.
+    plain = torch.linalg.cholesky_ex
+
+    def by_columns(matrix: Any) -> tuple[Any, Any]:
+        lower, info = plain(matrix)
+        return lower.mT.contiguous().mT, info
+
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    want = factors.factor(factors.damped(x.T @ x))
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", by_columns)
+    found = factors.factor(factors.damped(x.T @ x))
+    assert found[0].is_contiguous() and torch.equal(found[0], want[0]) and torch.equal(found[1], want[1])
+
+
 def test_moments_of_few_tokens_are_shrunk_towards_their_diagonal() -> None:
     generator = torch.Generator().manual_seed(3)
     cols = 48

@@ -110,7 +110,8 @@ def factor(moments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if int(info) == 0:
             upper = lower.flip(0, 1)
             v = upper.diagonal().clone()
-            return (upper / v).to(torch.float32), (v * v).to(torch.float32)
+            # Row after row, as kernels read it; a GPU's factorization has columns one after the other.
+            return (upper / v).to(torch.float32).contiguous(), (v * v).to(torch.float32)
         moments = moments.clone()
         moments.diagonal().add_(more * mean)
     size = moments.shape[0]
