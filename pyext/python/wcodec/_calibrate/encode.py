@@ -29,7 +29,7 @@ from . import amount, columns
 from .collect import is_columns, is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
-from .statistics import FISHER_POWER, Statistics, feedback_for, forget_feedback, has_moments, sizes_of
+from .statistics import Statistics, feedback_for, fisher_power, forget_feedback, has_moments, sizes_of
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -96,7 +96,8 @@ class Matrices:
             return 1.0
         # An error matters less where factors of columns have put it where inputs are small.
         left = self._columns[name][1] if name in self._columns else 1.0
-        return self._steps[name] * left ** (-0.5 * FISHER_POWER)
+        unit = self._statistics.units.get(name)
+        return self._steps[name] * left ** (-0.5 * (1.0 if unit is None else fisher_power(unit)))
 
     def columns(self, name: str) -> torch.Tensor | None:
         """Factors of the columns of a matrix whose levels the encoder chooses."""
