@@ -274,13 +274,24 @@ TABLES: dict[str, Columns | Grid] = {
         {"KL": "{name}", "4.01 bits": "{kl_4}", "3.51 bits": "{kl_35}", "3.01 bits": "{kl_3}"},
         ("weights alone (`--no-calibrate`)", "`--calibrate columns`"),
     ),
+    "calibration-texts": Columns(
+        "calibration-texts",
+        {
+            "calibrated on": "{name}",
+            "these pages": "{docs}",
+            "a novel": "{prose}",
+            "a report": "{report}",
+            "Rust": "{code}",
+            "its own text": "{own}",
+        },
+    ),
     "calibration-h200": Columns(
         "calibration-h200",
         {
             "seconds": "{name}",
             "columns: statistics": "{columns_statistics}",
             "encoding": "{columns_encoding}",
-            "all means: statistics": "{full_statistics}",
+            "full: statistics": "{full_statistics}",
             "encoding ": "{full_encoding}",
         },
     ),

@@ -81,9 +81,9 @@ def test_a_model_is_measured_while_it_writes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_few_tokens_are_looked_at_in_short_texts() -> None:
     model, cpu = llama(), torch.device("cpu")
-    assert amount.windows_and_length(model, None, None, None, cpu, few=True) == (64, 32)
-    assert amount.windows_and_length(model, None, None, 512, cpu, few=True) == (32, 16)
-    assert amount.windows_and_length(model, 7, 9, None, cpu, few=True) == (7, 9)
+    assert amount.pieces(model, None, None, None, cpu, few=True) == amount.Pieces(64, 32)
+    assert amount.pieces(model, None, None, 512, cpu, few=True) == amount.Pieces(32, 16)
+    assert amount.pieces(model, 7, 9, None, cpu, few=True) == amount.Pieces(7, 9)
 
 
 def test_columns_of_transposed_weights_are_inputs() -> None:

@@ -35,15 +35,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["out.wcodec", "out/"])
-def test_true_is_the_models_own_text(folder: Path, tmp_path: Path, name: str) -> None:
+def test_true_is_the_models_own_text_without_a_tokenizer(folder: Path, tmp_path: Path, name: str) -> None:
     found = {}
-    for calibrate in (True, "self", False, None):
+    for calibrate in (True, "mixed", "self", False, None):
         options = FEW if calibrate else {"progress": False}
         place = f"{tmp_path}/{calibrate}-{name}"
         report = wcodec.compress(folder, place, bits=4, calibrate=calibrate, **options)
         file = Path(report.path or "")
         found[calibrate] = [wcodec.open(file)[t.name].symbols().tolist() for t in report.tensors if t.scheme == "rate"]
-    assert found[True] == found["self"] != found[None] == found[False]
+    assert found[True] == found["mixed"] == found["self"] != found[None] == found[False]
 
 
 def test_every_way_to_compress_takes_it(folder: Path) -> None:
@@ -365,3 +365,18 @@ def test_calibrate_ends_with_the_layers_that_matter_most(run: Cli, folder: Path,
     assert [row[0] for row in rows] == [name.removesuffix(".weight") for name in shares][:10]
     assert rows[0][1] == f"{100 * next(iter(shares.values())):.1f}"
     assert f"--calibrate {statistics}" in lines[-1]
+
+
+def test_texts_that_are_there_have_names(tmp_path: Path, run: Cli) -> None:
+    model = Path(__file__).parents[1] / "data" / "doc-llama-3m"
+    found = {}
+    for name in ("mixed", "self", None):
+        text = [] if name is None else ["--text", name]
+        kept = tmp_path / f"{name}.safetensors"
+        status, said, err = run("calibrate", model, "-o", kept, "--columns-only", "--tokens", 64, "--json", *text)
+        assert status == 0, err
+        found[name] = document(said, "calibrate")
+    assert [found[name]["source"] for name in found] == ["mixed", "self", "mixed"]
+    assert found["mixed"]["text_hash"] == found[None]["text_hash"] != found["self"]["text_hash"]
+    status, _, err = run("calibrate", model, "-o", tmp_path / "x.safetensors", "--text", "no.txt")
+    assert status != 0 and "no such file" in err

@@ -28,11 +28,11 @@ def test_calibrated_files_say_on_how_many_tokens(tmp_path: Path, capsys: pytest.
     with wcodec.open(out) as container:
         said = json.loads(container.metadata["wcodec.calibration"])
         assert container.metadata["mine"] == "kept"
-        about = {"version": 1, "tokens": 64, "source": "self", "text_sha256": statistics.text_hash}
+        about = {"version": 1, "tokens": 64, "source": "mixed", "text_sha256": statistics.text_hash}
         assert said == {**about, "kind": "feedback"}
-        assert lines(container.metadata) == [("calibrated", "on 64 tokens that the model wrote")]
+        assert lines(container.metadata) == [("calibrated", "on 64 tokens of many kinds of text")]
     _, shown, _ = call(capsys, "inspect", out, "--summary")
-    assert "calibrated: on 64 tokens that the model wrote" in " ".join(shown.split()), shown
+    assert "calibrated: on 64 tokens of many kinds of text" in " ".join(shown.split()), shown
     wcodec.compress(DATA, out, bits=4, calibrate=statistics, feedback=False, overwrite=True, progress=False)
     with wcodec.open(out) as container:
         assert json.loads(container.metadata["wcodec.calibration"]) == {**about, "kind": "steps"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ _CPU_SIZES_TOKENS = 1 << 11
 _FEWEST_SIZES_TOKENS = 1 << 9
 _CPU_SIZES_WORK = 2.8e11
 _SHORTEST_OF_SIZES = 16
+# Tokens of a piece of the texts that come with the package, for sizes: short ones are of more kinds.
+_LENGTH_OF_SIZES = 256
 # Windows at least, where their length is free: the beginnings of texts are much alike.
 _WINDOWS = 16
 _MOST_WINDOWS = 64
@@ -60,7 +63,48 @@ def tokens_of_sizes(weights: int, place: torch.device) -> int:
     return int(min(max(_CPU_SIZES_WORK / max(weights, 1), _FEWEST_SIZES_TOKENS), _CPU_SIZES_TOKENS))
 
 
-def windows_and_length(
+@dataclass(frozen=True)
+class Pieces:
+    """Pieces of text, and tokens of each."""
+
+    count: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all of them."""
+        return self.count * self.length
+
+
+def mixed_pieces(
+    model: Any,
+    windows: int | None,
+    length: int | None,
+    tokens: int | None,
+    place: torch.device,
+    *,
+    few: bool,
+) -> tuple[Pieces, Pieces]:
+    """Pieces of the texts that come with the package, and of what the model writes: half of the tokens each. Where only
+    the sizes of inputs are wanted, the model writes nothing, which would take most of the time.
+
+    :param few: whether only the sizes of inputs are wanted.
+    """
+    if few:
+        wanted = pieces(model, windows, length, tokens, place, few=True)
+        if windows is None and length is None:
+            longer = min(_LENGTH_OF_SIZES, text.length_for(model, None), wanted.tokens)
+            wanted = Pieces(max(1, round(wanted.tokens / longer)), longer)
+        return wanted, Pieces(0, 0)
+    if windows is not None:
+        both = pieces(model, windows, length, tokens, place)
+        return Pieces(both.count - both.count // 2, both.length), Pieces(both.count // 2, both.length)
+    whole = pieces(model, None, length, tokens, place).tokens if tokens is None else tokens
+    read, written = (pieces(model, None, length, max(2, whole // 2), place, written=w) for w in (False, True))
+    return read, written
+
+
+def pieces(
     model: Any,
     windows: int | None,
     length: int | None,
@@ -69,8 +113,8 @@ def windows_and_length(
     *,
     few: bool = False,
     written: bool = False,
-) -> tuple[int, int]:
-    """Pieces of text, and tokens of each: as asked for, or so many that they are as many tokens as is usual.
+) -> Pieces:
+    """Pieces of a text: as asked for, or so many that they are as many tokens as is usual.
 
     :param few: whether only the sizes of inputs are wanted.
     :param written: whether the model writes the text.
@@ -80,7 +124,7 @@ def windows_and_length(
             "windows and tokens exclude each other: both say how much text there is (leave one out)", code="I307"
         )
     if windows is not None:
-        return running.whole_numbers("windows", windows)[0], text.length_for(model, length)
+        return Pieces(running.whole_numbers("windows", windows)[0], text.length_for(model, length))
     if tokens is not None:
         (wanted,) = running.whole_numbers("tokens", tokens)
         if wanted < 2:
@@ -98,7 +142,7 @@ def windows_and_length(
         shortest = _WRITTEN_LENGTH if written else max(_SHORTEST, wanted // _WINDOWS)
         most = max(2, min(most, wanted, shortest))
     count = max(1, round(wanted / most))
-    return (count if tokens is not None or (written and length is None) else min(count, _MOST_WINDOWS)), most
+    return Pieces(count if tokens is not None or (written and length is None) else min(count, _MOST_WINDOWS), most)
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:

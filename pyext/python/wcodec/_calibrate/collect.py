@@ -15,7 +15,7 @@ import torch
 from .._core import options as _options
 from .._core.errors import InputError
 from .._core.keywords import keywords, renamed
-from .._core.options import COLUMNS, calibration, is_statistics_file
+from .._core.options import COLUMNS, MIXED_TEXT, OWN_TEXT, calibration, is_statistics_file
 from .._gpu import devices
 from .._gpu import torch as _torch
 from .._measure import loading
@@ -23,9 +23,8 @@ from .._models import running
 from .._models.choose import need_weights, nothing_to_compress
 from .._models.find import find
 from ..nn.experts import STACKS
-from . import factor, hooks, moments
+from . import amount, factor, hooks, moments
 from . import text as _text
-from .amount import windows_and_length
 from .moments import Packed
 from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
@@ -48,7 +47,7 @@ _NOT_HASHED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", 
 def collect_statistics(
     model: Any,
     tokenizer: Any = None,
-    data: str | os.PathLike[str] | Sequence[int] | Iterable[Any] | torch.Tensor = "self",
+    data: str | os.PathLike[str] | Sequence[int] | Iterable[Any] | torch.Tensor = MIXED_TEXT,
     *,
     windows: int | None = None,
     length: int | None = None,
@@ -64,11 +63,12 @@ def collect_statistics(
     """Measures on a causal language model what its quantization needs to know: how large each input of a matrix is, how
     much each matrix matters (Fisher information), and second moments of inputs.
 
-    The model runs over some text: what it writes by itself, which needs no data and is as good as any, a file, or token
-    ids. Which matrices matter is known after one pass with gradients of the activations; parameters get none. Second
-    moments of inputs are summed up in the same pass, or, where they are larger than ``memory``, in further ones. How
-    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing
-    else is: that takes seconds, while the model writes 64 short texts side by side.
+    The model runs over some text: texts of many kinds that come with wcodec and what it writes by itself, half of the
+    tokens each, or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
+    after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in the
+    same pass, or, where they are larger than ``memory``, in further ones. How large inputs are, for factors of columns,
+    is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds, and the model
+    writes nothing.
 
     Example (needs transformers and a model)::
 
@@ -79,11 +79,12 @@ def collect_statistics(
     :param model: a ``...ForCausalLM`` of transformers, with all weights in memory and none of them compressed; or the
         path of one's folder, or the name of a repository.
     :param tokenizer: for text, where the model's own is not to be found.
-    :param data: ``"self"``; the path of a text; or token ids: of one text, or of many, in which case each is cut into
+    :param data: ``"mixed"``; ``"self"``, for what the model writes alone, which is also taken where its tokenizer is
+        not to be found; the path of a text; or token ids: of one text, or of many, in which case each is cut into
         windows of its own, until there are enough.
     :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens, and on a CPU fewer,
         down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two. For sizes of
-        inputs alone there are 64 pieces of 64 tokens, and on a CPU of 32 or fewer.
+        inputs alone there are 4,096 tokens, and on a CPU 2,048 or fewer.
     :param length: tokens of each. If left out, the model writes pieces of 64, since many short ones say more than a few
         long ones; and of a text there are pieces of 512, or what the model can take, and less where there are fewer
         than 8,192 tokens.
@@ -107,8 +108,13 @@ def collect_statistics(
     running.check_model(model)
     runs_on = running.device_of(model) if device is None else devices.place(device)
     few = not full and not gradients
-    written = isinstance(data, str) and data == "self"
-    windows, length = windows_and_length(model, windows, length, tokens, runs_on, few=few, written=written and not few)
+    shipped = _text.shipped(model, tokenizer) if _is(data, MIXED_TEXT) else None
+    written = _is(data, OWN_TEXT) or (_is(data, MIXED_TEXT) and shipped is None)
+    if shipped is not None:
+        read, drawn = amount.mixed_pieces(model, windows, length, tokens, runs_on, few=few)
+    else:
+        read = amount.pieces(model, windows, length, tokens, runs_on, few=few, written=written and not few)
+        read, drawn = (amount.Pieces(0, 0), read) if written else (read, amount.Pieces(0, 0))
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)
@@ -122,30 +128,36 @@ def collect_statistics(
         hooks.quiet(model),
         running.steps(progress or False, "calibrating", "token") as tell,
     ):
-        text = None
-        if not written:
-            text = _text.windows_of(data, model, tokenizer, windows, length)
+        text: list[torch.Tensor] = []
+        if shipped is not None:
+            text = _text.shares_of_shipped(shipped, read.count, read.length, model)
+        elif not written:
+            text = _text.windows_of(data, model, tokenizer, read.count, read.length)
         work = _Collector(model, model_layout, place, full, gradients, _limited(budget, place), tell)
-        drawn = windows * (length - 1) if text is None else 0
-        work.total = drawn + (windows * length if text is None else sum(map(len, text)))
-        if text is None and few:
-            work.total = drawn
-            text = work.write(windows, length, seed)
+        work.total = drawn.count * (drawn.length - 1)
+        if written and few:
+            text = work.write(drawn.count, drawn.length, seed)
         else:
-            if text is None:
+            work.total += sum(map(len, text)) + drawn.tokens
+            if drawn.count:
                 with torch.no_grad():
-                    text = _text.sampled(model, windows, length, seed, place, work.advance)
+                    text += _text.sampled(model, drawn.count, drawn.length, seed, place, work.advance)
             work.run(text, seed)
-    return work.statistics(text, _source(data))
+    return work.statistics(text, OWN_TEXT if written else _source(data))
 
 
 # The name of the command.
 calibrate = renamed("calibrate", collect_statistics)
 
 
+def _is(data: Any, name: str) -> bool:
+    """Whether data are what a name stands for; arrays are not to be compared with one."""
+    return isinstance(data, str) and data == name
+
+
 def _source(data: Any) -> str:
-    if isinstance(data, str) and data == "self":
-        return "self"
+    if _is(data, MIXED_TEXT):
+        return MIXED_TEXT
     return "text" if isinstance(data, (str, os.PathLike)) else "token ids"
 
 
@@ -503,8 +515,8 @@ def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
 
 
 def statistics_of(model: Callable[[], Any], calibrate: Any, tokenizer: Any = None, **options: Any) -> Statistics:
-    """Statistics that are given, saved in a file, or to be collected: by what the model writes (``"self"``), on a text
-    or on token ids; or of how large inputs are alone, by what it writes (``"columns"``).
+    """Statistics that are given, saved in a file, or to be collected: on text of many kinds (``"mixed"``), on what the
+    model writes (``"self"``), on a text or on token ids; or of how large inputs are alone (``"columns"``).
 
     :param model: a function that gives the model, which is called only where statistics are to be collected.
     :param options: further ones of :func:`wcodec.collect_statistics`.

@@ -1,4 +1,5 @@
-"""The tokens that statistics are collected from: what the model itself writes, a text, or token ids."""
+"""The tokens that statistics are collected from: texts of many kinds, what the model itself writes, a text, or token
+ids."""
 
 from __future__ import annotations
 
@@ -15,10 +16,14 @@ from .._core.errors import InputError
 from .._core.options import shown
 from .._models import running
 
+# The texts that come with the package, and the share of windows of each. Pieces of different topics follow each other.
+_SHIPPED = {"prose": 0.45, "code": 0.35, "languages": 0.2}
+_BETWEEN = "\n----\n"
 # Tokens of a window, if nothing is said.
 LENGTH = 512
 # Windows that are sampled side by side: their keys and values are in memory, and their predictions.
 _SIDE_BY_SIDE = 512
+_FOLDER = Path(__file__).parent / "texts"
 _MOST_CACHED_BYTES = 1 << 32
 _MOST_PREDICTED_BYTES = 1 << 28
 
@@ -62,6 +67,36 @@ def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int)
     if not cut_windows:
         raise InputError("there are no token ids to collect statistics from (pass at least 2 tokens)", code="I606")
     return cut_windows[:windows]
+
+
+def shipped(model: Any, tokenizer: Any) -> dict[str, torch.Tensor] | None:
+    """Token ids ``int64 [tokens]`` of the texts that come with the package, by their names; ``None`` where the model's
+    tokenizer is not to be found, or has other tokens than the model."""
+    try:
+        known = running.tokenizer_for(model, tokenizer)
+    except InputError as error:
+        if error.code != "I603":
+            raise
+        return None
+    ids = {
+        name: running.token_ids((_FOLDER / f"{name}.txt").read_text("utf-8").replace(_BETWEEN, "\n\n"), model, known)
+        for name in _SHIPPED
+    }
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    fits = not isinstance(size, int) or all(int(part.max()) < size for part in ids.values())
+    return ids if fits else None
+
+
+def shares_of_shipped(ids: Mapping[str, torch.Tensor], windows: int, length: int, model: Any) -> list[torch.Tensor]:
+    """Windows ``int64 [tokens]`` of the texts that come with the package, of each its share, at least one of prose."""
+    out: list[torch.Tensor] = []
+    share = 0.0
+    for name, part in _SHIPPED.items():
+        share += part
+        count = max(round(share * windows), 1) - len(out)
+        if count > 0:
+            out += _spread(ids[name], count, length, model)
+    return out
 
 
 def _rows(data: Any) -> Iterable[Any] | None:

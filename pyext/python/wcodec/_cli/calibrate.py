@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .._core import format as fmt
 from .._core.errors import OutputExistsError
-from .._core.options import has_statistics
+from .._core.options import MIXED_TEXT, OWN_TEXT, has_statistics
 from .._core.paths import files_of
 from .._native import safe
 from .arguments import positive
@@ -28,15 +28,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
     parser.add_argument("--text", metavar="FILE",
-                        help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
+                        help="a file of UTF-8 text to run the model on, best of the kind that it is for; "
+                             "mixed, texts of many kinds and what the model writes (default); or self, what it writes "
+                             "alone")  # fmt: skip
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument("--tokens", type=positive, metavar="N",
                         help="tokens to look at (default: 32768; with --columns-only 4096; on a CPU fewer for large "
                              "models)")  # fmt: skip
     amount.add_argument("--windows", type=int, metavar="N", help="or so many pieces of text, of --length tokens each")
     parser.add_argument("--length", type=int, metavar="N",
-                        help="tokens of a piece of text (default: 64 where the model writes it, with "
-                             "--columns-only 16 to 64; 512 of a text, or fewer if it is short)")  # fmt: skip
+                        help="tokens of a piece of text (default: 64 where the model writes it; 512 of a text, or "
+                             "fewer if it is short; 256 with --columns-only)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random draws (default: 0)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--columns-only", action="store_true",
@@ -71,11 +73,12 @@ def calibrate(arguments: argparse.Namespace) -> int:
         raise OutputExistsError(
             f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output, code="O103"
         )
+    text = MIXED_TEXT if a.text is None else a.text if a.text in (MIXED_TEXT, OWN_TEXT) else Path(a.text)
     read = [name for name in files_of(a.model) if not has_statistics(name)]
-    check_place(a.output, a.overwrite, [*read, *([] if a.text is None else [a.text])])
+    check_place(a.output, a.overwrite, [*read, *([str(text)] if isinstance(text, Path) else [])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = collect_statistics(
-        model, data="self" if a.text is None else Path(a.text), windows=a.windows, length=a.length, tokens=a.tokens,
+        model, data=text, windows=a.windows, length=a.length, tokens=a.tokens,
         seed=a.seed, full=not (a.steps_only or a.columns_only), gradients=not a.columns_only, memory=a.memory or "16GB",
         progress=show_progress(a.quiet),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from .._core import format as fmt
 from .._core import paths
 from .._core.errors import FormatError, InputError
 from .._core.option_table import DEFAULT_BITS
-from .._core.options import COLUMNS, OWN_TEXT, is_statistics_file
+from .._core.options import COLUMNS, MIXED_TEXT, OWN_TEXT, is_statistics_file
 from .._core.paths import regular
 from .._core.terminal import columns, wrapped
 from .._models import folder
@@ -31,6 +31,12 @@ _CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 _PART_OF_MEMORY = 0.6
 # Bytes of a model that calibrates in seconds on a CPU.
 _SMALL = 1 << 30
+# The values of --calibrate that are no files, and the text that they stand for.
+_NAMES = {
+    MIXED_TEXT: "text of many kinds",
+    OWN_TEXT: "text that it writes",
+    COLUMNS: "text of many kinds",
+}
 # A config.json is a few KB.
 _LONGEST_CONFIG = 1 << 22
 
@@ -48,10 +54,11 @@ def add_options(parser: argparse.ArgumentParser, none: bool = False, *, default:
     :param none: whether ``none`` may be asked for.
     :param default: whether a calibration of seconds is the default, which can be left out.
     """
-    parser.add_argument("--calibrate", nargs="?", const=OWN_TEXT, type=_data, metavar="TEXT",
-                        help="calibrate: far less quality loss at the same bits. TEXT is columns (seconds), self "
-                             "(minutes; text that the model writes, the default without a value), a file of UTF-8 "
-                             "text, or a statistics file of wcodec calibrate"
+    parser.add_argument("--calibrate", nargs="?", const=MIXED_TEXT, type=_data, metavar="TEXT",
+                        help="calibrate: far less quality loss at the same bits. TEXT is columns (seconds), mixed "
+                             "(minutes; texts of many kinds and what the model writes, the default without a value), "
+                             "self (what it writes alone), a file of UTF-8 text, or a statistics file of wcodec "
+                             "calibrate"
                              + (", or none" if none else "")
                              + (" (default: columns, for the folder of a causal language model, up to 5 bits)"
                                 if default else ""))  # fmt: skip
@@ -99,7 +106,7 @@ def value_of(a: argparse.Namespace) -> Any:
         return a.statistics
     if a.calibrate in (None, "none"):
         return None
-    if a.calibrate in (OWN_TEXT, COLUMNS):
+    if a.calibrate in _NAMES:
         return a.calibrate
     return a.calibrate if is_statistics_file(a.calibrate) else Path(a.calibrate)
 
@@ -115,7 +122,7 @@ def announce(a: argparse.Namespace, model: str) -> None:
     if not collects(a):
         return
     value = value_of(a)
-    text = "text that it writes" if value in (OWN_TEXT, COLUMNS) else str(value)
+    text = _NAMES[value] if isinstance(value, str) and value in _NAMES else str(value)
     time = "seconds with a GPU, and for a small model" if value == COLUMNS else "minutes"
     _tell_unless_quiet(a, f"calibrating {model} on {text}: this takes {time}")
 
@@ -166,7 +173,7 @@ def _of_columns(a: argparse.Namespace) -> Statistics | None:
     time = "seconds" if place.type != "cpu" or size < _SMALL else "a minute or more on a CPU"
     _tell_unless_quiet(
         a,
-        f"calibrating {a.src} by columns, on text that it writes: this takes {time} (--no-calibrate leaves it out; "
+        f"calibrating {a.src} by columns, on text of many kinds: this takes {time} (--no-calibrate leaves it out; "
         "--calibrate loses still less, and takes minutes)",
     )
     return statistics_of(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .._calibrate.statistics import Statistics
 
 Calibration: TypeAlias = "Statistics | bool | str | os.PathLike[str] | Sequence[int] | torch.Tensor"
-"""Statistics for scheme ``rate``, or what they are collected on: ``True`` is text that the model writes."""
+"""Statistics for scheme ``rate``, or what they are collected on: ``True`` is text of many kinds."""
 
 
 class Rule(TypedDict, total=False):

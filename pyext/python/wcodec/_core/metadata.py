@@ -34,6 +34,10 @@ def calibration_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     return record if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None
 
 
+# By the source of statistics, the text that they are of.
+_WRITTEN = {"self": " that the model wrote", "mixed": " of many kinds of text"}
+
+
 def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     """Facts for people: of what container has them, the plan, the calibration and what was measured.
 
@@ -43,6 +47,8 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     [('calibrated', 'on 2,048 tokens that the model wrote')]
     >>> lines({"wcodec.calibration": '{"tokens": 2048, "source": "self", "kind": "columns"}'})
     [('calibrated', 'by columns alone, on 2,048 tokens that the model wrote')]
+    >>> lines({"wcodec.calibration": '{"tokens": 32768, "source": "mixed"}'})
+    [('calibrated', 'on 32,768 tokens of many kinds of text')]
     """
     facts = []
     plan, quality = plan_of(metadata), quality_of(metadata)
@@ -50,7 +56,7 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
         facts.append(("plan", f"{plan['recipe']}, for {plan['target']}"))
     calibration = calibration_of(metadata)
     if calibration is not None:
-        written = " that the model wrote" if calibration.get("source") == "self" else ""
+        written = _WRITTEN.get(str(calibration.get("source")), "")
         columns = "by columns alone, " if calibration.get("kind") == COLUMNS else ""
         facts.append(("calibrated", f"{columns}on {calibration['tokens']:,} tokens{written}"))
     if quality is not None:

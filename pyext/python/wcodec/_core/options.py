@@ -179,18 +179,18 @@ _LONGEST_HEADER = 100_000_000
 _DESCRIPTION = 1 << 16
 
 
-# The values of ``calibrate`` that are no place of a text: all statistics of the model's own text, or those for factors
-# of columns alone.
-OWN_TEXT, COLUMNS = "self", "columns"
+# The values of ``calibrate`` that are no place of a text: all statistics, of texts of many kinds and of what the model
+# writes, or of the latter alone; or those for factors of columns alone.
+MIXED_TEXT, OWN_TEXT, COLUMNS = "mixed", "self", "columns"
 
 
 def calibration(value: Any) -> Any:
-    """``calibrate`` as it is meant: ``True`` is the model's own text, and ``False`` no calibration.
+    """``calibrate`` as it is meant: ``True`` is text of many kinds, and ``False`` no calibration.
 
     >>> calibration(True), calibration(False), calibration(None), calibration("text.txt")
-    ('self', None, None, 'text.txt')
+    ('mixed', None, None, 'text.txt')
     """
-    return ("self" if value else None) if isinstance(value, bool) else value
+    return (MIXED_TEXT if value else None) if isinstance(value, bool) else value
 
 
 def is_statistics_file(value: Any) -> bool:

@@ -12,7 +12,7 @@ from .._core import progress as _progress
 from .._core.errors import InputError
 from .._core.keywords import keywords
 from .._core.option_table import LEAST_BITS, MOST_BITS
-from .._core.options import count, number, shown
+from .._core.options import MIXED_TEXT, count, number, shown
 from .._file.container import Container
 from .._file.encode import compress_in_memory
 from .._models import running
@@ -149,7 +149,7 @@ def _statistics(
                 code="I622",
             )
         return found
-    data = "self" if text is None else running.token_ids(text, model, tokenizer)
+    data = MIXED_TEXT if text is None else running.token_ids(text, model, tokenizer)
     return collect_statistics(model, tokenizer, data, tokens=tokens, seed=seed, progress=progress)
 
 
