@@ -68,6 +68,9 @@ html_theme = "furo"
 html_title = f"wcodec {release}"
 html_copy_source = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["wcodec.css"]
+html_search_scorer = str(DOCS / "search_scorer.js")
 exclude_patterns = ["images"]
 
 
