@@ -42,6 +42,7 @@ PAGES = tuple(
         "docs/several-gpus.md",
         "docs/residencies-and-memory.md",
         "docs/fine-tuning.md",
+        "docs/gpu-setup.md",
     )
 )
 Value = Decimal | str
