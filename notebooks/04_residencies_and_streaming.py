@@ -20,31 +20,17 @@
 # the same bits each time.
 
 # %%
-import json
-import math
-import tempfile
-from pathlib import Path
-
-import matplotlib.pyplot as plt
 import torch
 import wcodec
-from transformers import AutoModelForCausalLM, LlamaConfig
-from transformers.utils import logging
-from wcodec.nn import CompressedLinear
 
-GPU = torch.cuda.is_available()
-DEVICE = "cuda" if GPU else "cpu"
-MIB = 2**20
-folder = tempfile.TemporaryDirectory()  # all output goes here
-logging.disable_progress_bar()
+from common import DEVICE, GPU, OUT, SMALL
 
 ax, seen = None, []
 for size in (0, "1MB", "3MB", "6MB"):
-    small = wcodec.load_model("../tests/data/doc-llama-3m", bits=4, cache=size, device=DEVICE)
+    small = wcodec.load_model(SMALL, bits=4, cache=size, device=DEVICE)
     with torch.inference_mode():
         seen.append(small(torch.arange(1, 17, device=DEVICE)[None]).logits)
     ax = wcodec.measure_vram(small).plot.layers(ax, label=f"cache {size or 'none'}")
-assert all(torch.equal(seen[0], logits) for logits in seen)
 
 # %% [markdown]
 # This notebook shows the choices, what each costs in memory and time, and that none of them changes a bit of the
@@ -66,6 +52,16 @@ assert all(torch.equal(seen[0], logits) for logits in seen)
 
 
 # %%
+import json
+import math
+
+import matplotlib.pyplot as plt
+from transformers import AutoModelForCausalLM, LlamaConfig
+from wcodec.nn import CompressedLinear
+
+MIB = 2**20
+
+
 def student_t(shape: torch.Size, degrees: int = 6) -> torch.Tensor:
     """Heavy-tailed random numbers, by Bailey's variant of the Box-Muller transform."""
     u, v = torch.rand(2, *shape, device=DEVICE)
@@ -106,7 +102,7 @@ def random_tinyllama(blocks: int) -> torch.nn.Module:
 # %%
 NAME = "TinyLlama's configuration" + ("" if GPU else ", 3 blocks of half the width")
 plain = random_tinyllama(22 if GPU else 3)
-saved = Path(folder.name, "compressed")
+saved = OUT / "compressed"
 bf16_bytes = wcodec.measure_vram(plain).model_bytes
 report = wcodec.compress_(plain, progress=False)
 wcodec.save_pretrained(plain, saved)
@@ -161,7 +157,7 @@ for residency in ("device", "host", "auto"):
 # The settings that a model was saved with are in its `config.json`, and are taken if `load_model` is told no others.
 
 # %%
-remembered = Path(folder.name, "remembered")
+remembered = OUT / "remembered"
 wcodec.save_pretrained(load(residency="auto", vram_budget="600MB"), remembered)
 print(json.loads((remembered / "config.json").read_text())["quantization_config"])
 again = wcodec.load_model(remembered)
@@ -407,4 +403,4 @@ else:
 # [residencies and memory](../docs/residencies-and-memory.md) and [GPU set-up](../docs/gpu-setup.md).
 
 # %%
-folder.cleanup()
+assert all(torch.equal(seen[0], logits) for logits in seen)

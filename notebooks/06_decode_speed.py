@@ -20,65 +20,18 @@
 # machine; and, where there is a GPU, on that (then the axis is logarithmic).
 
 # %%
-import os
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-
-import matplotlib.pyplot as plt
-import numpy as np
-import torch
 import wcodec
-import zstandard
 
-MODEL = os.environ.get("WCODEC_MODEL", "../tests/data/doc-llama-3m")  # .safetensors file or folder
-GPU = torch.cuda.is_available()
-folder = tempfile.TemporaryDirectory()  # all output goes here
-sets, used = wcodec.instruction_sets()
+from common import GPU, OUT, SMALL, decode_speeds, heavy_tailed, plots
 
-ROWS, COLS = 4096, 2048
-weights = np.random.default_rng(6).standard_t(6, size=(ROWS, COLS)).astype(np.float32)
-
-
-def seconds_of(call: Callable[[], object], rounds: int = 9) -> float:
-    """The fastest of some calls."""
-    found = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - begin)
-    return min(found)
-
-
-rates = {}
-for coder in ("rans", "huffman", "zstd"):
-    one = wcodec.open(wcodec.compress_to_bytes({"w": weights}, coder=coder)[0])["w"]
-    label = f"{coder}, {one.bits_per_weight:.2f} bits"
-    rates[label] = one.elements / seconds_of(lambda one=one: one.symbols(threads=1)) / 1e9
-frame = zstandard.compress(one.symbols().tobytes(), 3)
-label = f"plain zstd, {8 * len(frame) / one.elements:.2f} bits"
-rates[label] = one.elements / seconds_of(lambda: zstandard.decompress(frame)) / 1e9
-
-COPIES = 16  # more than a GPU's cache holds
-for coder in ("rans", "huffman") if GPU else ():
-    many = {f"w{i}": np.roll(weights, i, axis=0) for i in range(COPIES)}
-    decoder = wcodec.GpuDecoder(wcodec.compress_to_bytes(many, coder=coder)[0])
-    outs = [torch.empty(ROWS, COLS, dtype=torch.int8, device="cuda") for _ in many]
-    batch = decoder.prepare(list(zip(many, outs, strict=True)))
-    took = seconds_of(
-        lambda batch=batch: ([batch.launch() for _ in range(10)], torch.cuda.synchronize())
-    )
-    rates[f"{coder}, on the GPU"] = 10 * COPIES * weights.size / took / 1e9
-    decoder.check()
-
-fig, ax = plt.subplots(figsize=(7, 2.2), layout="constrained")
+weights = heavy_tailed(ROWS := 4096, COLS := 2048)
+rates = decode_speeds(weights)
+fig, ax = plots(figsize=(7, 2.2))
 colors = [wcodec.COLORS.get(name.split(",")[0], wcodec.COLORS["others"]) for name in rates]
 ax.bar_label(ax.barh(list(rates), rates.values(), color=colors), fmt="%.2f", padding=4)
 ax.invert_yaxis()
 ax.set(xlabel="billion weights per second", xscale="log" if GPU else "linear")
 ax.margins(x=0.12)
-plt.show()
 
 # %% [markdown]
 # This notebook measures both, in one run:
@@ -91,6 +44,17 @@ plt.show()
 # it: compare rows with each other. Sizes are the same everywhere.
 
 # %%
+import os
+import time
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import zstandard
+
+MODEL = os.environ.get("WCODEC_MODEL", SMALL)  # .safetensors file or folder
+sets, used = wcodec.instruction_sets()
 print(f"{os.cpu_count()} cores; wcodec can use {', '.join(sets)}; it uses {used}")
 
 # %% [markdown]
@@ -336,7 +300,7 @@ for model, needed in MODELS.items():
 # %%
 opened = {}
 for name, (coder, layout) in CODERS.items():
-    path = Path(folder.name, f"{coder}-{layout}.wcodec")
+    path = OUT / f"{coder}-{layout}.wcodec"
     wcodec.compress(MODEL, path, coder=coder, layout=layout, progress=False)
     opened[name] = wcodec.open(path)
 quantized = {name: [e for e in c.stored if e.scheme == "int8"] for name, c in opened.items()}

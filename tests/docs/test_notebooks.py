@@ -26,8 +26,7 @@ NOTEBOOKS = REPOSITORY / "notebooks"
 NAMES = sorted({path.stem for pattern in ("[0-9]*.py", "[0-9]*.ipynb") for path in NOTEBOOKS.glob(pattern)})
 COUNT = 9
 LEAST_ASSERTIONS = 3
-# Those that show a real model begin with little code: what they share is in common.py.
-REAL = [name for name in NAMES if name[:2] in ("01", "03", "05", "08")]
+# Notebooks begin with little code: their set-up is in common.py.
 MOST_LINES_OF_FIRST_CELL = 10
 # Limit of a cell's lines that draw; larger plots belong to the package.
 MOST_LINES_OF_PLOTS = 9
@@ -107,7 +106,7 @@ def test_the_first_cell_shows_a_result(name: str) -> None:
     assert shown & {"image/png", "text/html"}, f"{name} begins with {shown or 'nothing to see'}"
 
 
-@pytest.mark.parametrize("name", REAL)
+@each_notebook
 def test_the_first_cell_is_short(name: str) -> None:
     first = next(text for kind, text in cells(jupytext.read(NOTEBOOKS / f"{name}.py")) if kind == "code")
     lines = [line for line in first.splitlines() if line.strip()]
