@@ -259,7 +259,7 @@ peers: export WCODEC_NVCOMP ?= $(abspath $(NVCOMP)/gpu)
 peers: build $(VENV)/test-tools $(call nvcomp_stamp,gpu) ## wcodec beside its peers on a GPU, in one table and chart; writes target/peers/gpu.json
 	$(BIN)/python pyext/benches/peers --device cuda $(PEERS)
 
-peers-cpu: build $(VENV)/test-tools ## The part that needs no GPU: quality and sizes; writes target/peers/cpu.json
+peers-cpu: build $(VENV)/test-tools $(DEMO)/smollm2.gguf ## Quality per bit of a real chat model, which needs no GPU; writes target/peers/cpu.json
 	$(BIN)/python pyext/benches/peers --device cpu $(PEERS)
 
 kernels: nvrtc ## Compiles the GPU kernels to kernels/images, after a change of kernels/cuda or kernels/modules.txt

@@ -197,18 +197,6 @@ TABLES: dict[str, Columns | Grid] = {
     "inspector": Columns("inspector", {"": "{name}", "ms": "{ms}"}),
     # docs/peers.md
     "peers-widths": Columns("peers-widths", {"width": "{name}", "bits": "{bits}", "KL": "{kl}"}),
-    "peers-cpu": Columns(
-        "peers-cpu",
-        {
-            "": "{name}",
-            "bits/weight": "{bits}",
-            "KL, weights": "{kl}",
-            "KL, as run": "{kl_run}",
-            "perplexity": "{perplexity}",
-            "load, s": "{load}",
-            "eager, tokens/s": "{eager}<< ({of_bf16})>>",
-        },
-    ),
     "peers-gpu": Columns(
         "peers-gpu",
         {

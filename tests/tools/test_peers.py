@@ -26,7 +26,7 @@ from peers.adapters import base  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
     "device": "cpu", "shapes": "embedded", "layers": None, "tokens": 4, "repeats": 1, "text_tokens": 64,
-    "prefill_tokens": 8, "batches": [1], "sections": ["quality", "load", "eager"],
+    "prefill_tokens": 8, "batches": [1], "sections": ["quality", "load", "eager"], "model": "embedded", "windows": 16,
 }  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_figures_are_taken_while_no_other_process_does_anything(tmp_path: Path) 
         (["--only", "hqqq"], "did you mean hqq?"),
         (["--only", "bf16,xyz"], "there is no peer 'xyz' (there are bf16"),
         (["--sections", "speed"], "there is no section 'speed' (choose from quality"),
-        (["--only", "gguf", "--rows", "Q3_K"], "there is no row 'Q3_K' of gguf (there are Q8_0"),
+        (["--only", "gguf", "--rows", "Q9_K"], "there is no row 'Q9_K' of gguf (there are Q8_0"),
         (["--batches", "1,x"], "'x' is no batch"),
         (["--from", "missing.json"], "missing.json is not there"),
     ],
@@ -426,15 +426,6 @@ def test_bf16_counts_two_bytes_and_wcodec_what_it_stores() -> None:
     assert all(torch.equal(ready.decoded(name), original[name]) for name in "ab")
 
 
-def test_gguf_counts_blocks_with_their_scales() -> None:
-    pytest.importorskip("gguf")
-    from peers.adapters import gguf_
-
-    for name, bits in (("Q8_0", 8.5), ("Q4_0", 4.5), ("Q5_1", 6.0)):
-        variant = catalogue.Variant(name, name, {"type": name})
-        assert gguf_.prepare(small(), variant, "cpu").stored_bytes == 64 * 12 * bits / 8
-
-
 def test_a_weight_is_found_by_multiplying_the_identity() -> None:
     layer = small()["a"]
     assert torch.equal(base.multiplied(layer, 64, "cpu", at_once=48), layer.weight)
@@ -541,6 +532,7 @@ def test_what_had_no_time_is_measured_by_a_run_that_goes_on(tmp_path: Path) -> N
     )
     given = ["--device", "cpu", "--tokens", "4", "--repeats", "1", "--text-tokens", "64", "--prefill", "8"]
     given += ["--environments", str(tmp_path), "--json", str(path), "--rows", "int8,lossless", "--resume"]
+    given += ["--model", "embedded", "--sections", "quality,load,eager"]
     args = command.parser().parse_args(given)
     args.given = given
     found["machine"] = command.machine("cpu")
@@ -614,7 +606,8 @@ def test_a_chart_of_a_gpu_marks_what_is_eager(tmp_path: Path) -> None:
 def test_one_row_from_beginning_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [
         "--device", "cpu", "--only", "wcodec,nvcomp", "--rows", "4.0-plain,int8-host", "--sections", "quality",
-        "--text-tokens", "300", "--environments", str(tmp_path), "--json", str(tmp_path / "cpu.json"),
+        "--model", "embedded", "--text-tokens", "300", "--environments", str(tmp_path),
+        "--json", str(tmp_path / "cpu.json"),
     ]  # fmt: skip
     assert command.main(arguments) == 0
     found = json.loads((tmp_path / "cpu.json").read_text())

@@ -35,6 +35,11 @@ class Variant:
     """Why there are no speeds."""
     slow: bool = False
     """Each token takes so long that only the first batch is measured."""
+    given: str = ""
+    """Knowledge beside the weights: nothing, the mean squares of inputs by column (``columns``), or second moments
+    of a text (``text``)."""
+    curve: str = ""
+    """Rows of one curve in the chart of quality on a real model. Those without one are not measured there."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ _HOST = {"optimize": "size", "residency": "host"}
 _SAME = "the same weights as on the device"
 
 WCODEC = (
-    Variant("int8", "wcodec int8", _FUSED),
+    Variant("int8", "wcodec int8", _FUSED, curve="wcodec int8"),
     Variant("4.0", "wcodec 4.0 bits", {"bits": 4.0, **_FUSED}),
     Variant("3.5", "wcodec 3.5 bits", {"bits": 3.5, **_FUSED}),
     Variant("3.0", "wcodec 3.0 bits", {"bits": 3.0, **_FUSED}),
@@ -92,21 +97,56 @@ WCODEC = (
     ),
 )
 
-_GGUF = "llama.cpp multiplies with it, which is no library of torch"
+_QUALITY = "it is there for its quality"
 _STORED = "stores and gives back, and multiplies nothing on a CPU"
+_LOSSLESS = "it loses nothing"
+
+
+def _known(name: str, label: str, curve: str, options: dict[str, Any], given: str = "") -> Variant:
+    """A row for the quality per bit."""
+    name = f"{name}-{given}" if given else name
+    return Variant(name, label, {**options, "given": given}, no_speed=_QUALITY, given=given, curve=curve)
+
+
+def _rates() -> tuple[Variant, ...]:
+    """wcodec by what it knows, as by default and with everything that makes it smaller."""
+    out = []
+    for bits in (4.5, 4.0, 3.5, 3.0, 2.5):
+        for given in ("", "columns", "text"):
+            plain, small = f"wcodec {bits} bits", f"wcodec {bits} bits, trellis"
+            out.append(_known(f"rate-{bits}", plain, "wcodec", {"bits": bits}, given))
+            options = {"bits": bits, "trellis": True, "coder": "rans"}
+            out.append(_known(f"trellis-{bits}", small, "wcodec, trellis and rans", options, given))
+    return tuple(out)
+
+
+def _ggml(types: tuple[str, ...], label: str, curve: str, needing: tuple[str, ...] = ()) -> tuple[Variant, ...]:
+    """Types of a library of ggml, with and without an importance matrix, which some need."""
+    return tuple(
+        _known(name, label.format(name), curve, {"type": name}, given)
+        for name in types
+        for given in ("", "columns")
+        if given or name not in needing
+    )
+
+
+GGUF_TYPES = (
+    "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K", "Q4_1", "Q4_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S",
+    "IQ2_XS", "IQ2_XXS",
+)  # fmt: skip
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("bf16", "bfloat16 as it is", (Variant("bf16", "bf16"),)),
-        Peer("wcodec", "wcodec", WCODEC, ours=True),
+        Peer("wcodec", "wcodec", (*WCODEC, *_rates()), ours=True),
         Peer(
             "bitsandbytes",
             "bitsandbytes",
             (
-                Variant("int8", "bitsandbytes int8", {"bits": 8, "threshold": 6.0}),
+                Variant("int8", "bitsandbytes int8", {"bits": 8, "threshold": 6.0}, curve="bitsandbytes int8"),
                 Variant("int8-0", "bitsandbytes int8, threshold 0", {"bits": 8, "threshold": 0.0}),
-                Variant("nf4", "bitsandbytes NF4", {"bits": 4}),
+                Variant("nf4", "bitsandbytes NF4", {"bits": 4}, curve="NF4"),
             ),
             ("bitsandbytes==0.50.2",),
             note="NF4 in blocks of 64, scales quantized again (the library's default); int8 with the threshold of "
@@ -116,8 +156,8 @@ PEERS: dict[str, Peer] = {
             "torchao",
             "torchao",
             (
-                Variant("int8", "torchao int8", {"bits": 8}),
-                Variant("int4-64", "torchao int4, groups of 64", {"bits": 4, "group": 64}),
+                Variant("int8", "torchao int8", {"bits": 8}, curve="torchao"),
+                Variant("int4-64", "torchao int4, groups of 64", {"bits": 4, "group": 64}, curve="torchao"),
                 Variant("int4-128", "torchao int4, groups of 128", {"bits": 4, "group": 128}),
             ),
             ("torchao==0.18.0",),
@@ -128,7 +168,9 @@ PEERS: dict[str, Peer] = {
             "hqq",
             "HQQ",
             (
-                Variant("int4-64", "HQQ int4, groups of 64", {"group": 64}),
+                Variant("int4-64", "HQQ int4, groups of 64", {"group": 64}, curve="HQQ"),
+                _known("int3-64", "HQQ int3, groups of 64", "HQQ", {"bits": 3, "group": 64}),
+                _known("int2-64", "HQQ int2, groups of 64", "HQQ", {"bits": 2, "group": 64}),
                 Variant("int4-64-tinygemm", "HQQ int4, torch's kernel", {"group": 64, "backend": "torchao_int4"}, True),
                 Variant("int4-64-gemlite", "HQQ int4, gemlite", {"group": 64, "backend": "gemlite"}, True, _SAME),
             ),
@@ -142,27 +184,55 @@ PEERS: dict[str, Peer] = {
             ("accelerate>=1.0",),
         ),
         Peer(
+            "quanto",
+            "Quanto",
+            (
+                _known("int4", "Quanto int4", "Quanto", {"bits": 4}),
+                _known("int2", "Quanto int2", "Quanto", {"bits": 2}),
+            ),
+            ("optimum-quanto==0.2.7", "ninja==1.13.0"),
+        ),
+        Peer(
+            "sinq",
+            "SINQ",
+            (
+                _known("int4-64", "SINQ int4, groups of 64", "SINQ", {"bits": 4, "group": 64}),
+                _known("int3-64", "SINQ int3, groups of 64", "SINQ", {"bits": 3, "group": 64}),
+            ),
+            ("sinq==0.2.0", "termcolor==3.3.0"),
+            no_dependencies=True,
+            note="scales of rows and columns, from weights alone; scales and zeros are quantized again (its default)",
+        ),
+        Peer(
             "gptq",
             "GPTQModel",
-            (Variant("int4-64", "GPTQ int4, groups of 64", {"bits": 4, "group": 64}),),
+            (
+                Variant("int4-64", "GPTQ int4, groups of 64", {"bits": 4, "group": 64}, given="text", curve="GPTQ"),
+                _known("int3-64", "GPTQ int3, groups of 64", "GPTQ", {"bits": 3, "group": 64}, "text"),
+            ),
             ("gptqmodel==7.7.0",),
             no_build_isolation=True,
-            note="calibrated on text that the model writes by itself",
+            note="calibrated on the text of documentation that importance matrices are of",
         ),
         Peer(
             "gguf",
             "GGUF",
-            tuple(
-                Variant(name, f"GGUF {name}", {"type": name}, no_speed=_GGUF)
-                for name in ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4")
-            ),
-            ("gguf==0.19.0",),
-            note="the types that the package gguf quantizes by itself; K types need llama.cpp",
+            _ggml(GGUF_TYPES, "GGUF {}", "GGUF", ("IQ2_XXS", "IQ2_XS")),
+            ("gguf==0.19.0", "xllamacpp==2026.10.11549"),
+            note="by llama.cpp's own functions, in the library that xllamacpp has",
+        ),
+        Peer(
+            "ik",
+            "ik_llama.cpp",
+            _ggml(("IQ4_KT", "IQ3_KT", "IQ2_KT"), "ik_llama.cpp {}", "ik_llama.cpp KT"),
+            ("ik-llama-cpp-python==0.1.5",),
+            no_dependencies=True,
+            note="types with a trellis",
         ),
         Peer(
             "dfloat11",
             "DFloat11",
-            (Variant("bf16", "DFloat11", {}),),
+            (Variant("bf16", "DFloat11", {}, no_quality=_LOSSLESS),),
             ("dfloat11==0.5.0", "dahuffman==0.4.2", "setuptools==80.10.2"),
             ("cupy-cuda{cuda}x>=13",),
             note="its encoder is a loop in Python, of many minutes for a billion weights: for speeds one block is "
@@ -171,7 +241,7 @@ PEERS: dict[str, Peer] = {
         Peer(
             "glyd",
             "Glyd",
-            (Variant("max", "Glyd, as bytes", {"level": "max"}, no_speed=_STORED),),
+            (Variant("max", "Glyd, as bytes", {"level": "max"}, no_quality=_LOSSLESS, no_speed=_STORED),),
             ("glyd==0.32.1",),
             note="the codec of bytes, each matrix by itself; the part for GPUs comes as binaries under a licence "
             "for non-commercial use, and is not measured here",

@@ -14,9 +14,13 @@ from matplotlib.text import Annotation, Text
 
 from .catalogue import PEERS
 from .report import BF16, Json, order, value
+from .run_file import GIVEN
 
 # One meaning for each colour; on white, which a dark page shows as well.
 OURS, OTHERS, LINES = "#1f6feb", "#57606a", "#d0d7de"
+COLORS = ("#9a6700", "#1a7f37", "#8250df", "#cf222e", "#57606a", "#bf3989", "#116329", "#953800")
+MARKERS = {"": "o", "columns": "s", "text": "^"}
+KNOWS = {"": ", weights alone", "columns": ", columns", "text": ", calibrated"}
 # Positions of a name beside its point, the best first: offsets in points, and the side of the text at the point.
 PLACES = (
     (7, -3, "left"), (-7, -3, "right"), (0, 7, "center"), (0, -13, "center"), (7, 6, "left"), (-7, 6, "right"),
@@ -153,18 +157,63 @@ def speeds(report: Json) -> tuple[list[Point], str, str]:
     return out, "peak memory, of bf16's" if gpu else "bits per weight", f"tokens/s of bf16's, {how}, batch 1"
 
 
-def draw(report: Json, path: Path) -> None:
-    """:raises ValueError: if there is nothing to draw."""
+def curves(ax: Axes, rows: list[Json]) -> None:
+    """Quality per bit on a real model, a line for each method and what it knows."""
+    lines: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+    for row in rows:
+        for given in GIVEN:
+            kl = row["values"].get(f"kl_{given}" if given else "kl")
+            if isinstance(kl, int | float) and kl > 0:
+                point = row["values"]["bits"], kl, row["name"].removeprefix("GGUF ").removeprefix("ik_llama.cpp ")
+                lines.setdefault((row["of"]["curve"], given), []).append(point)
+    others = iter(COLORS)
+    colors: dict[str, str] = {}
+    for (curve, given), points in sorted(lines.items()):
+        ours = curve.startswith("wcodec")
+        color = OURS if ours else colors.setdefault(curve, "") or next(others)
+        colors[curve] = color
+        small = "trellis" in curve
+        style = "-" if small or not ours else "--"
+        ax.plot(
+            [p[0] for p in points], [p[1] for p in points], style, marker=MARKERS[given], color=color, markersize=5,
+            markerfacecolor=color if given or ours else "white",
+            linewidth=1.6 if ours else 0.0 if "GGUF" in curve else 0.8,
+            label=curve + (KNOWS[given] if ours else ", importance matrix" if given == "columns" else ""),
+            zorder=4 if ours else 3,
+        )  # fmt: skip
+        if curve.startswith(("GGUF", "ik")) and given:
+            for x, y, name in points:
+                ax.annotate(name, (x, y), (4, 4), textcoords="offset points", fontsize=6, color=color)
+    ax.set_yscale("log")
+    ax.grid(True, color=LINES, linewidth=0.5)
+    ax.set(xlabel="bits per weight, everything counted", ylabel="KL to the original, nats per token")
+    ax.set_title("Quality per bit (SmolLM2-135M-Instruct, linear layers)", fontsize=10, loc="left")
+    ax.legend(fontsize=7, loc="upper right")
+
+
+def draw(report: Json, path: Path, known: list[Json] | None = None) -> None:
+    """:param known: rows of quality on a real model, which have a panel of their own.
+
+    :raises ValueError: if there is nothing to draw.
+    """
     left, (right, across, up) = quality(report), speeds(report)
-    panels = [name for name, points in (("quality", left), ("speed", right)) if points]
+    panels = [name for name, points in (("quality", left if not known else known), ("speed", right)) if points]
     if not panels:
         raise ValueError("no row has figures that a chart could show")
     plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(6.6 * len(panels), 5.2), dpi=110, facecolor="white", squeeze=False
+        1,
+        len(panels),
+        figsize=(6.6 * len(panels) + (2.4 if known else 0), 7.0 if known else 5.2),
+        dpi=110,
+        facecolor="white",
+        squeeze=False,
     )
     for name, ax in zip(panels, axes[0], strict=True):
         ax.margins(0.14, 0.08)
+        if name == "quality" and known:
+            curves(ax, known)
+            continue
         if name == "quality":
             ax.set_yscale("log")
             ax.set(xlabel="bits per weight, everything counted", ylabel="KL to the original, nats per token")
@@ -189,10 +238,12 @@ def draw(report: Json, path: Path) -> None:
                 0.99, 0.99, text, transform=ax.transAxes, ha="right", va="top", fontsize=8, color=OTHERS
             )  # fmt: skip
         scatter(ax, points, beside)
-    legend = "blue: wcodec; grey: others"
+    if panels == ["quality"] and known:
+        figure.tight_layout()
+    legend = "" if known else "blue: wcodec; grey: others"
     if any(p.hollow for p in right):
         legend += "; hollow: cannot be captured, eager over bf16's eager"
-    figure.text(0.005, 0.005, legend, fontsize=8, color=OTHERS)
+    figure.text(0.005, 0.005, legend.removeprefix("; "), fontsize=8, color=OTHERS)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     plt.close(figure)

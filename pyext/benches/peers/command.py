@@ -28,9 +28,12 @@ from .turns import VARIABLE, Turns
 
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parents[3]
+SOURCE = REPOSITORY / ".demo/smollm2.gguf"
+EMBEDDED = "embedded"
 SECTIONS = ("quality", "load", "eager", "captured", "prefill", "compiled")
-# A CUDA graph is of a GPU; the others would take minutes on a CPU and tell nothing.
-CPU_SECTIONS = ("quality", "load", "eager")
+# A CUDA graph is of a GPU. Speeds of a small model on a CPU tell little: they are for those who ask.
+CPU_SECTIONS = ("quality",)
+MODELS = ("smollm2", EMBEDDED)
 QUICK = {"tokens": 24, "repeats": 3, "text_tokens": 2048, "limit": 75.0}
 USUAL = {"tokens": 64, "repeats": 5, "text_tokens": 8192, "limit": 900.0}
 
@@ -55,7 +58,9 @@ def parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, help="whose median counts (default: 5, with --quick 3)")
     add("--batches", type=listed, metavar="LIST", help="default: 1,8,32, on a CPU 1")
     add("--prefill", type=int, default=2048, metavar="TOKENS", help="of the prompt (default: 2048)")
-    add("--text-tokens", type=int, help="for quality (default: 8192, with --quick 2048)")
+    add("--model", choices=MODELS, help=f"for quality (default: {MODELS[0]} if make fetched it, otherwise {EMBEDDED})")
+    add("--windows", type=int, default=16, help="of 512 tokens, for the quality of a real model (default: 16)")
+    add("--text-tokens", type=int, help=f"for quality of the model {EMBEDDED} (default: 8192, with --quick 2048)")
     add(
         "--shapes",
         help="of the model for speeds: embedded (the default on a CPU), tinyllama (on a GPU), llama-8b, small",
@@ -159,7 +164,9 @@ def settings_of(args: argparse.Namespace, device: str) -> Json:
     sections = args.sections or (CPU_SECTIONS if cpu else SECTIONS)
     return {
         "device": device,
-        "shapes": args.shapes or ("embedded" if cpu else "tinyllama"),
+        "model": args.model or (MODELS[0] if SOURCE.exists() else EMBEDDED),
+        "windows": args.windows,
+        "shapes": args.shapes or (EMBEDDED if cpu else "tinyllama"),
         "layers": args.layers,
         "tokens": args.tokens or usual["tokens"],
         "repeats": args.repeats or usual["repeats"],
@@ -209,6 +216,8 @@ class Run:
         batches = self.settings["batches"][: 1 if variant.slow else None]
         for section in planned({**self.settings, "batches": batches}):
             kind = section.partition("/")[0]
+            if kind == "quality" and self.settings["model"] != EMBEDDED and not variant.curve:
+                continue
             if (variant.no_quality if kind == "quality" else variant.no_speed) is None:
                 out.append(section)
         return out
@@ -254,8 +263,11 @@ class Run:
 
     def measure(self, name: str, environment: Environment, todo: Todo) -> None:
         eager = any("eager/1" in sections for sections in todo.values())
-        around = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        if self.device == "cpu" and self.settings["shapes"] == "embedded":
+        # Programs of its environment first: Quanto builds with one.
+        path = os.pathsep.join((str(Path(environment.python).parent), os.environ.get("PATH", "")))
+        around = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "PATH": path}
+        small = self.settings["shapes"] == EMBEDDED and self.settings["model"] == EMBEDDED
+        if self.device == "cpu" and (small or self.settings["sections"] != ["quality"]):
             # Products of so small a model leave a second thread nothing but waiting.
             around["OMP_NUM_THREADS"] = "1"
         if self.args.turns is not None:
@@ -385,7 +397,7 @@ def brief(values: Json) -> str:
 def outputs(found: Json, json_path: Path, args: argparse.Namespace) -> None:
     """The table, also on standard output, and the chart."""
     text = report.table(found)
-    run_file.write(args.results, found)
+    known = run_file.write(args.results, found)
     table = args.table or json_path.with_suffix(".md")
     table.parent.mkdir(parents=True, exist_ok=True)
     table.write_text(text, encoding="utf-8")
@@ -394,7 +406,7 @@ def outputs(found: Json, json_path: Path, args: argparse.Namespace) -> None:
     try:
         from .chart import draw
 
-        draw(found, chart_path)
+        draw(found, chart_path, known)
     except (ImportError, ValueError) as error:
         print(f"no chart: {error}", file=sys.stderr)
     else:

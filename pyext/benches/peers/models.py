@@ -1,4 +1,5 @@
-"""The models: the one in the repository, for quality, and one of another's shapes with random weights, for speed."""
+"""The models: the one in the repository, and one of another's shapes with random weights, for speed. ``real`` has the
+one for quality."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from transformers.utils import logging
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 EMBEDDED = REPOSITORY / "tests/data/doc-llama-3m"
+EMBEDDED_NAME = "embedded"
+"""The model in the repository, where a setting names models."""
 # Every so many documents of the text, so that many kinds of text are in it (as in notebook 5).
 EVERY = 9
 WINDOW = 512
 
-SHAPES = ("embedded", *tinyllama_model.SHAPES)
+SHAPES = (EMBEDDED_NAME, *tinyllama_model.SHAPES)
 """Models that speeds are measured on: the repository's own, or one with made-up weights."""
 
 
@@ -30,7 +33,7 @@ def embedded(dtype: torch.dtype, device: str) -> Any:
 
 def of_shapes(shapes: str, layers: int | None, device: str) -> Any:
     """The model for speeds, in bf16."""
-    if shapes == "embedded":
+    if shapes == EMBEDDED_NAME:
         return embedded(torch.bfloat16, device)
     return tinyllama_model.build(shapes, layers, device)
 
@@ -54,6 +57,7 @@ class Quality:
     def __post_init__(self) -> None:
         self.original = embedded(torch.bfloat16, self.device)
         self.exact = embedded(torch.float32, self.device)
+        self.tokens = len(self.ids)
 
     def of(self, model: Any, baseline: Any) -> wcodec.EvalReport:
         return wcodec.evaluate(model, self.ids, baseline=baseline, window=WINDOW, stride=WINDOW)

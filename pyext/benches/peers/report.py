@@ -15,7 +15,7 @@ from .matrices import table as matrices
 Json = dict[str, Any]
 SCHEMA = 1
 # With other values of these, figures do not belong side by side.
-COMPARED = ("device", "shapes", "layers", "tokens", "repeats", "text_tokens", "prefill_tokens")
+COMPARED = ("device", "model", "windows", "shapes", "layers", "tokens", "repeats", "text_tokens", "prefill_tokens")
 # All peers run on these, whose speeds are theirs too.
 SHARED = ("torch", "transformers")
 BF16 = "bf16/bf16"
@@ -72,8 +72,10 @@ def read(path: Path) -> Json:
         raise ReportError(f"{path} is no JSON: {error}") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA or "rows" not in found:
         raise ReportError(f"{path} is no report of this benchmark (schema {SCHEMA})")
-    # Reports from before there were products have none.
+    # Reports from before there were products have none, and were of one model.
     found.setdefault("matrices", matrices_empty())
+    found["settings"].setdefault("model", "embedded")
+    found["settings"].setdefault("windows", 16)
     return found
 
 
@@ -384,7 +386,7 @@ def _about(report: Json) -> str:
     for peer in report["peers"].values():
         versions.update(peer.get("versions") or {})
     listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    told = ", ".join(f"{name} {settings[name]}" for name in ("shapes", "tokens", "repeats", "text_tokens"))
+    told = ", ".join(f"{name} {settings[name]}" for name in ("model", "shapes", "tokens", "repeats", "text_tokens"))
     if settings["device"] == "cpu" and machine.get("torch_threads"):
         told += f", threads: torch {machine['torch_threads']}, "
         told += f"wcodec {machine.get('wcodec_threads', 'one for each core')}"

@@ -11,7 +11,7 @@ from typing import Any
 import tinyllama_model as bench
 import torch
 
-from . import models
+from . import models, real
 from .adapters import Prepare
 from .adapters.base import NotThere, Ready, linears, weights_in
 from .catalogue import Variant
@@ -36,6 +36,10 @@ class Settings:
     prefill_tokens: int
     batches: tuple[int, ...]
     sections: tuple[str, ...]
+    model: str = models.EMBEDDED_NAME
+    """Whose quality is measured."""
+    windows: int = real.PIECES
+    """Pieces of the real model's text."""
 
 
 def outside_of_torch(device: str) -> int:
@@ -72,8 +76,12 @@ class Row:
 
     def quality(self) -> Values:
         device = self.settings.device
-        judge = models.Quality(models.text(self.settings.text_tokens), device)
-        model = models.embedded(torch.bfloat16, device)
+        if self.settings.model == models.EMBEDDED_NAME:
+            judge: models.Quality | real.Quality = models.Quality(models.text(self.settings.text_tokens), device)
+            model = models.embedded(torch.bfloat16, device)
+        else:
+            judge = real.quality(self.settings.windows, device)
+            model = real.load(torch.bfloat16, device)
         names, weights = list(linears(model)), weights_in(model)
         begin = time.perf_counter()
         ready = self.prepare(model, self.variant, device)
@@ -82,11 +90,14 @@ class Row:
             "stored_bytes": ready.stored_bytes,
             "weights": weights,
             "prepare_s": time.perf_counter() - begin,
-            "tokens": len(judge.ids),
+            "tokens": judge.tokens,
             "notes": list(ready.notes),
         }
+        if ready.fell_back:
+            values["fell_back"] = ready.fell_back
         if ready.runs:
-            values.update(judge.as_run(ready.model))
+            if isinstance(judge, models.Quality):
+                values.update(judge.as_run(ready.model))
             values.update(judge.of_weights({name: ready.decoded(name) for name in names}))
         return values
 

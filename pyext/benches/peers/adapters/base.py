@@ -28,11 +28,19 @@ class Ready:
     notes: tuple[str, ...] = ()
     runs: bool = True
     """Whether the model runs with what is stored; otherwise only sizes are known."""
+    fell_back: str = ""
+    """The part of the weights that another type than the row's has."""
 
 
 def linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers by name, lm_head among them. The embedding stays in 16 bits for everybody."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    """The linear layers by name, lm_head among them where it is no embedding too. The embedding stays in 16 bits for
+    everybody."""
+    embedding = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "weight", None)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.weight is not embedding
+    }
 
 
 def weights_in(model: nn.Module) -> int:

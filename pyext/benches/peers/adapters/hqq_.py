@@ -1,4 +1,4 @@
-"""HQQ: half-quadratic quantization to 4 bits, by its own layers or by the kernels that it hands them to."""
+"""HQQ: half-quadratic quantization, by its own layers or by the kernels that it hands them to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _tensors(layer: Any) -> list[Any]:
 
 
 def prepare(model: Any, variant: Variant, device: str) -> Ready:
-    config = BaseQuantizeConfig(nbits=4, group_size=variant.options["group"], axis=1)
+    config = BaseQuantizeConfig(nbits=variant.options.get("bits", 4), group_size=variant.options["group"], axis=1)
     layers = linears(model)
     columns = {name: layer.in_features for name, layer in layers.items()}
     for name, layer in layers.items():

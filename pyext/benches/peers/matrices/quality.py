@@ -16,15 +16,13 @@ from ..adapters.base import linears
 from ..environments import versions
 from ..events import Writer
 from ..models import EVERY, WINDOW
+from ..real import spread_out
 from ..worker import SHARED, measure
 from .catalogue import ENGINES, Variant, width_key
 from .rounding import rounded, stored_bits, weight_of
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 TEXT = REPOSITORY / "tests/data/doc-llama-3m/heldout.txt"
-SEED = 20261125
-# Weights of a group share a scale in the file that the model comes from, in which they have 16 levels.
-GROUP, LEVELS = 32, 16
 
 
 def widths() -> dict[str, Variant]:
@@ -43,19 +41,9 @@ def original(path: Path) -> tuple[Any, Any]:
     logging.disable_progress_bar()
     place = {"gguf_file": path.name}
     model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **place).eval()
-    spread_out(list(linears(model).values()))
+    # The head's too, which is the embedding.
+    spread_out([m.weight for m in model.modules() if isinstance(m, torch.nn.Linear)])
     return model, AutoTokenizer.from_pretrained(path.parent, **place)
-
-
-def spread_out(layers: list[Any]) -> None:
-    """Moves each weight within its cell, and rounds it to bf16."""
-    generator = torch.Generator().manual_seed(SEED)
-    with torch.no_grad():
-        for layer in layers:
-            groups = layer.weight.view(-1, GROUP)
-            cells = (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) / (LEVELS - 1)
-            moved = groups + cells * (torch.rand(groups.shape, generator=generator) - 0.5)
-            layer.weight.copy_(moved.view_as(layer.weight).to(torch.bfloat16))
 
 
 def stored(weights: dict[str, torch.Tensor], variant: Variant) -> tuple[dict[str, torch.Tensor], float]:
@@ -80,7 +68,7 @@ def text_ids(tokenizer: Any, tokens: int) -> list[int]:
 
 def measured(model: Any, ids: list[int], variant: Variant) -> dict[str, float | None]:
     """The KL divergence of a width; embedding and head keep their weights."""
-    names = [name for name in linears(model) if name != "lm_head"]
+    names = list(linears(model))
     weights = {name: model.get_submodule(name).weight.detach() for name in names}
     found, bits = stored(weights, variant)
     other = copy.deepcopy(model)
