@@ -197,6 +197,17 @@ TABLES: dict[str, Columns | Grid] = {
     "inspector": Columns("inspector", {"": "{name}", "ms": "{ms}"}),
     # docs/peers.md
     "peers-widths": Columns("peers-widths", {"width": "{name}", "bits": "{bits}", "KL": "{kl}"}),
+    "peers-cpu": Columns(
+        "peers-cpu",
+        {
+            "": "{name}",
+            "bits/weight": "{bits:.2f}",
+            "weights alone": "<<{kl:.3g} ({same:.0f} %)>>",
+            "sizes of inputs": "<<{kl_columns:.3g} ({same_columns:.0f} %)>>",
+            "a text": "<<{kl_text:.3g} ({same_text:.0f} %)>>",
+            "of another type": "<<{fell_back}>>",
+        },
+    ),
     "peers-gpu": Columns(
         "peers-gpu",
         {

@@ -39,6 +39,12 @@ class Stored:
     decoded: Array
 
 
+class _Memory(ctypes.Structure):
+    """The argument of ggml_init: room for descriptions of tensors."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("place", ctypes.c_void_p), ("no_allocation", ctypes.c_bool))
+
+
 class Library:
     """A shared object with ggml in it."""
 
@@ -55,6 +61,10 @@ class Library:
         ):
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
+
+        # Makes tables of 16-bit floats, without which ik_llama.cpp decodes types of 32 weights to zeros.
+        self._library.ggml_init.restype, self._library.ggml_init.argtypes = place, (_Memory,)
+        self._library.ggml_init(_Memory(1 << 16, None, True))
 
     def number(self, kind: str) -> int:
         """The number of a type; raises :class:`NotThere` where the library calls another type by it."""
