@@ -41,13 +41,17 @@ def without_functions() -> ggml.Library:
     return out
 
 
-def of_llama_cpp() -> ggml.Library:
-    """llama.cpp's functions, where the benchmark or somebody else has installed them."""
-    folders = [*REPOSITORY.glob("target/peers/gguf/lib/python*/site-packages"), *map(Path, sys.path)]
-    found = [path for folder in folders for path in folder.glob("xllamacpp/*.so")]
+def installed(peer: str, pattern: str) -> ggml.Library:
+    """A library's functions, where the benchmark or somebody else has installed them."""
+    folders = [*REPOSITORY.glob(f"target/peers/{peer}/lib/python*/site-packages"), *map(Path, sys.path)]
+    found = [path for folder in folders for path in folder.glob(pattern)]
     if not found:
-        pytest.skip("xllamacpp is not there (make peers-cpu installs it)")
+        pytest.skip(f"{pattern} is not there (make peers-cpu installs it)")
     return ggml.Library(found[0])
+
+
+def of_llama_cpp() -> ggml.Library:
+    return installed("gguf", "xllamacpp/*.so")
 
 
 def matrix(rows: int = 8, columns: int = COLUMNS) -> Any:
@@ -87,6 +91,18 @@ def test_types_take_the_bytes_and_mean_the_weights_that_the_package_gguf_says(ki
     assert found.type == kind and found.data.nbytes == weights.size // block * size
     np.testing.assert_array_equal(found.decoded, gguf.dequantize(found.data, number))
     assert np.square(found.decoded - weights).mean() < 0.25
+
+
+def test_types_with_a_trellis_have_a_scale_for_each_row() -> None:
+    library, weights = installed("ik", "ik_llama_cpp/lib/libggml.so"), matrix()
+    for kind, most in (("IQ4_KT", 0.02), ("IQ3_KT", 0.05), ("IQ2_KT", 0.2)):
+        found = library.stored(kind, weights)
+        block, size = sizes(ggml.TYPES[kind])
+        assert found.data.nbytes == len(weights) * (COLUMNS // block * size + 4)
+        assert np.square(found.decoded - weights).mean() < most
+    # The type that takes their place, whose scales are floats of 16 bits.
+    found = library.stored("IQ2_KT", matrix(columns=576))
+    assert found.type == "IQ4_NL" and np.square(found.decoded - matrix(columns=576)).mean() < 0.02
 
 
 def test_everything_stored_is_counted_and_types_that_take_the_place_of_others() -> None:

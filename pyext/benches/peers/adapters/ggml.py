@@ -49,8 +49,8 @@ class Library:
     """A shared object with ggml in it."""
 
     def __init__(self, path: Path) -> None:
-        # With its symbols for all: libraries of ggml load others that look for them.
-        self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        # Symbols stay its own: others of these libraries have some of the same names.
+        self._library = ctypes.CDLL(str(path))
         number, place = ctypes.c_int64, ctypes.c_void_p
         for name, result, arguments in (
             ("ggml_type_name", ctypes.c_char_p, (ctypes.c_int,)),
