@@ -70,34 +70,6 @@ TABLES: dict[str, Columns | Grid] = {
             ),
         ),
     ),
-    "readme-peers": Grid(
-        ("", "TinyLlama's shapes, H200", "TinyLlama's, H100", "8 B's shapes, H100"),
-        (
-            (
-                "wcodec `int8`",
-                "{defaults-h200/int8/of_bf16}",
-                "{steps-h100/TinyLlama, int8/of_bf16}",
-                "{steps-h100/8 B, int8/of_bf16}",
-            ),
-            (
-                "wcodec 4 bits",
-                "{defaults-h200/4 bits/of_bf16}",
-                "{steps-h100/TinyLlama, 4.0 bits/of_bf16}",
-                "{steps-h100/8 B, 4.0 bits/of_bf16}",
-            ),
-            *(
-                (row, f"{{peers-gpu/{row}/captured_1_x}}", "", "")
-                for row in ("bitsandbytes NF4", "bitsandbytes int8, threshold 0")
-            ),
-            ("bitsandbytes int8, its default", "no capture; eager {peers-gpu/bitsandbytes int8/eager_1_x}", "", ""),
-            (
-                "torchao int4, groups of 128",
-                "{peers-gpu/torchao int4, groups of 128/captured_1_x}",
-                "",
-                "",
-            ),
-        ),
-    ),
     # docs/measurements.md
     "coders-one-core": Columns(
         "coders-one-core",
