@@ -17,7 +17,8 @@ from small_models import TEXT, collect, gpt2, llama, mixtral  # noqa: E402
 from wcodec._calibrate import collect as _collect  # noqa: E402
 from wcodec._calibrate import statistics as _statistics  # noqa: E402
 from wcodec._calibrate.factor import shrunk  # noqa: E402
-from wcodec._calibrate.statistics import feedback_for, moments_of  # noqa: E402
+from wcodec._calibrate.records import UnitRecord  # noqa: E402
+from wcodec._calibrate.statistics import Statistics, feedback_for, fisher_power, moments_of  # noqa: E402
 from wcodec._gpu import devices  # noqa: E402
 
 
@@ -137,6 +138,20 @@ def test_steps_only_is_the_cheap_part() -> None:
         sizes = {name: unit.rows * unit.cols for name, unit in statistics.units.items()}
         mean = sum(sizes[n] * torch.tensor(found[n]).log() for n in sizes) / sum(sizes.values())
         assert float(mean) == pytest.approx(0, abs=1e-5)
+
+
+def test_steps_of_experts_follow_less_of_the_fisher_information() -> None:
+    def unit(cost: float, expert: bool) -> UnitRecord:
+        return UnitRecord(4, 8, False, f"kind of {expert}", expert, None, 10_000, cost * 4 * 8 * 100)
+
+    units = {f"{expert} {cost}": unit(cost, expert) for expert in (False, True) for cost in (1 / 4, 4.0)}
+    statistics = Statistics(units, {}, {}, {}, source="self", tokens=100, text_hash="", model_hash="")
+    found = statistics.factors()
+    assert found["False 0.25"] / found["False 4.0"] == pytest.approx(4)
+    assert found["True 0.25"] / found["True 4.0"] == pytest.approx(16**0.375)
+    # At the usual cost, which is 1 here, both have the same steps.
+    assert found["False 0.25"] * found["False 4.0"] == pytest.approx(found["True 0.25"] * found["True 4.0"])
+    assert [fisher_power(statistics, name) for name in ("False 4.0", "True 4.0")] == [1, 0.75]
 
 
 def test_factors_do_not_depend_on_how_weights_are_scaled() -> None:
@@ -270,7 +285,7 @@ def test_what_cannot_be_learned_from_is_refused(tmp_path: Path) -> None:
         "must be a torch.nn.Module": lambda: collect(3),
         "no token ids to collect": lambda: collect(model, []),
         "there are no token ids": lambda: collect(model, [[1]]),
-        "data must be 'self'": lambda: collect(model, 5),
+        "data must be 'mixed', 'self'": lambda: collect(model, 5),
         "length=65 is more than": lambda: collect(model, length=65),
         "windows must be whole numbers": lambda: collect(model, windows=0),
         "do not fit the model's vocabulary": lambda: collect(model, [[1, 2, 90]]),

@@ -83,12 +83,35 @@ def test_sizes_alone_need_no_text_of_the_models_own(model: Any, tokenizer: Any, 
     assert statistics.tokens == amount.tokens_of_sizes(sum(p.numel() for p in model.parameters()), CPU)
 
 
-def test_a_model_without_a_tokenizer_of_its_own_writes_all_of_it(tokenizer: Any, written: list[Any]) -> None:
+def test_a_model_without_a_tokenizer_of_its_own_writes_all_of_it(written: list[Any]) -> None:
+    statistics = wcodec.collect_statistics(llama(), tokens=128, full=False)
+    assert statistics.source == "self" and statistics.tokens == 128 == sum(map(len, written))
+
+
+def test_a_tokenizer_that_is_given_must_be_the_models(model: Any, tokenizer: Any, tmp_path: Path) -> None:
     # A vocabulary of 90 has few of the tokens of a tokenizer for 1,024.
-    for given in (None, tokenizer):
-        statistics = wcodec.collect_statistics(llama(), given, tokens=128, full=False)
-        assert statistics.source == "self" and statistics.tokens == 128 == sum(map(len, written))
-        written.clear()
+    with pytest.raises(wcodec.InputError, match="more tokens than the model's 90"):
+        wcodec.collect_statistics(llama(), tokenizer, tokens=128, full=False)
+    with pytest.raises(wcodec.InputError, match="no tokenizer was found"):
+        wcodec.collect_statistics(model, tmp_path / "none", tokens=128, full=False)
+
+
+@pytest.mark.parametrize(("tokens", "message"), [(0, "tokens"), (1, "at least 2"), (True, "tokens"), ("9", "tokens")])
+def test_numbers_of_tokens_are_checked(model: Any, tokenizer: Any, tokens: Any, message: str) -> None:
+    for options in ({}, {"gradients": False}):
+        with pytest.raises(wcodec.InputError, match=message):
+            wcodec.collect_statistics(model, tokenizer, tokens=tokens, full=False, **options)
+
+
+def test_a_token_that_the_tokenizer_adds_begins_each_window(model: Any) -> None:
+    texts = {name: torch.tensor([1, *range(10, 310)]) for name in _text._SHIPPED}
+    found = _text.shares_of_shipped(texts, 8, 32, model)
+    assert len(found) == 8 and all(int(window[0]) == 1 and len(window) == 32 for window in found)
+    texts["code"] = texts["code"][1:]
+    assert sum(int(window[0]) == 1 for window in _text.shares_of_shipped(texts, 8, 32, model)) == 2
+    # Texts that are too short for all their windows have no more of those of others.
+    short = {name: torch.arange(64) + 64 * n for n, name in enumerate(_text._SHIPPED)}
+    assert len(_text.shares_of_shipped(short, 100, 32, model)) == 6
 
 
 @pytest.mark.parametrize("windows", [1, 2, 7])
@@ -102,3 +125,16 @@ def test_default_amounts_of_both_halves(model: Any) -> None:
     assert (read.length, drawn.length) == (512, 64) and read.tokens == drawn.tokens == 1 << 14
     read, drawn = amount.mixed_pieces(model, None, None, None, CPU, few=True)
     assert read == amount.Pieces(8, 256) and drawn.tokens == 0
+    # However few positions a model has, there are as many tokens.
+    few = llama(max_position_embeddings=32)
+    read, drawn = amount.mixed_pieces(few, None, None, None, CPU, few=False)
+    assert (read.length, drawn.length) == (32, 32) and read.tokens == drawn.tokens == 1 << 14
+
+
+def test_the_model_writes_what_texts_are_too_short_for(
+    model: Any, tokenizer: Any, written: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = {name: torch.arange(100) for name in _text._SHIPPED}
+    monkeypatch.setattr(_text, "shipped", lambda *a: ids)
+    statistics = wcodec.collect_statistics(model, tokenizer, tokens=2048, length=32, full=False)
+    assert statistics.tokens == 2048 and sum(map(len, written)) == 2048 - 3 * 96

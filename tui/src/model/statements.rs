@@ -84,9 +84,13 @@ pub fn plan_line(plan: &Statement) -> String {
     format!("{}, for {}", plan.words("recipe").unwrap_or_default(), plan.words("target").unwrap_or_default())
 }
 
-/// The calibration in a line; its source is `self` where the model wrote the text.
+/// The calibration in a line; its source is `self` where the model wrote the text, and `mixed` for many kinds.
 pub fn calibration_line(calibration: &Statement) -> String {
-    let source = if calibration.words("source") == Some("self") { " that the model wrote" } else { "" };
+    let source = match calibration.words("source") {
+        Some("self") => " that the model wrote",
+        Some("mixed") => " of many kinds of text",
+        _ => "",
+    };
     format!("on {} tokens{source}", count(calibration.whole("tokens").unwrap_or(0)))
 }
 

@@ -144,6 +144,8 @@ fn lines_are_those_of_inspect() {
     assert_eq!(found_of(r#"{"tokens": 2048}"#), [("calibrated", "on 2,048 tokens".to_owned())]);
     let own = [("calibrated", "on 512 tokens that the model wrote".to_owned())];
     assert_eq!(found_of(r#"{"version": 1, "tokens": 512, "source": "self"}"#), own);
+    let mixed = [("calibrated", "on 512 tokens of many kinds of text".to_owned())];
+    assert_eq!(found_of(r#"{"version": 1, "tokens": 512, "source": "mixed"}"#), mixed);
     assert_eq!(found_of(r#"{"tokens": -1}"#), []);
     let plan = Statement::of(&found, PLAN_KEY).unwrap();
     assert_eq!((plan.candidates().len(), plan.weights_alone()), (1, Some(0.5)));

@@ -95,10 +95,11 @@ def compress(
         without a trellis. ``size`` is smaller at the same quality: ``rans`` in layout ``pair``, with a trellis.
     :param bits: with scheme ``rate``, bits per weight from 1 to 8; 4 if left out. They are met by all tensors of the
         scheme together, and everything counts that is stored for them: symbols, signs, scales, tables, offsets.
-    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors`` file
-        of them, ``"self"`` (on text that the model writes), the path of a text, or token ids, which run the model of
-        the folder ``src``. Bits go where errors matter most, and levels make up for each other's errors. Needs torch;
-        minutes instead of seconds. ``"columns"`` takes seconds: columns whose inputs are large get finer steps.
+    :param calibrate: with scheme ``rate``, by what the model does: :class:`wcodec.Statistics`, a ``.safetensors``
+        file of them, ``True`` (on text of many kinds and what the model writes), ``"self"`` (on the latter alone), the
+        path of a text, or token ids, which run the model of the folder ``src``. Bits go where errors matter most, and
+        levels make up for each other's errors. Needs torch; minutes instead of seconds. ``"columns"`` takes seconds:
+        columns whose inputs are large get finer steps.
     :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
         can have: less error at the same bits, a little slower to encode and to decode.
     :param rules: other encodings of tensors whose names match a pattern, such as ``{"*.down_proj.*": {"bits": 5},

@@ -183,9 +183,9 @@ def compress_(
     :param scheme: ``int8`` (the default), ``rate`` (the default with ``bits``), ``lossless`` or ``raw``, as for
         :func:`wcodec.compress`; so are ``optimize``, ``coder``, ``trellis`` and ``rules``.
     :param bits: bits per weight from 1 to 8, with scheme ``rate``.
-    :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``"self"``, the path of a text
-        or token ids run this model: less error at the same bits, and minutes instead of seconds. ``"columns"`` takes
-        seconds: columns whose inputs are large get finer steps.
+    :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``True`` (text of many
+        kinds), ``"self"``, the path of a text or token ids run this model: less error at the same bits, and minutes
+        instead of seconds. ``"columns"`` takes seconds: columns whose inputs are large get finer steps.
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.

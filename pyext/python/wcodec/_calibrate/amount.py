@@ -92,15 +92,15 @@ def mixed_pieces(
     """
     if few:
         wanted = pieces(model, windows, length, tokens, place, few=True)
-        if windows is None and length is None:
+        if length is None:
             longer = min(_LENGTH_OF_SIZES, text.length_for(model, None), wanted.tokens)
-            wanted = Pieces(max(1, round(wanted.tokens / longer)), longer)
+            wanted = Pieces(wanted.count if windows is not None else max(1, round(wanted.tokens / longer)), longer)
         return wanted, Pieces(0, 0)
     if windows is not None:
         both = pieces(model, windows, length, tokens, place)
         return Pieces(both.count - both.count // 2, both.length), Pieces(both.count // 2, both.length)
-    whole = pieces(model, None, length, tokens, place).tokens if tokens is None else tokens
-    read, written = (pieces(model, None, length, max(2, whole // 2), place, written=w) for w in (False, True))
+    half = max(2, _wanted(model, tokens, place, few=False) // 2)
+    read, written = (pieces(model, None, length, half, place, written=by_model) for by_model in (False, True))
     return read, written
 
 
@@ -125,24 +125,29 @@ def pieces(
         )
     if windows is not None:
         return Pieces(running.whole_numbers("windows", windows)[0], text.length_for(model, length))
-    if tokens is not None:
-        (wanted,) = running.whole_numbers("tokens", tokens)
-        if wanted < 2:
-            raise InputError(
-                "tokens must be at least 2: a model predicts one from those before it (use some 4,000)", code="I308"
-            )
-    else:
-        weights = sum(p.numel() for p in model.parameters())
-        wanted = tokens_of_sizes(weights, place) if few else default_tokens(weights, place)
+    wanted = _wanted(model, tokens, place, few=few)
     most = text.length_for(model, length)
     if length is None and few:
-        # Texts are written token by token: many short ones take less time than a few long ones.
+        # The model writes token by token: many short texts take less time than a few long ones.
         most = max(2, min(most, wanted, max(_SHORTEST_OF_SIZES, wanted // _MOST_WINDOWS)))
     elif length is None:
         shortest = _WRITTEN_LENGTH if written else max(_SHORTEST, wanted // _WINDOWS)
         most = max(2, min(most, wanted, shortest))
     count = max(1, round(wanted / most))
     return Pieces(count if tokens is not None or (written and length is None) else min(count, _MOST_WINDOWS), most)
+
+
+def _wanted(model: Any, tokens: int | None, place: torch.device, *, few: bool) -> int:
+    """Tokens of all pieces together: as asked for, or as usual."""
+    if tokens is None:
+        weights = sum(p.numel() for p in model.parameters())
+        return tokens_of_sizes(weights, place) if few else default_tokens(weights, place)
+    (wanted,) = running.whole_numbers("tokens", tokens)
+    if wanted < 2:
+        raise InputError(
+            "tokens must be at least 2: a model predicts one from those before it (use some 4,000)", code="I308"
+        )
+    return wanted
 
 
 def chosen_place(device: torch.device | str | None, needed: int = 0) -> torch.device:

@@ -108,7 +108,7 @@ def collect_statistics(
     running.check_model(model)
     runs_on = running.device_of(model) if device is None else devices.place(device)
     few = not full and not gradients
-    shipped = _text.shipped(model, tokenizer) if _is(data, MIXED_TEXT) else None
+    shipped = _text.shipped(model, tokenizer, trust_remote_code) if _is(data, MIXED_TEXT) else None
     written = _is(data, OWN_TEXT) or (_is(data, MIXED_TEXT) and shipped is None)
     if shipped is not None:
         read, drawn = amount.mixed_pieces(model, windows, length, tokens, runs_on, few=few)
@@ -131,6 +131,10 @@ def collect_statistics(
         text: list[torch.Tensor] = []
         if shipped is not None:
             text = _text.shares_of_shipped(shipped, read.count, read.length, model)
+            if drawn.count:
+                # The model writes what the texts are too short for.
+                missing = read.tokens - sum(map(len, text))
+                drawn = amount.Pieces(drawn.count + missing // drawn.length, drawn.length)
         elif not written:
             text = _text.windows_of(data, model, tokenizer, read.count, read.length)
         work = _Collector(model, model_layout, place, full, gradients, _limited(budget, place), tell)

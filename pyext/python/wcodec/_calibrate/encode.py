@@ -96,8 +96,7 @@ class Matrices:
             return 1.0
         # An error matters less where factors of columns have put it where inputs are small.
         left = self._columns[name][1] if name in self._columns else 1.0
-        unit = self._statistics.units.get(name)
-        return self._steps[name] * left ** (-0.5 * (1.0 if unit is None else fisher_power(unit)))
+        return self._steps[name] * left ** (-0.5 * fisher_power(self._statistics, name))
 
     def columns(self, name: str) -> torch.Tensor | None:
         """Factors of the columns of a matrix whose levels the encoder chooses."""
@@ -422,7 +421,11 @@ def prepared(
     with _progress.staged(on_progress, "encode", shares) as stages:
         collecting: dict[str, Any] = {}
         if not given:
-            collecting = {"tokens": tokens, "progress": stages.of("calibrating")}
+            collecting = {
+                "tokens": tokens,
+                "trust_remote_code": trust_remote_code,
+                "progress": stages.of("calibrating"),
+            }
         statistics = statistics_of(load, calibrate, **collecting)
         chooser = Chooser(weights, statistics, options, feedback=feedback, device=place)
         encoding = stages.of("encoding")

@@ -31,8 +31,8 @@ RARE_TOKENS = 1000
 # Columns of a block that one thread factors within some hundredths of a second.
 _NARROW = 1024
 # The power of the Fisher information that steps follow. 1 is best if the loss is a quadratic function: 0.75 costs
-# SmolLM2-135M 4 % of its KL divergence at 4 bits. For a mixture whose experts have few tokens each, 1 is 19 % worse.
-_FISHER_POWER = {False: 1.0, True: 0.75}
+# SmolLM2-135M 5 % of its KL divergence at 4 bits. For a mixture whose experts have few tokens each, 1 is 19 % worse.
+_POWER, _POWER_OF_EXPERTS = 1.0, 0.75
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Statistics:
         self._gradients = any(unit.sensitivity > 0 for unit in units.values())
         self._feedback = FeedbackCache()
         self.source = source
-        """``self``, ``text`` or ``token ids``."""
+        """``mixed``, ``self``, ``text`` or ``token ids``."""
         self.tokens = tokens
         """Tokens that were looked at."""
         self.text_hash = text_hash
@@ -153,7 +153,7 @@ class Statistics:
         for name, unit in self.units.items():
             cost = known_costs.get(name, rare.get(unit.kind, 0.0))
             if cost > 0:
-                factors[name] = (cost / usual) ** (-0.5 * fisher_power(unit))
+                factors[name] = (cost / usual) ** (-0.5 * _power(unit))
         if not factors:
             return {}
         mean = _geometric_mean((value, self._size(name)) for name, value in factors.items())
@@ -321,9 +321,14 @@ def feedback_for(
     return statistics._feedback.get((site, trellis, place), place, make)
 
 
-def fisher_power(unit: UnitRecord) -> float:
-    """The power of the Fisher information that the step of a matrix follows."""
-    return _FISHER_POWER[unit.expert]
+def fisher_power(statistics: Statistics, name: str) -> float:
+    """The power of the Fisher information that the step of a tensor follows."""
+    parts = _units_of(statistics, name, None)
+    return _power(parts[0]) if parts else _POWER
+
+
+def _power(unit: UnitRecord) -> float:
+    return _POWER_OF_EXPERTS if unit.expert else _POWER
 
 
 def forget_feedback(statistics: Statistics) -> None:

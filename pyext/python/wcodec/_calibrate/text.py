@@ -17,13 +17,13 @@ from .._core.options import shown
 from .._models import running
 
 # The texts that come with the package, and the share of windows of each. Pieces of different topics follow each other.
+_FOLDER = Path(__file__).parent / "texts"
 _SHIPPED = {"prose": 0.45, "code": 0.35, "languages": 0.2}
 _BETWEEN = "\n----\n"
 # Tokens of a window, if nothing is said.
 LENGTH = 512
 # Windows that are sampled side by side: their keys and values are in memory, and their predictions.
 _SIDE_BY_SIDE = 512
-_FOLDER = Path(__file__).parent / "texts"
 _MOST_CACHED_BYTES = 1 << 32
 _MOST_PREDICTED_BYTES = 1 << 28
 
@@ -69,33 +69,49 @@ def windows_of(data: Any, model: Any, tokenizer: Any, windows: int, length: int)
     return cut_windows[:windows]
 
 
-def shipped(model: Any, tokenizer: Any) -> dict[str, torch.Tensor] | None:
+def shipped(model: Any, tokenizer: Any = None, trust_remote_code: bool = False) -> dict[str, torch.Tensor] | None:
     """Token ids ``int64 [tokens]`` of the texts that come with the package, by their names; ``None`` where the model's
-    tokenizer is not to be found, or has other tokens than the model."""
+    tokenizer is not to be found, or has other tokens than the model.
+
+    :raises InputError: if that is so of a tokenizer that is given.
+    """
     try:
-        known = running.tokenizer_for(model, tokenizer)
+        known = running.tokenizer_for(model, tokenizer, trust_remote_code)
     except InputError as error:
-        if error.code != "I603":
+        if error.code != "I603" or tokenizer is not None:
             raise
         return None
     ids = {
         name: running.token_ids((_FOLDER / f"{name}.txt").read_text("utf-8").replace(_BETWEEN, "\n\n"), model, known)
         for name in _SHIPPED
     }
-    size = getattr(getattr(model, "config", None), "vocab_size", None)
-    fits = not isinstance(size, int) or all(int(part.max()) < size for part in ids.values())
-    return ids if fits else None
+    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    words = getattr(embedding, "num_embeddings", None)
+    if isinstance(words, int) and any(int(part.max()) >= words for part in ids.values()):
+        if tokenizer is None:
+            return None
+        raise InputError(
+            f"the tokenizer has more tokens than the model's {words} (pass the model's own)",
+            code="I605",
+        )
+    return ids
 
 
 def shares_of_shipped(ids: Mapping[str, torch.Tensor], windows: int, length: int, model: Any) -> list[torch.Tensor]:
-    """Windows ``int64 [tokens]`` of the texts that come with the package, of each its share, at least one of prose."""
+    """Windows ``int64 [tokens]`` of the texts that come with the package, of each its share, at least one of prose;
+    fewer where a text is too short. A token that all texts begin with, as the tokenizer adds it, begins each window."""
+    first = {int(part[0]) for part in ids.values()}
     out: list[torch.Tensor] = []
-    share = 0.0
+    share, before = 0.0, 0
     for name, part in _SHIPPED.items():
         share += part
-        count = max(round(share * windows), 1) - len(out)
-        if count > 0:
-            out += _spread(ids[name], count, length, model)
+        until = max(round(share * windows), 1)
+        if until > before:
+            out += [window.clone() for window in _spread(ids[name], until - before, length, model)]
+        before = until
+    if len(first) == 1:
+        for window in out:
+            window[0] = min(first)
     return out
 
 
@@ -107,7 +123,8 @@ def _rows(data: Any) -> Iterable[Any] | None:
         return iter(data) if data.ndim == 2 else None
     if not isinstance(data, Iterable):
         raise InputError(
-            f"data must be 'self', a file of text or token ids, not {shown(data)} (see collect_statistics)", code="I604"
+            f"data must be 'mixed', 'self', a file of text or token ids, not {shown(data)} (see collect_statistics)",
+            code="I604",
         )
     items = iter(data)
     first = next(items, None)

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     amount.add_argument("--windows", type=int, metavar="N", help="or so many pieces of text, of --length tokens each")
     parser.add_argument("--length", type=int, metavar="N",
                         help="tokens of a piece of text (default: 64 where the model writes it; 512 of a text, or "
-                             "fewer if it is short; 256 with --columns-only)")  # fmt: skip
+                             "fewer if it is short; 256 of wcodec's texts with --columns-only)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random draws (default: 0)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--columns-only", action="store_true",
@@ -80,7 +80,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
     statistics = collect_statistics(
         model, data=text, windows=a.windows, length=a.length, tokens=a.tokens,
         seed=a.seed, full=not (a.steps_only or a.columns_only), gradients=not a.columns_only, memory=a.memory or "16GB",
-        progress=show_progress(a.quiet),
+        trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip
     statistics.save(a.output, overwrite=a.overwrite)
     size = os.path.getsize(a.output)

@@ -179,6 +179,7 @@ def _of_columns(a: argparse.Namespace) -> Statistics | None:
     return statistics_of(
         lambda: original_model(source, place, "auto", a.trust_remote_code)[0],
         COLUMNS,
+        trust_remote_code=a.trust_remote_code,
         progress=show_progress(a.quiet or a.json),
     )
 

@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bits", type=bits, default=3.0, metavar="B",
                         help="bits per weight of the quantization that is tried, 1 to 8 (default: 3)")  # fmt: skip
     parser.add_argument("--text", metavar="FILE",
-                        help="a file of UTF-8 text to run the model on (default: text that it writes)")  # fmt: skip
+                        help="a file of UTF-8 text to run the model on (default: text of many kinds, and text that it "
+                             "writes to measure on)")  # fmt: skip
     parser.add_argument("--statistics", metavar="FILE",
                         help="use these statistics of wcodec calibrate, and collect none")  # fmt: skip
     parser.add_argument("--save", metavar="OUT",

@@ -12,6 +12,8 @@ from .options import COLUMNS
 PLAN_KEY = "wcodec.plan"
 CALIBRATION_KEY = "wcodec.calibration"
 QUALITY_KEY = "wcodec.quality"
+# By the source of statistics, the tokens that they are of.
+_OF_SOURCE = {"self": " that the model wrote", "mixed": " of many kinds of text"}
 
 
 def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
@@ -34,10 +36,6 @@ def calibration_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:
     return record if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens < 1 << 64 else None
 
 
-# By the source of statistics, the text that they are of.
-_WRITTEN = {"self": " that the model wrote", "mixed": " of many kinds of text"}
-
-
 def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
     """Facts for people: of what container has them, the plan, the calibration and what was measured.
 
@@ -56,7 +54,7 @@ def lines(metadata: Mapping[str, str]) -> list[tuple[str, str]]:
         facts.append(("plan", f"{plan['recipe']}, for {plan['target']}"))
     calibration = calibration_of(metadata)
     if calibration is not None:
-        written = _WRITTEN.get(str(calibration.get("source")), "")
+        written = _OF_SOURCE.get(str(calibration.get("source")), "")
         columns = "by columns alone, " if calibration.get("kind") == COLUMNS else ""
         facts.append(("calibrated", f"{columns}on {calibration['tokens']:,} tokens{written}"))
     if quality is not None:

@@ -68,8 +68,8 @@ def sensitivity(
 
     :param model: the folder of a model of transformers, or such a model, not compressed.
     :param bits: bits per weight, 1 to 8.
-    :param text: the text that the model runs on: its path, the text itself or token ids. Text that it writes by itself
-        if left out.
+    :param text: the text that the model runs on: its path, the text itself or token ids. Text of many kinds if left
+        out, and for the measurement text that it writes.
     :param statistics: statistics of a calibration, or their file, if there are some: nothing is collected then.
     :param tokens: the number of tokens to collect statistics from otherwise, as for :func:`wcodec.collect_statistics`.
     :param measure: the number of tensors whose quality loss is measured; 0 for none.

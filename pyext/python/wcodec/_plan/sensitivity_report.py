@@ -64,7 +64,7 @@ class SensitivityReport(TableReport, Sequence[LayerSensitivity]):
     kl: float | None
     """KL with all of them quantized, measured; ``None`` where nothing was."""
     source: str
-    """Text that the model ran on: ``self`` for text that it wrote, ``text``, or ``token ids``."""
+    """Text that the model ran on: ``mixed`` for many kinds, ``self`` for what it wrote, ``text``, or ``token ids``."""
     tokens: int
     """Tokens that the Fisher information is of."""
     measured_tokens: int
