@@ -33,8 +33,8 @@ answers = Answers(models, MODEL)
 answers
 
 # %% [markdown]
-# Each compressed model took one call. `calibrate="columns"` measures the inputs of each layer in one pass over text that
-# the model writes by itself, and gives columns with large inputs finer steps. `optimize="size"` takes more time for better
+# Each compressed model took one call. `calibrate="columns"` measures the inputs of each layer in one pass over texts of
+# many kinds that wcodec has, and gives columns with large inputs finer steps. `optimize="size"` takes more time for better
 # quality at the same size. On two CPU cores a call takes about 20 seconds. (The default, `"speed"`, has faster products on a
 # GPU.) So small a model has little to spare: at 3 bits its answers suffer.
 #

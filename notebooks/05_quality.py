@@ -24,8 +24,9 @@ import wcodec
 from common import GPU, OUT, PEERS, Answers, Comparison, load, plots, questions, real_model, worst
 
 both = Comparison(MODEL := real_model(), tokens=8192 if GPU else 512)
+columns = wcodec.collect_statistics(both.original, MODEL, full=False, gradients=False)
 for bits in (4, 3):
-    both.encoded(f"rate, {bits} bits", bits=bits, calibrate="columns")
+    both.encoded(f"rate, {bits} bits", bits=bits, calibrate=columns)
 for name in PEERS:
     both.peer(name)
 both.encoded("int8")

@@ -36,8 +36,8 @@ ax = both.plot()
 # `KL(original || quantized)` says how far the predictions have moved, in nats per token ([notebook 5](05_quality.ipynb)
 # explains it). The text is software documentation, and calibration did not see it.
 #
-# **Calibration** takes no text of yours: the model writes some, and one pass over it measures how large the inputs of each
-# matrix are. Columns with large inputs get finer steps. `wcodec encode` does it by default for the folder of a causal
+# **Calibration** takes no text of yours: wcodec has some of many kinds, and one pass over it measures how large the inputs
+# of each matrix are. Columns with large inputs get finer steps. `wcodec encode` does it by default for the folder of a causal
 # language model, and `calibrate="columns"` in Python. It is measured once, for any number of bits.
 #
 # These are the bits that each way needs for the damage of NF4:
