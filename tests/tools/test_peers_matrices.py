@@ -167,7 +167,7 @@ def test_weights_of_the_file_are_spread_over_their_cells() -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.arange(32 * 64).remainder(16).view(32, 64) / 16)
     before = layer.weight.detach().clone()
-    quality.spread_out([layer])
+    quality.spread_out([layer.weight])
     moved = (layer.weight.detach() - before).abs()
     assert 0 < float(moved.mean()) and float(moved.max()) <= 0.5 / 16 + 1 / 256
     assert len(layer.weight.unique()) > 100
@@ -197,7 +197,7 @@ def measured() -> report.Json:
     """A report with the products of two engines, and none of the third."""
     settings = {
         "device": "cuda", "shapes": "tinyllama", "layers": None, "tokens": 1, "repeats": 1, "text_tokens": 64,
-        "prefill_tokens": 8, "batches": [1], "sections": [],
+        "prefill_tokens": 8, "batches": [1], "sections": [], "model": "embedded", "windows": 16,
     }  # fmt: skip
     out = report.empty(settings, {"gpu": "a GPU"}, "python pyext/benches/peers", "2026-01-01")
     found = out["matrices"]
