@@ -7,6 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+# The name of the model in the repository, where a setting names models or shapes.
+EMBEDDED = "embedded"
+
 
 class UnknownPeer(ValueError):
     """A name that is in no list."""

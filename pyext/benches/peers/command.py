@@ -17,7 +17,7 @@ from typing import Any
 import runs
 
 from . import catalogue, decoding, environments, report, run_file
-from .catalogue import DECODING, MATRICES, PEERS
+from .catalogue import DECODING, EMBEDDED, MATRICES, PEERS
 from .environments import Environment, Unavailable, versions
 from .events import Event
 from .matrices import catalogue as engines
@@ -29,7 +29,6 @@ from .turns import VARIABLE, Turns
 Json = dict[str, Any]
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / ".demo/smollm2.gguf"
-EMBEDDED = "embedded"
 SECTIONS = ("quality", "load", "eager", "captured", "prefill", "compiled")
 # A CUDA graph is of a GPU. Speeds of a small model on a CPU tell little: they are for those who ask.
 CPU_SECTIONS = ("quality",)

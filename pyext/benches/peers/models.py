@@ -13,15 +13,15 @@ import wcodec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from . import catalogue
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 EMBEDDED = REPOSITORY / "tests/data/doc-llama-3m"
-EMBEDDED_NAME = "embedded"
-"""The model in the repository, where a setting names models."""
 # Every so many documents of the text, so that many kinds of text are in it (as in notebook 5).
 EVERY = 9
 WINDOW = 512
 
-SHAPES = (EMBEDDED_NAME, *tinyllama_model.SHAPES)
+SHAPES = (catalogue.EMBEDDED, *tinyllama_model.SHAPES)
 """Models that speeds are measured on: the repository's own, or one with made-up weights."""
 
 
@@ -33,7 +33,7 @@ def embedded(dtype: torch.dtype, device: str) -> Any:
 
 def of_shapes(shapes: str, layers: int | None, device: str) -> Any:
     """The model for speeds, in bf16."""
-    if shapes == EMBEDDED_NAME:
+    if shapes == catalogue.EMBEDDED:
         return embedded(torch.bfloat16, device)
     return tinyllama_model.build(shapes, layers, device)
 

@@ -156,7 +156,7 @@ _known: dict[tuple[str, str], Any] = {}
 
 
 def own_statistics(model: Any, given: str) -> Any:
-    """Statistics that wcodec takes of text that the model writes: sizes of inputs (``columns``), or everything.
+    """Statistics that wcodec takes by default, of texts of many kinds: sizes of inputs (``columns``), or everything.
 
     Rows of a process share them.
     """

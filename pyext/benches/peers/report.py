@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .catalogue import PEERS, Variant
+from .catalogue import EMBEDDED, PEERS, Variant
 from .matrices import table as matrices
 
 Json = dict[str, Any]
@@ -74,7 +74,7 @@ def read(path: Path) -> Json:
         raise ReportError(f"{path} is no report of this benchmark (schema {SCHEMA})")
     # Reports from before there were products have none, and were of one model.
     found.setdefault("matrices", matrices_empty())
-    found["settings"].setdefault("model", "embedded")
+    found["settings"].setdefault("model", EMBEDDED)
     found["settings"].setdefault("windows", 16)
     return found
 
@@ -261,7 +261,7 @@ def columns(report: Json) -> list[tuple[str, str, Callable[[Json], Cell]]]:
         ("KL, as run", "quality", _figure("quality", "kl_run")),
         ("perplexity", "quality", _fixed("quality", "perplexity", 3)),
     ]
-    if report["settings"]["shapes"] != "embedded":
+    if report["settings"]["shapes"] != EMBEDDED:
         out.append(("bits/weight of the large model", "load", _fixed("load", "bits", 2)))
     out += [
         ("load, s", "load", _figure("load", "load_s")),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import runs
 
-from .catalogue import PEERS, Variant
+from .catalogue import EMBEDDED, PEERS, Variant
 from .report import BF16, Json, order, value, why_not
 
 FIXED = (
@@ -40,7 +40,7 @@ KNOWN_UNITS = {
 
 def is_real(report: Json) -> bool:
     """Whether quality is that of a real model."""
-    return bool(report["settings"]["model"] != "embedded")
+    return bool(report["settings"]["model"] != EMBEDDED)
 
 
 def rows(report: Json) -> tuple[list[Json], dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import tinyllama_model as bench
 import torch
 
-from . import models, real
+from . import catalogue, models, real
 from .adapters import Prepare
 from .adapters.base import NotThere, Ready, linears, weights_in
 from .catalogue import Variant
@@ -36,7 +36,7 @@ class Settings:
     prefill_tokens: int
     batches: tuple[int, ...]
     sections: tuple[str, ...]
-    model: str = models.EMBEDDED_NAME
+    model: str = catalogue.EMBEDDED
     """Whose quality is measured."""
     windows: int = real.PIECES
     """Pieces of the real model's text."""
@@ -76,7 +76,7 @@ class Row:
 
     def quality(self) -> Values:
         device = self.settings.device
-        if self.settings.model == models.EMBEDDED_NAME:
+        if self.settings.model == catalogue.EMBEDDED:
             judge: models.Quality | real.Quality = models.Quality(models.text(self.settings.text_tokens), device)
             model = models.embedded(torch.bfloat16, device)
         else:
