@@ -138,7 +138,9 @@ def calibrated(
     def source() -> Any:
         return original_model(folder, device, "auto", trust_remote_code)[0]
 
-    collecting = {} if is_given(calibrate) else {"tokens": tokens, "progress": progress}
+    collecting = (
+        {} if is_given(calibrate) else {"tokens": tokens, "trust_remote_code": trust_remote_code, "progress": progress}
+    )
     return {"device": device, **options, "calibrate": statistics_of(source, calibrate, **collecting)}
 
 

@@ -67,8 +67,7 @@ def collect_statistics(
     tokens each, or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
     after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in the
     same pass, or, where they are larger than ``memory``, in further ones. How large inputs are, for factors of columns,
-    is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds, and the model
-    writes nothing.
+    is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds.
 
     Example (needs transformers and a model)::
 
@@ -110,11 +109,13 @@ def collect_statistics(
     few = not full and not gradients
     shipped = _text.shipped(model, tokenizer, trust_remote_code) if _is(data, MIXED_TEXT) else None
     written = _is(data, OWN_TEXT) or (_is(data, MIXED_TEXT) and shipped is None)
+    read = drawn = amount.Pieces(0, 0)
     if shipped is not None:
         read, drawn = amount.mixed_pieces(model, windows, length, tokens, runs_on, few=few)
+    elif written:
+        drawn = amount.pieces(model, windows, length, tokens, runs_on, few=few, written=not few)
     else:
-        read = amount.pieces(model, windows, length, tokens, runs_on, few=few, written=written and not few)
-        read, drawn = (amount.Pieces(0, 0), read) if written else (read, amount.Pieces(0, 0))
+        read = amount.pieces(model, windows, length, tokens, runs_on, few=few)
     budget = _options.size("memory", memory, 1) or 0
     candidates, skipped = find(model, [], [], True)
     need_weights(candidates)

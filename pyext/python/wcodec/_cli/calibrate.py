@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .._core import format as fmt
 from .._core.errors import OutputExistsError
-from .._core.options import MIXED_TEXT, OWN_TEXT, has_statistics
+from .._core.options import MIXED_TEXT, TEXTS, has_statistics
 from .._core.paths import files_of
 from .._native import safe
 from .arguments import positive
@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     parser.add_argument("model", metavar="MODEL", help="the folder of a checkpoint")
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the .safetensors file to write")
-    parser.add_argument("--text", metavar="FILE",
+    parser.add_argument("--text", dest="data", metavar="FILE", default=MIXED_TEXT,
                         help="a file of UTF-8 text to run the model on, best of the kind that it is for; "
                              "mixed, texts of many kinds and what the model writes (default); or self, what it writes "
                              "alone")  # fmt: skip
@@ -73,12 +73,11 @@ def calibrate(arguments: argparse.Namespace) -> int:
         raise OutputExistsError(
             f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output, code="O103"
         )
-    text = MIXED_TEXT if a.text is None else a.text if a.text in (MIXED_TEXT, OWN_TEXT) else Path(a.text)
     read = [name for name in files_of(a.model) if not has_statistics(name)]
-    check_place(a.output, a.overwrite, [*read, *([str(text)] if isinstance(text, Path) else [])])
+    check_place(a.output, a.overwrite, [*read, *([] if a.data in TEXTS else [a.data])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)
     statistics = collect_statistics(
-        model, data=text, windows=a.windows, length=a.length, tokens=a.tokens,
+        model, data=a.data if a.data in TEXTS else Path(a.data), windows=a.windows, length=a.length, tokens=a.tokens,
         seed=a.seed, full=not (a.steps_only or a.columns_only), gradients=not a.columns_only, memory=a.memory or "16GB",
         trust_remote_code=a.trust_remote_code, progress=show_progress(a.quiet),
     )  # fmt: skip

@@ -111,6 +111,12 @@ def value_of(a: argparse.Namespace) -> Any:
     return a.calibrate if is_statistics_file(a.calibrate) else Path(a.calibrate)
 
 
+def file_of(a: argparse.Namespace) -> list[Any]:
+    """The file that ``calibrate`` names, if it names one."""
+    value = value_of(a)
+    return [] if value is None or value in _NAMES else [value]
+
+
 def collects(a: argparse.Namespace) -> bool:
     """Whether the model is to run over text."""
     value = value_of(a)
@@ -122,7 +128,7 @@ def announce(a: argparse.Namespace, model: str) -> None:
     if not collects(a):
         return
     value = value_of(a)
-    text = _NAMES[value] if isinstance(value, str) and value in _NAMES else str(value)
+    text = _NAMES.get(value, str(value))
     time = "seconds with a GPU, and for a small model" if value == COLUMNS else "minutes"
     _tell_unless_quiet(a, f"calibrating {model} on {text}: this takes {time}")
 

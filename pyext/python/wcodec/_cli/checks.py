@@ -10,7 +10,7 @@ from pathlib import Path
 from .._core import paths
 from .._core.errors import InputError
 from .._core.option_table import TILED_CODERS
-from .._core.options import MIXED_TEXT, OWN_TEXT, coder_for
+from .._core.options import TEXTS, coder_for
 from .._core.paths import regular
 from . import calibration
 from .beginning import output_of
@@ -159,10 +159,10 @@ def serve(a: argparse.Namespace) -> None:
 
 def calibrate(a: argparse.Namespace) -> None:
     """``wcodec calibrate``, whose text may be a name for some that is there already."""
-    text = a.text
-    a.text = None if text in (MIXED_TEXT, OWN_TEXT) else text
     _there(a, hub=False)
-    a.text = text
+    if a.data not in TEXTS:
+        paths.check(a.data, "file")
+        regular(Path(a.data))
     _useless(a, ("memory",), a.steps_only, "with --steps-only, which sums no second moments", "")
     _useless(a, ("memory",), a.columns_only, "with --columns-only, which sums no second moments", "")
 

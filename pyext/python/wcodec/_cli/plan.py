@@ -8,7 +8,6 @@ from typing import Any
 
 from .. import _plan
 from .._core.option_table import PURPOSES
-from .._core.options import MIXED_TEXT, OWN_TEXT
 from .._core.paths import files_of
 from . import calibration
 from .models import _quiet_loading, _running
@@ -27,11 +26,7 @@ def frontier(arguments: argparse.Namespace) -> int:
             calibration_tokens=a.tokens, **_measuring(a),
         )  # fmt: skip
     if a.plot:
-        save_plot(
-            report.plot.kl,
-            a.plot,
-            [*files_of(a.model), a.text, *([] if given in (None, MIXED_TEXT, OWN_TEXT) else [given])],
-        )
+        save_plot(report.plot.kl, a.plot, [*files_of(a.model), a.text, *calibration.file_of(a)])
     if a.json:
         put(document("frontier", {"text": a.text, **report.to_dict()}))
     elif a.csv:

@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .options import COLUMNS
+from .options import COLUMNS, MIXED_TEXT, OWN_TEXT
 
 PLAN_KEY = "wcodec.plan"
 CALIBRATION_KEY = "wcodec.calibration"
 QUALITY_KEY = "wcodec.quality"
 # By the source of statistics, the tokens that they are of.
-_OF_SOURCE = {"self": " that the model wrote", "mixed": " of many kinds of text"}
+_OF_SOURCE = {OWN_TEXT: " that the model wrote", MIXED_TEXT: " of many kinds of text"}
 
 
 def quality_of(metadata: Mapping[str, str]) -> dict[str, Any] | None:

@@ -182,6 +182,7 @@ _DESCRIPTION = 1 << 16
 # The values of ``calibrate`` that are no place of a text: all statistics, of texts of many kinds and of what the model
 # writes, or of the latter alone; or those for factors of columns alone.
 MIXED_TEXT, OWN_TEXT, COLUMNS = "mixed", "self", "columns"
+TEXTS = (MIXED_TEXT, OWN_TEXT)
 
 
 def calibration(value: Any) -> Any:

@@ -179,8 +179,10 @@ def token_ids(text: Any, model: Any, tokenizer: Any = None) -> torch.Tensor:
 
 def check_ids(ids: torch.Tensor, model: Any, what: str = "model") -> None:
     """Refuses ids that are not in the model's vocabulary, which a GPU would answer with an assertion."""
-    config = getattr(model, "config", None)
-    size = getattr(config, "vocab_size", None)
+    size = getattr(getattr(model, "config", None), "vocab_size", None)
+    if size is None:
+        # Configurations of several parts have it in one of them.
+        size = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "num_embeddings", None)
     if ids.numel() and (int(ids.min()) < 0 or (size is not None and int(ids.max()) >= size)):
         raise InputError(
             f"token ids from {int(ids.min())} to {int(ids.max())} do not fit the {what}'s vocabulary of {size} "

@@ -104,7 +104,9 @@ def sensitivity(
     original, folder = original_model(model, _place(model, device), dtype, trust_remote_code)
     on_progress = (lambda _, part: progress(round(1000 * part), 1000)) if callable(progress) else bool(progress)
     with _progress.staged(on_progress, "sensitivity", _SHARES) as stages:
-        collected = _statistics(original, text, statistics, tokenizer, tokens, seed, stages.of("collecting"))
+        collected = _statistics(
+            original, text, statistics, tokenizer, tokens, seed, trust_remote_code, stages.of("collecting")
+        )
         encoding = stages.of("encoding")
         container = _quantized(
             model, original, folder, {"bits": rate, "trellis": trellis, "threads": threads},
@@ -135,7 +137,14 @@ def _place(model: Any, device: Any) -> Any:
 
 
 def _statistics(
-    model: Any, text: Any, given: Any, tokenizer: Any, tokens: int | None, seed: int, progress: running.StepCallback
+    model: Any,
+    text: Any,
+    given: Any,
+    tokenizer: Any,
+    tokens: int | None,
+    seed: int,
+    trust_remote_code: bool,
+    progress: running.StepCallback,
 ) -> Statistics:
     from .._calibrate.collect import collect_statistics
     from .._calibrate.statistics import Statistics
@@ -150,7 +159,15 @@ def _statistics(
             )
         return found
     data = MIXED_TEXT if text is None else running.token_ids(text, model, tokenizer)
-    return collect_statistics(model, tokenizer, data, tokens=tokens, seed=seed, progress=progress)
+    return collect_statistics(
+        model,
+        tokenizer,
+        data,
+        tokens=tokens,
+        seed=seed,
+        trust_remote_code=trust_remote_code,
+        progress=progress,
+    )
 
 
 def _quantized(model: Any, original: Any, folder: Path | None, options: dict[str, Any], progress: Any) -> Container:
