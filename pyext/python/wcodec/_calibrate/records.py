@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The power of the Fisher information that steps follow. 1 is best if the loss is a quadratic function: 0.75 costs
+# SmolLM2-135M 5 % of its KL divergence at 4 bits. For a mixture whose experts have few tokens each, 1 is 19 % worse.
+_POWER, _POWER_OF_EXPERTS = 1.0, 0.75
+
+
+def power_of(expert: bool) -> float:
+    """The power of the cost of errors by which the steps of a matrix fall, of an expert or another one."""
+    return _POWER_OF_EXPERTS if expert else _POWER
+
 
 @dataclass(frozen=True)
 class UnitRecord:

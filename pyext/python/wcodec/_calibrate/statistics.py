@@ -20,7 +20,7 @@ from .factor import one_thread
 from .file import description_of, load, save
 from .kept import FeedbackCache
 from .moments import Packed
-from .records import SiteRecord, UnitRecord
+from .records import SiteRecord, UnitRecord, power_of
 from .shares import shares
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 RARE_TOKENS = 1000
 # Columns of a block that one thread factors within some hundredths of a second.
 _NARROW = 1024
-# The power of the Fisher information that steps follow. 1 is best if the loss is a quadratic function: 0.75 costs
-# SmolLM2-135M 5 % of its KL divergence at 4 bits. For a mixture whose experts have few tokens each, 1 is 19 % worse.
-_POWER, _POWER_OF_EXPERTS = 1.0, 0.75
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ class Statistics:
         for name, unit in self.units.items():
             cost = known_costs.get(name, rare.get(unit.kind, 0.0))
             if cost > 0:
-                factors[name] = (cost / usual) ** (-0.5 * _power(unit))
+                factors[name] = (cost / usual) ** (-0.5 * power_of(unit.expert))
         if not factors:
             return {}
         mean = _geometric_mean((value, self._size(name)) for name, value in factors.items())
@@ -324,11 +321,7 @@ def feedback_for(
 def fisher_power(statistics: Statistics, name: str) -> float:
     """The power of the Fisher information that the step of a tensor follows."""
     parts = _units_of(statistics, name, None)
-    return _power(parts[0]) if parts else _POWER
-
-
-def _power(unit: UnitRecord) -> float:
-    return _POWER_OF_EXPERTS if unit.expert else _POWER
+    return power_of(bool(parts) and parts[0].expert)
 
 
 def forget_feedback(statistics: Statistics) -> None:

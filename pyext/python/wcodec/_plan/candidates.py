@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._calibrate.records import power_of
 from .._core.options import exactly
 from .loading import Factors, has_columns, has_feedback, name_without_feedback
 from .recipe import FEEDBACK, Recipe
 from .trials import Trial, Trials, role_of
 
 MEASURED = "measured roles"
-# The power of what was measured that steps follow: 1 would be best if quality loss were a quadratic function and
-# nothing were measured wrongly.
-_POWER = 0.75
 # Steps over those of others at least and at most. A role that would need finer ones is kept as it is, if it is small.
 _LEAST, _MOST = 1 / 8, 4.0
 _SMALL = 0.002
@@ -36,6 +34,10 @@ class RoleLoss:
         """The quality loss per weight."""
         return max(self.kl, _SMALLEST_KL) / self.weights
 
+    def step(self, usual: float) -> float:
+        """The step over that of weights of the usual cost, by the power that statistics have, too."""
+        return (self.cost / usual) ** (-0.5 * power_of(".experts." in self.role))
+
 
 def role_losses(trials: Trials, trial: Trial) -> list[RoleLoss]:
     """The quality loss of each role alone, on a few windows."""
@@ -55,7 +57,8 @@ def role_losses(trials: Trials, trial: Trial) -> list[RoleLoss]:
 def by_roles(first: Trial, losses: list[RoleLoss], config: Any) -> Recipe:
     """Steps by what each role did alone, at the steps of the first trial: as the squares of steps are to quality
     loss."""
-    factors = {d.role: d.cost ** (-0.5 * _POWER) for d in losses}
+    usual = _geometric_mean({d.role: (d.cost, d.weights) for d in losses})
+    factors = {d.role: d.step(usual) for d in losses}
     mean = _geometric_mean({d.role: (factors[d.role], d.weights) for d in losses})
     total = sum(d.weights for d in losses)
     rules = dict(first.recipe.rules or {})
@@ -83,8 +86,7 @@ def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, fee
     if others and rest:
         cost = sum(d.kl for d in rest) / sum(d.weights for d in rest)
         for loss in others:
-            factor = (loss.cost / max(cost, _SMALLEST_KL / 1e9)) ** (-0.5 * _POWER)
-            clamped = min(max(factor, _LEAST), _MOST)
+            clamped = min(max(loss.step(max(cost, _SMALLEST_KL / 1e9)), _LEAST), _MOST)
             steps.update((name, clamped) for name in names if role_of(name) == loss.role)
     cheap = replace(first.recipe, name=name_without_feedback(statistics), steps=steps or first.recipe.steps)
     recipes = [replace(cheap, statistics=statistics, feedback=False) if has_columns(statistics) else cheap]
