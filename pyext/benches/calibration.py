@@ -1,6 +1,7 @@
 """The time that calibration takes, and encoding with what it found, for a model of random weights.
 
-    python pyext/benches/calibration.py [--shapes smollm2] [--bits 3.5] [--device cuda] [--results FILE]
+    python pyext/benches/calibration.py [--shapes smollm2] [--bits 3.5] [--column-bits 4] [--device cuda]
+        [--results FILE]
 
 Seconds are of one run each, behind a first run of both kinds of statistics that is not counted. Weights are those of
 the linear layers, without the embedding and the head. By columns they are encoded with the default coder, and with
@@ -53,7 +54,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", choices=SHAPES, default="smollm2")
     parser.add_argument("--layers", type=int, help="so many, and not all")
-    parser.add_argument("--bits", type=float, default=3.5)
+    parser.add_argument("--bits", type=float, default=3.5, help="those of error feedback")
+    parser.add_argument("--column-bits", type=float, default=4.0, help="those of columns alone")
     parser.add_argument("--device", default="cuda")
     runs.add_argument(parser)
     args = parser.parse_args()
@@ -74,15 +76,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.wcodec"
 
-        def encode(statistics: Any, **options: Any) -> Any:
+        def encode(statistics: Any, bits: float, **options: Any) -> Any:
             return wcodec.compress(
-                weights, path, bits=args.bits, calibrate=statistics, device=args.device, overwrite=True, **options
+                weights, path, bits=bits, calibrate=statistics, device=args.device, overwrite=True, **options
             )
 
-        found["columns_encoding"] = timed(lambda: encode(few))[1]
-        found["full_encoding"] = timed(lambda: encode(full, trellis=True, coder="rans"))[1]
+        found["columns_encoding"] = timed(lambda: encode(few, args.column_bits))[1]
+        found["full_encoding"] = timed(lambda: encode(full, args.bits, trellis=True, coder="rans"))[1]
     print(json.dumps(found), flush=True)
-    name = f"{args.shapes}, {args.bits:g} bits"
+    name = f"{args.shapes}, {args.column_bits:g} bits by columns, {args.bits:g} with error feedback"
     runs.write(args.results, "Calibration and encoding of linear layers", UNITS, [runs.row(name, found, UNITS)])
 
 

@@ -73,12 +73,35 @@ def test_the_commit_says_when_there_are_changes(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "name", ["compress", "crossover", "defaults", "disk", "optimize", "plain", "products", "tinyllama"]
+    "name", ["calibration", "compress", "crossover", "defaults", "disk", "optimize", "plain", "products", "tinyllama"]
 )
 def test_benchmarks_take_the_option(name: str) -> None:
     script = REPOSITORY / f"pyext/benches/{name}.py"
     done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=True)
     assert "--results FILE" in done.stdout and "--json" not in done.stdout
+
+
+def test_the_two_kinds_of_calibration_have_bits_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibration = importlib.import_module("calibration")
+    encoded: list[tuple[Any, float]] = []
+    tiny = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+            "num_attention_heads": 2}  # fmt: skip
+    monkeypatch.setitem(calibration.SHAPES, "smollm2", tiny)
+    monkeypatch.setattr(calibration.wcodec, "collect_statistics", lambda _, **o: "columns" if "full" in o else "full")
+    monkeypatch.setattr(calibration.wcodec, "compress", lambda *_, **o: encoded.append((o["calibrate"], o["bits"])))
+    for options in ([], ["--bits", "3"], ["--column-bits", "4.5"]):
+        arguments = ["calibration.py", "--device", "cpu", "--results", str(tmp_path / "run.json"), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        calibration.main()
+    assert encoded == [
+        ("columns", 4.0),
+        ("full", 3.5),
+        ("columns", 4.0),
+        ("full", 3.0),
+        ("columns", 4.5),
+        ("full", 3.5),
+    ]
+    assert list(read(tmp_path / "run.json")[1]) == ["smollm2, 4.5 bits by columns, 3.5 with error feedback"]
 
 
 def test_rows_of_the_crossover(tmp_path: Path) -> None:
