@@ -126,6 +126,12 @@ def test_feedback_is_kept_while_there_is_room(monkeypatch: pytest.MonkeyPatch) -
     assert len(made) == 9
 
 
+def test_memory_that_torch_caches_has_room_for_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("mem_get_info", (100, 1000)), ("memory_reserved", 700), ("memory_allocated", 300)):
+        monkeypatch.setattr(torch.cuda, name, lambda device, size=size: size)
+    assert kept._free_bytes(torch.device("cuda", 0)) == 500
+
+
 def test_what_is_refused(trained: Any) -> None:
     weights, statistics = trained
     steps_only = collect(llama(), full=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..nn._weights.budget import host_memory
+from ..nn._weights.budget import gpu_memory, host_memory
 from .factor import Feedback
 
 # The part of the free memory that they may take.
@@ -56,5 +56,5 @@ class FeedbackCache:
 
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        return gpu_memory(device)[0]
     return host_memory()[0] or 0

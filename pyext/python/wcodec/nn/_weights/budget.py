@@ -42,12 +42,11 @@ class Budget:
             self.others = plain_bytes(model)
         if self._asked is not None:
             return self._asked, self.others, "vram_budget"
-        free, total = torch.cuda.mem_get_info(device)
-        # Memory that torch's allocator only caches is free, too. Weights of the model that are there count with it.
-        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = gpu_memory(device)
+        # Weights of the model that are there count with it.
         own_bytes = self.others if model is None else plain_bytes(model, device)
         own_bytes += scratch_bytes(device)
-        return free + spare + own_bytes - total // 10, self.others, f"what may be taken of {device}"
+        return free + own_bytes - total // 10, self.others, f"what may be taken of {device}"
 
     def of_cache(self) -> int:
         """Bytes of the host's memory for weights that stay decoded: the free bytes, less a fifth, which
@@ -68,6 +67,12 @@ class Budget:
             return self._ram, "ram_budget"
         free, total = host_memory()
         return (None if free is None else max(free - (total or 0) // 10, 0)), "what may be taken of the host's memory"
+
+
+def gpu_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes of a GPU's memory that are free, those among it that torch's allocator merely caches, and all of them."""
+    free, total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), total
 
 
 def host_memory() -> tuple[int | None, int | None]:
