@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .._core import format as fmt
 from .._core import paths
 from .._core.errors import FormatError, InputError
+from .._core.foreign import is_causal
 from .._core.option_table import DEFAULT_BITS
 from .._core.options import COLUMNS, MIXED_TEXT, OWN_TEXT, is_statistics_file
 from .._core.paths import regular
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 # Up to so many bits calibration makes a difference that people see.
 _FEW_BITS = 5.0
-_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 # The part of free memory that weights may take for a calibration that nobody asked for.
 _PART_OF_MEMORY = 0.6
 # Bytes of a model that calibrates in seconds on a CPU.
@@ -225,4 +225,4 @@ def _is_causal(source: Path) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     names = config.get("architectures") if isinstance(config, dict) else None
-    return isinstance(names, list) and any(str(name).endswith(_CAUSAL) for name in names)
+    return isinstance(names, list) and any(map(is_causal, names))

@@ -14,6 +14,8 @@ from typing import Any
 from .errors import FormatError, InputError, UnsupportedError, WcodecError
 from .options import shown
 
+# Endings of the names of model classes that predict the next token.
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 # More layers than any model has.
 MOST_LAYERS = 100_000
 # A message of transformers may be as long as a list of all its models.
@@ -25,6 +27,15 @@ _EXPERTS = ("experts_implementation", "_experts_implementation", "_experts_imple
 _FETCHING = ("kernel_config", "use_kernels", "use_pretrained_backbone", "backbone")
 # Kernels of experts that are on the Hub, under names without an owner.
 _HUB_EXPERTS = ("deepgemm", "sonicmoe")
+
+
+def is_causal(name: object) -> bool:
+    """Whether a model class predicts the next token, by its name.
+
+    >>> is_causal("LlamaForCausalLM"), is_causal("BertForMaskedLM")
+    (True, False)
+    """
+    return str(name).endswith(_CAUSAL)
 
 
 def cause(error: BaseException) -> str:

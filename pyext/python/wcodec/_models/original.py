@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import InputError
-from .._core.foreign import by_transformers, config_of
+from .._core.foreign import by_transformers, config_of, is_causal
 from .._core.options import path_of, shown
 from .._file.gguf import is_gguf
 from .._gpu import devices
@@ -19,9 +19,6 @@ from .dequantized import dequantized_model, is_quantized
 
 if TYPE_CHECKING:
     import torch
-
-# Endings of the names of model classes that predict the next token.
-_CAUSAL = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
 def is_model(source: Any) -> bool:
@@ -61,7 +58,7 @@ def original_model(
         )
     config = config_of(folder, trust_remote_code=trust_remote_code)
     known = getattr(config, "architectures", None) or []
-    if known and not any(str(name).endswith(_CAUSAL) for name in known):
+    if known and not any(map(is_causal, known)):
         raise InputError(
             f"{folder}: its config says {shown(known[0])}, which is no causal language model: there is no next token "
             "to predict (name another model; a budget without a text needs none)",
