@@ -121,6 +121,30 @@ def test_what_it_does_not_go_with_is_refused_before_the_model_runs(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_the_model_runs(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Cli
+) -> None:
+    out, there = tmp_path / "x.wcodec", f"{tmp_path}/there/"
+    for place in (out, there):
+        wcodec.compress(folder, place, scheme="lossless", progress=False)
+    before = out.read_bytes()
+    monkeypatch.setattr(_collect, "collect_statistics", lambda *_, **__: pytest.fail("the model ran"))
+    weights = folder / "model.safetensors"
+    for place, error, message in (
+        (out, wcodec.OutputExistsError, "exists"), (there, wcodec.OutputExistsError, "exists"),
+        (weights, wcodec.InputError, "one of the files that are read"), (tmp_path, wcodec.InputError, "is a folder"),
+        (tmp_path / "none" / "x.wcodec", wcodec.FileMissingError, "check the path"),
+    ):  # fmt: skip
+        for calibrate in ("columns", True):
+            with pytest.raises(error, match=message):
+                wcodec.compress(folder, place, bits=3, calibrate=calibrate, progress=False)
+    for options in (("--calibrate",), ("--calibrate", "columns"), ()):
+        for place in (out, there):
+            status, _, err = run("encode", folder, "-o", place, "--bits", 3, *options)
+            assert status == 2 and "(use --overwrite to replace it) [O103]" in err, err
+    assert out.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["there", "x.wcodec"]
+
+
 def test_a_source_that_is_no_language_model(folder: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()

@@ -16,7 +16,7 @@ from .._core.coding import REPOSITORY, CompressOptions, FileOptions
 from .._core.errors import InputError
 from .._core.keywords import keywords, renamed
 from .._core.options import calibration, choice, decode_options, path_of, shown
-from .._core.paths import check_output, is_path
+from .._core.paths import check_output, files_of, is_path, output
 from .._core.progress import ProgressCallback, reporter
 from .._core.reports import Comparison, CompressionReport, VerifyReport
 from .._file import load, write
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _Path = str | os.PathLike[str]
 FRAMEWORKS = ("numpy", "torch")
+# Endings of files that weights are read from.
+_WEIGHTS = (".safetensors", ".gguf")
 
 
 @keywords(CompressOptions)
@@ -157,6 +159,11 @@ def compress(
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)", code="I631")
     target = path_of(dst)
+    if calibrate is not None:
+        # The model may run for minutes: what keeps a file from being written is told before.
+        read = [src, *files_of(src)] if isinstance(src, str | os.PathLike) else []
+        with output(target, inputs=[p for p in read if str(p).endswith(_WEIGHTS)], overwrite=overwrite):
+            pass
     with encoding_of(src, encoding, progress) as settings:
         report = write.to_file(src, target, settings)
     return _timed(report, begin)

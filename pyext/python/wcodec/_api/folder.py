@@ -17,6 +17,7 @@ from .._core.errors import FileMissingError, InputError
 from .._core.foreign import config_of, read_json
 from .._core.option_table import PURPOSES
 from .._core.options import coder_for, exactly, is_statistics_file, patterns
+from .._core.paths import output_exists
 from .._core.reports import CompressionReport
 from .._file import folder_kinds
 from .._file.gguf import is_gguf
@@ -28,7 +29,7 @@ from .._models.find import Candidate, find
 from .._models.folder import WEIGHTS
 from .._models.gguf import GgufModel
 from .._models.names import Match, matched
-from .._models.put_folder import folder_exists, new_folder
+from .._models.put_folder import new_folder
 from .._models.reads import layer_reads, read_whole, tensor
 from .._models.remote import RemoteCheckpoint
 from .._models.save import CONFIG, FILE
@@ -63,7 +64,7 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any], compress: Compr
     overwrite = bool(options.pop("overwrite", False))
     if not overwrite and (Path(dst) / FILE).exists():
         # Fetching may take long: better now than at its end.
-        raise folder_exists(dst)
+        raise output_exists(dst)
     if from_gguf:
         with GgufModel(src) as gguf:
             return _compress(compress, gguf.folder, None, dst, overwrite, options, gguf)

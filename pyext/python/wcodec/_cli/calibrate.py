@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._core import format as fmt
-from .._core.errors import OutputExistsError
 from .._core.options import MIXED_TEXT, TEXTS, has_statistics
-from .._core.paths import files_of
+from .._core.paths import files_of, refuse_existing
 from .._native import safe
 from .arguments import positive
 from .next_step import encode_command, show_next
@@ -68,11 +67,8 @@ def calibrate(arguments: argparse.Namespace) -> int:
     from .._calibrate.collect import collect_statistics
     from .._calibrate.file import check_place
 
-    if os.path.exists(a.output) and not a.overwrite:
-        # Before the model runs for minutes.
-        raise OutputExistsError(
-            f"{a.output}: the file exists (pass --overwrite to replace it)", file=a.output, code="O103"
-        )
+    # Before the model runs for minutes.
+    refuse_existing(a.output, a.overwrite)
     read = [name for name in files_of(a.model) if not has_statistics(name)]
     check_place(a.output, a.overwrite, [*read, *([] if a.data in TEXTS else [a.data])])
     model, _ = original_model(a.model, a.device, "auto", a.trust_remote_code)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from .._core.errors import FileError, InputError, OutputExistsError, UnsupportedError
+from .._core.errors import FileError, InputError, UnsupportedError
 from .._core.metadata import finite
-from .._core.paths import output
+from .._core.paths import output, refuse_existing
 from .._core.terminal import Table, columns, has_colors, is_terminal, paint, pairs, table, wrapped
 from .._native import safe, safe_lines
 from .hints import advice_of, code_of
@@ -223,10 +223,7 @@ def check_plan(path: str, overwrite: bool) -> None:
     """
     if not path.endswith(".json"):
         raise InputError(f"{path}: a plan is a file of JSON (end its name in .json)", code="I635")
-    if os.path.lexists(path) and not overwrite:
-        raise OutputExistsError(
-            f"{path} exists (choose another name, or pass --overwrite to replace it)", file=path, code="O103"
-        )
+    refuse_existing(path, overwrite)
     if not Path(path).resolve().parent.is_dir():
         raise FileError(
             f"{path}: the plan cannot be written: there is no such folder (choose another place)", code="O101"

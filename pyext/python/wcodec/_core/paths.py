@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _native
-from .errors import FileMissingError, InputError
+from .errors import FileMissingError, InputError, OutputExistsError
 from .options import path_of
 
 # Names of a repository on the Hub have none of these endings.
@@ -121,6 +121,22 @@ def output(
         yield out
     finally:
         out.discard()
+
+
+def refuse_existing(path: str | os.PathLike[str], overwrite: object = False) -> None:
+    """Refuses an output that is there already and not to be replaced.
+
+    :raises OutputExistsError: if it is.
+    """
+    if not overwrite and os.path.lexists(path):
+        raise output_exists(path)
+
+
+def output_exists(path: str | os.PathLike[str]) -> OutputExistsError:
+    """The error where an output is there that is not to be replaced."""
+    return OutputExistsError(
+        f"{os.fspath(path)} exists (pass overwrite=True, or --overwrite, to replace it)", file=path, code="O103"
+    )
 
 
 def check_output(path: str | os.PathLike[str], *inputs: Any) -> None:

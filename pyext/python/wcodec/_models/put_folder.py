@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import _native
 from .._core.errors import OutputExistsError
 from .._core.options import path_of
-from .._core.paths import files_of
+from .._core.paths import files_of, output_exists
 from .save import CONFIG, FILE, REST
 
 # Files that are replaced with a model. All others in its folder stay.
@@ -20,13 +20,6 @@ _OURS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json"),
     *("merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "chat_template.jinja", "chat_template.json"),
 )
-
-
-def folder_exists(target: str) -> OutputExistsError:
-    """The error where there is a compressed model that is not to be replaced."""
-    return OutputExistsError(
-        f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target, code="O103"
-    )
 
 
 @contextmanager
@@ -51,4 +44,4 @@ def new_folder(
     except OutputExistsError as error:
         if error.file is None or Path(error.file).name != Path(target).name:
             raise
-        raise folder_exists(target) from None
+        raise output_exists(target) from None

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from .. import _native
-from .._core.errors import InputError, OutputExistsError
+from .._core.errors import InputError
 from .._core.keywords import keywords
-from .._core.paths import output
+from .._core.paths import output, refuse_existing
 from .._file.encode import compress_in_memory
 from ..nn import CompressedLayer
 from . import beside, card
@@ -86,14 +86,8 @@ def save_pretrained(
             # These files were not asked for: those that are there stay.
             if name != card.FILE and (overwrite or not os.path.lexists(target / name)):
                 small.setdefault(name, path)
-        if not overwrite:
-            for name in (FILE, *small):
-                if os.path.lexists(target / name):
-                    raise OutputExistsError(
-                        f"{target / name} exists (pass overwrite=True, or --overwrite, to replace it)",
-                        file=target / name,
-                        code="O103",
-                    )
+        for name in (FILE, *small):
+            refuse_existing(target / name, overwrite)
         target.mkdir(parents=True, exist_ok=True)
 
         def begin(name: str) -> _native.Output:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._core import paths
-from .._core.errors import FormatError, InputError, OutputExistsError, UnsupportedError
+from .._core.errors import FormatError, InputError, UnsupportedError
 from .._core.metadata import finite
 from .._core.options import encode_options, path_of, shown
 from .recipe import Recipe
@@ -41,10 +41,7 @@ def save(report: PlanReport, path: str | os.PathLike[str], overwrite: bool = Fal
     place = Path(path_of(path))
     if place.suffix != ".json":
         raise InputError(f"{place}: a plan is a file of JSON (end its name in .json)", file=place, code="I635")
-    if not overwrite and os.path.lexists(place):
-        raise OutputExistsError(
-            f"{place} exists (pass overwrite=True, or --overwrite, to replace it)", file=place, code="O103"
-        )
+    paths.refuse_existing(place, overwrite)
     options = {k: v for k, v in report._options.items() if k in _OPTIONS and v is not None}
     record = report.to_dict()
     for key in ("recipe", "statistics_file"):

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .._core.errors import InputError, OutputExistsError
+from .._core.errors import InputError
 from .._core.option_table import OPTIONS
 from .._core.options import path_of, shown
+from .._core.paths import refuse_existing
 from .._core.progress import ProgressCallback
 from .._models import running
 from .._models.original import is_model
@@ -31,11 +32,8 @@ def planned(
     """
     target = Path(path_of(dst))
     overwrite = bool(options.get("overwrite"))
-    if not overwrite and os.path.lexists(target):
-        # Planning takes long: better now than at its end.
-        raise OutputExistsError(
-            f"{target} exists (pass overwrite=True, or --overwrite, to replace it)", file=target, code="O103"
-        )
+    # Planning takes long: better now than at its end.
+    refuse_existing(target, overwrite)
     known = {key: value for key, value in options.items() if key != "overwrite"}
     known["device"] = _place(src, known)
     tell: bool | StepCallback = progress if isinstance(progress, bool) else _as_steps(progress)
