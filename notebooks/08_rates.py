@@ -25,7 +25,7 @@ from common import GPU, OUT, PEERS, Comparison, plots, real_model
 
 both = Comparison(MODEL := real_model(), tokens=8192 if GPU else 512)
 columns = wcodec.collect_statistics(both.original, MODEL, full=False, gradients=False)
-ways = {"calibrated": {"calibrate": columns}, "weights alone": {}}
+ways = {"calibrated": {"calibrate": columns}, "weights alone": {"calibrate": False}}
 for way, options in ways.items():
     [both.encoded(f"{way}, {bits}", bits=bits, **options) for bits in (4, 3.5, 3)]
 peers = [both.peer(name) for name in PEERS if name[:4] in ("INT4", "NF4 ")]
@@ -37,8 +37,8 @@ ax = both.plot()
 # explains it). The text is software documentation, and calibration did not see it.
 #
 # **Calibration** takes no text of yours: wcodec has some of many kinds, and one pass over it measures how large the inputs
-# of each matrix are. Columns with large inputs get finer steps. `wcodec encode` does it by default for the folder of a causal
-# language model, and `calibrate="columns"` in Python. It is measured once, for any number of bits.
+# of each matrix are. Columns with large inputs get finer steps. For the folder of a causal language model it is the default,
+# and `calibrate=False` leaves it out. Here it is measured once, for any number of bits.
 #
 # These are the bits that each way needs for the damage of NF4:
 

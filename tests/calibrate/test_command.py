@@ -37,13 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["out.wcodec", "out/"])
 def test_true_is_the_models_own_text_without_a_tokenizer(folder: Path, tmp_path: Path, name: str) -> None:
     found = {}
-    for calibrate in (True, "mixed", "self", False, None):
+    for calibrate in (True, "mixed", "self", False):
         options = FEW if calibrate else {"progress": False}
         place = f"{tmp_path}/{calibrate}-{name}"
         report = wcodec.compress(folder, place, bits=4, calibrate=calibrate, **options)
         file = Path(report.path or "")
         found[calibrate] = [wcodec.open(file)[t.name].symbols().tolist() for t in report.tensors if t.scheme == "rate"]
-    assert found[True] == found["mixed"] == found["self"] != found[None] == found[False]
+    assert found[True] == found["mixed"] == found["self"] != found[False]
 
 
 def test_every_way_to_compress_takes_it(folder: Path) -> None:
@@ -285,6 +285,22 @@ def test_encode_gives_columns_factors(run: Cli, tmp_path: Path) -> None:
         assert not any(e.columns for e in of_rate if "embed" in e.name)
 
 
+def test_encode_says_what_the_model_reads(run: Cli, folder: Path, tmp_path: Path) -> None:
+    model, text = Path(__file__).parents[1] / "data/doc-llama-3m", tmp_path / "text.txt"
+    text.write_text("some words " * 200)
+    for source, arguments, line in (
+        (model, ("columns",), "the model reads 64 tokens of many kinds of text\n"),
+        (folder, ("columns",), "the model reads 64 tokens that it writes, as no tokenizer of it was found\n"),
+        (model, (), "the model reads 64 tokens of many kinds of text and 64 tokens that it writes\n"),
+        (model, ("self",), "the model reads 64 tokens that it writes\n"),
+        (model, (text,), "the model reads 64 tokens\n"),
+    ):
+        status, _, err = run("encode", source, "-o", tmp_path / "x.wcodec", "--overwrite", "--bits", 3, "--calibrate",
+                             *arguments, "--tokens", 128 if arguments == () else 64)  # fmt: skip
+        assert status == 0 and err.endswith(line) and err.count("kinds") == line.count("kinds"), err
+        assert (f"on {text}: " in err) == (text in arguments)
+
+
 def test_encode_calibrates(run: Cli, folder: Path, tmp_path: Path) -> None:
     for name in ("a.wcodec", "a/"):
         status, out, err = run(
@@ -301,59 +317,6 @@ def test_encode_calibrates(run: Cli, folder: Path, tmp_path: Path) -> None:
         status, _, err = run("encode", folder, "-o", files[-1], "--bits", "3", option, statistics, "--device", "cpu")
         assert (status, err) == (0, "")
     assert files[0].read_bytes() == files[1].read_bytes()
-
-
-def test_encode_calibrates_by_columns_where_nothing_is_said(
-    run: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "x.wcodec"
-
-    def said(*arguments: object, source: Path = folder) -> str:
-        status, _, err = run("encode", source, "-o", out, "--overwrite", *arguments)
-        assert status == 0, err
-        return err
-
-    def kind() -> str | None:
-        with wcodec.open(out) as container:
-            found = container.metadata.get("wcodec.calibration")
-        return None if found is None else json.loads(found)["kind"]
-
-    by_default = said("--bits", 3)
-    assert "by columns" in by_default and "--no-calibrate" in by_default and kind() == "columns"
-    # It is what --calibrate columns does.
-    first = out.read_bytes()
-    said("--bits", 3, "--calibrate", "columns")
-    assert out.read_bytes() == first
-    assert "by columns" in said("--scheme", "rate", "--device", "cpu") and kind() == "columns"
-    for quiet in ("-q", "--json"):
-        assert said("--bits", 3, quiet) == "" and out.read_bytes() == first
-    for others in (
-        ("--bits", 5.5), (), ("--bits", 3, "--no-calibrate"), ("--scheme", "lossless"),
-        ("--bits", 3, "--rule", "*=5"), ("--bits", 3, "--bits-per-tensor"), ("--budget", "4 bits"),
-    ):  # fmt: skip
-        assert "calibrat" not in said(*others), others
-        assert kind() is None
-    alone = tmp_path / "alone.safetensors"
-    alone.write_bytes((folder / "model.safetensors").read_bytes())
-    assert said("--bits", 3, source=alone) == ""
-    assert "the folder of a whole model" in said("--bits", 3, source=folder / "model.safetensors") and kind() is None
-    # An output that exists is refused before anything is calibrated.
-    there = tmp_path / "there"
-    assert run("encode", folder, "-o", f"{there}/", "--bits", 3)[0] == 0
-    for existing in (out, f"{there}/"):
-        status, _, err = run("encode", folder, "-o", existing, "--bits", 3)
-        assert status == 2 and "exists" in err and "by columns" not in err
-    # A model that does not run here is encoded all the same, and the reason is told.
-    monkeypatch.setattr("wcodec.nn._weights.budget.host_memory", lambda: (1000, 1000))
-    err = said("--bits", 3)
-    assert "not calibrated: the model has" in err and "memory" in err and kind() is None
-    monkeypatch.undo()
-    config = json.loads((folder / "config.json").read_text())
-    strange = tmp_path / "strange"
-    strange.mkdir()
-    (strange / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    (strange / "config.json").write_text(json.dumps({**config, "model_type": "no-such-model"}))
-    assert "not calibrated: " in said("--bits", 3, source=strange) and kind() is None
 
 
 @pytest.mark.parametrize(

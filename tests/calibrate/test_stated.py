@@ -37,7 +37,7 @@ def test_calibrated_files_say_on_how_many_tokens(tmp_path: Path, capsys: pytest.
     with wcodec.open(out) as container:
         assert json.loads(container.metadata["wcodec.calibration"]) == {**about, "kind": "steps"}
     plain = tmp_path / "plain.wcodec"
-    wcodec.compress(DATA, plain, bits=4, progress=False)
+    wcodec.compress(DATA, plain, bits=4, calibrate=False, progress=False)
     with wcodec.open(plain) as container:
         assert calibration_of(container.metadata) is None
     with pytest.raises(wcodec.InputError, match="metadata"):

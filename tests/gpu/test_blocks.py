@@ -207,7 +207,7 @@ def llama(dtype: torch.dtype, kind: str = "Llama", **options: Any) -> Any:
         for p in model.parameters():
             p.copy_(torch.randn_like(p) * 0.04 + (1 if p.dim() == 1 else 0))
     model = model.to("cuda", dtype)
-    wcodec.compress_(model, progress=False, fused=False, coder="huffman", **options)
+    wcodec.compress_(model, calibrate=False, progress=False, fused=False, coder="huffman", **options)
     return model
 
 

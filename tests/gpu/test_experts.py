@@ -36,7 +36,7 @@ def mixture(**options: Any) -> Any:
                 # Not uniform: of such weights int8 has nothing to code.
                 p.copy_(torch.randn(p.shape) * 0.05 * (1 + 8 * (torch.rand(p.shape) < 0.002)))
     model = model.to("cuda", torch.bfloat16)
-    wcodec.compress_(model, progress=False, fused=False, **{"coder": "huffman", **options})
+    wcodec.compress_(model, calibrate=False, progress=False, fused=False, **{"coder": "huffman", **options})
     return model
 
 

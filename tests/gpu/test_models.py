@@ -63,7 +63,7 @@ def small(seed: int = 3, layers: int = 3, hidden: int = 256, vocabulary: int = 2
 def compressed(original: Any, **options: Any) -> Any:
     """The model with compressed layers; the original stays as it is."""
     model = copy.deepcopy(original)
-    wcodec.compress_(model, progress=False, fused=False, **options)
+    wcodec.compress_(model, calibrate=False, progress=False, fused=False, **options)
     return model
 
 

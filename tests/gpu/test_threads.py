@@ -127,11 +127,11 @@ class Subject:
         self.mask, self.dtypes = causal(), (None, other) if other else (None,)
         ids = prompts(seed, inputs)
         plain = copy.deepcopy(original)
-        wcodec.compress_(plain, progress=False, **stored)
+        wcodec.compress_(plain, calibrate=False, progress=False, **stored)
         wcodec.decompress_(plain)
         plain.to(DEVICE)
         alone = copy.deepcopy(original).to(DEVICE)
-        wcodec.compress_(alone, progress=False, fused=False, **stored)
+        wcodec.compress_(alone, calibrate=False, progress=False, fused=False, **stored)
         self.inputs = []
         for dtype in self.dtypes:
             wanted = [logits(alone, one, self.mask, dtype).clone() for one in ids]
@@ -140,7 +140,7 @@ class Subject:
         assert len({float(w.double().sum()) for _, _, w in self.inputs}) > inputs // 2
         self.alone = alone
         self.model = copy.deepcopy(original).to(DEVICE)
-        wcodec.compress_(self.model, progress=False, fused=False, **options)
+        wcodec.compress_(self.model, calibrate=False, progress=False, fused=False, **options)
 
     def run(self, rng: random.Random) -> Any:
         """Whether one pass is wrong."""
@@ -157,7 +157,14 @@ def decoded_bytes(original: Any) -> int:
 def least_budget(original: Any, **options: Any) -> int:
     """The smallest ``vram_budget`` that a model can run in."""
     with pytest.raises(wcodec.InputError, match="vram_budget") as caught:
-        wcodec.compress_(copy.deepcopy(original).to(DEVICE), residency="auto", vram_budget=1, progress=False, **options)
+        wcodec.compress_(
+            copy.deepcopy(original).to(DEVICE),
+            residency="auto",
+            vram_budget=1,
+            calibrate=False,
+            progress=False,
+            **options,
+        )
     found = re.search(r"at least (\d+) bytes", str(caught.value))
     assert found
     return int(found[1])

@@ -53,7 +53,7 @@ def front(folder: Path) -> tuple[dict[str, Any], str]:
 
 
 def test_a_card_says_what_it_is_of(source: Path, tmp_path: Path) -> None:
-    wcodec.compress(source, f"{tmp_path}/small-4bit/", bits=4, progress=False)
+    wcodec.compress(source, f"{tmp_path}/small-4bit/", bits=4, calibrate=False, progress=False)
     found, body = front(tmp_path / "small-4bit")
     assert found == {
         "base_model": "them/Small-Model", "base_model_relation": "quantized", "library_name": "transformers",
@@ -121,6 +121,8 @@ def test_what_was_measured_and_calibrated_is_said(source: Path, tmp_path: Path) 
     wcodec.compress(source, f"{tmp_path}/m/", metadata=said, progress=False)
     body = front(tmp_path / "m")[1]
     assert "| measured | KL 0.0123 nats/token, perplexity 9.2500 -> 9.5000, same top token 96.00 %, of 2,048" in body
+    wcodec.compress(source, f"{tmp_path}/by-default/", bits=4, progress=False)
+    assert "| calibrated | yes" in front(tmp_path / "by-default")[1]
     text = card.card(tmp_path / "m", card.original_of(None), "m", "me/m", calibrated=True)
     assert "| calibrated | yes" in text and "base_model" not in text and "# m, compressed by wcodec" in text
 

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import _native
+from .._calibrate import by_default
 from .._calibrate.encoding import encoding_of
 from .._core.coding import REPOSITORY, CompressOptions, FileOptions
 from .._core.errors import InputError
 from .._core.keywords import keywords, renamed
-from .._core.options import calibration, choice, decode_options, path_of, shown
+from .._core.options import choice, decode_options, path_of, shown
 from .._core.paths import check_output, files_of, is_path, output
 from .._core.progress import ProgressCallback, reporter
 from .._core.reports import Comparison, CompressionReport, VerifyReport
@@ -101,7 +102,9 @@ def compress(
         file of them, ``True`` (on text of many kinds and what the model writes), ``"self"`` (on the latter alone), the
         path of a text, or token ids, which run the model of the folder ``src``. Bits go where errors matter most, and
         levels make up for each other's errors. Needs torch; minutes instead of seconds. ``"columns"`` takes seconds:
-        columns whose inputs are large get finer steps.
+        columns whose inputs are large get finer steps. If left out, that is done up to 5 bits for the folder of a
+        causal language model that runs here; otherwise the weights alone choose, and a warning of the logger
+        ``wcodec.calibration`` says why. ``False`` leaves it out.
     :param trellis: with scheme ``rate``, whether levels are chosen by a trellis, which coders ``rans`` and ``huffman``
         can have: less error at the same bits, a little slower to encode and to decode.
     :param rules: other encodings of tensors whose names match a pattern, such as ``{"*.down_proj.*": {"bits": 5},
@@ -128,23 +131,41 @@ def compress(
     :raises FileError: if a file is missing or cannot be written, or ``dst`` exists.
     """
     begin = time.perf_counter()
-    calibrate = calibration(calibrate)
-    encoding: dict[str, Any] = {
+    wanted: dict[str, Any] = {
         "scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
-        "optimize": optimize, "coder": coder,
+        "optimize": optimize, "coder": coder, "budget": budget, "quality": quality, "text": text, "plan": plan,
         "include": include, "exclude": exclude, "overwrite": overwrite, "metadata": metadata, **options,
     }  # fmt: skip
+    wanted["calibrate"] = by_default.chosen(src, wanted)
+    report = _compressed(src, dst, **wanted, progress=progress)
+    # With the seconds of the whole call: those of reading, calibrating and measuring, too.
+    return replace(report, seconds=time.perf_counter() - begin)
+
+
+def _compressed(
+    src: Any,
+    dst: _Path,
+    *,
+    budget: int | str | None = None,
+    quality: str | None = None,
+    text: Any = None,
+    plan: PlanReport | _Path | None = None,
+    progress: bool | ProgressCallback = True,
+    **encoding: Any,
+) -> CompressionReport:
+    """Does the work of :func:`compress`, where ``calibrate`` says what is done, and ``None`` that nothing is."""
     wanted = {"budget": budget, "quality": quality, "text": text}
+    calibrate, overwrite = encoding.get("calibrate"), bool(encoding.get("overwrite"))
     check_output(dst, calibrate, text, plan)
     if plan is not None:
         from .._plan.write import as_planned
 
-        return _timed(_carried_out(dst, as_planned(src, plan, {**encoding, **wanted, "progress": progress})), begin)
+        return _carried_out(dst, as_planned(src, plan, {**encoding, **wanted, "progress": progress}))
     if folder.is_meant(path_of(dst)):
         _torch.require()
         from .folder import compress_folder
 
-        return _timed(compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}, compress), begin)
+        return compress_folder(src, path_of(dst), {**encoding, **wanted, "progress": progress}, _compressed)
     if isinstance(src, str) and not os.path.lexists(src) and "/" in src and not is_path(src):
         raise InputError(
             f"{src}: a model of the Hub is encoded to a folder (end the output with /)", file=src, code="I101"
@@ -155,7 +176,7 @@ def compress(
                 f"{name} is of a model of the Hub, which is encoded to a folder (leave it out)", code="I101"
             )
     if budget is not None or quality is not None:
-        return _timed(_planned(src, dst, progress, {**_without_scales(encoding), **wanted}), begin)
+        return _planned(src, dst, progress, {**_without_scales(encoding), **wanted})
     if text is not None:
         raise InputError("a text goes with a budget or a quality (pass one of these, or leave it out)", code="I631")
     target = path_of(dst)
@@ -165,13 +186,7 @@ def compress(
         with output(target, inputs=[p for p in read if str(p).endswith(_WEIGHTS)], overwrite=overwrite):
             pass
     with encoding_of(src, encoding, progress) as settings:
-        report = write.to_file(src, target, settings)
-    return _timed(report, begin)
-
-
-def _timed(report: CompressionReport, begin: float) -> CompressionReport:
-    """A report with the seconds of the whole call: those of reading, calibrating and measuring, too."""
-    return replace(report, seconds=time.perf_counter() - begin)
+        return write.to_file(src, target, settings)
 
 
 def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: dict[str, Any]) -> CompressionReport:
@@ -184,7 +199,7 @@ def _planned(src: Any, dst: _Path, progress: bool | ProgressCallback, options: d
 def _carried_out(dst: _Path, planned: tuple[Any, dict[str, Any], PlanReport]) -> CompressionReport:
     """Encodes what was planned: a source with its options and the plan, which the report has."""
     src, options, plan = planned
-    return replace(compress(src, dst, **options), plan=plan)
+    return replace(_compressed(src, dst, **options), plan=plan)
 
 
 # Options that a plan has no use for, each with the value that asks for nothing.
@@ -235,6 +250,7 @@ def compress_to_bytes(
         "optimize": optimize, "coder": coder,
         "include": include, "exclude": exclude, "metadata": metadata, **options,
     }  # fmt: skip
+    encoding["calibrate"] = by_default.chosen(src, encoding)
     with encoding_of(src, encoding, progress) as settings:
         return write.to_bytes(src, settings)
 

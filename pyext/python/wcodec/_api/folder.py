@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from .._calibrate import amount
+from .._calibrate.by_default import ByDefault
 from .._calibrate.statistics import Statistics
 from .._core.coding import REPOSITORY
 from .._core.errors import FileMissingError, InputError
 from .._core.foreign import config_of, read_json
+from .._core.metadata import calibration_of
 from .._core.option_table import PURPOSES
 from .._core.options import coder_for, exactly, is_statistics_file, patterns
 from .._core.paths import output_exists
 from .._core.reports import CompressionReport
 from .._file import folder_kinds
+from .._file.container import Container
 from .._file.gguf import is_gguf
 from .._models import beside, card
 from .._models import hub as _hub
@@ -68,7 +71,13 @@ def compress_folder(src: Any, dst: str, options: dict[str, Any], compress: Compr
     if from_gguf:
         with GgufModel(src) as gguf:
             return _compress(compress, gguf.folder, None, dst, overwrite, options, gguf)
+    on_hub: ByDefault | None = None
+    if isinstance(default := options.get("calibrate"), ByDefault) and not os.path.isdir(src):
+        # Its weights are read from there, and no model is made of them.
+        on_hub, options["calibrate"] = default, None
     source, checkpoint = _opened(os.fspath(src), _hub.Options(**hub), options)
+    if on_hub is not None:
+        on_hub.is_on_hub(source)
     try:
         return _compress(compress, source, checkpoint, dst, overwrite, options)
     finally:
@@ -125,7 +134,7 @@ def _compress(
     inputs += [] if gguf is None else [gguf.file.path]
     with new_folder(dst, source, inputs, overwrite) as (new, folder):
         report = _fill(compress, source, checkpoint or gguf or Checkpoint(source), new, wanted, options)
-        _write_card(source, new, target, options)
+        _write_card(source, new, target)
         folder.finish()
     return replace(report, path=os.fspath(target / FILE))
 
@@ -196,7 +205,7 @@ def _fill(
     return report
 
 
-def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) -> None:
+def _write_card(source: Path, new: Path, target: Path) -> None:
     """Writes the card, unless the folder that is replaced has one that somebody wrote."""
     existing, source_card = card.read(target), card.read(source)
     if existing is not None and not card.is_own(existing) and existing != source_card:
@@ -204,7 +213,9 @@ def _write_card(source: Path, new: Path, target: Path, options: dict[str, Any]) 
         return
     original = card.original_of(source_card, card.repository_of(source))
     name = target.absolute().name
-    text = card.card(new, original, name, name, calibrated=options.get("calibrate") is not None)
+    with Container.open(new / FILE) as container:
+        calibrated = calibration_of(container.metadata) is not None
+    text = card.card(new, original, name, name, calibrated=calibrated)
     (new / card.FILE).write_text(text, "utf-8")
 
 

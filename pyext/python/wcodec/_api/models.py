@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._calibrate import by_default
 from .._calibrate.collect import is_given, statistics_of
 from .._calibrate.encoding import compress_in_memory
 from .._core.coding import CodingOptions
@@ -93,7 +94,8 @@ def load_model(
         ``calibrate``, ``trellis``, ``rules``, ``optimize``, ``coder``, ``include``, ``exclude``, ``embeddings`` and
         ``options`` (see :class:`CodingOptions`). A checkpoint that is compressed already stays as it is, and asking for
         something else is an error.
-    :param calibrate: runs the original model before that, if it is not given statistics.
+    :param calibrate: runs the original model before that, if it is not given statistics. If left out, the weights alone
+        choose: unlike here, where one tensor after the other is read, that model is in memory as a whole.
     :param trusted: whether a ``.wcodec`` file is trusted, as in :func:`wcodec.open`.
     :param trust_remote_code: whether code that comes with the model, or that its config names (classes of its own,
         kernels of the Hub), may be fetched and run. Without it, such a model is refused.
@@ -111,7 +113,7 @@ def load_model(
     :raises FileError: if there is no such folder or file.
     :raises UnsupportedError: if transformers or accelerate is not installed, or transformers does not know the model.
     """
-    encoding = {"scheme": scheme, "bits": bits, "calibrate": calibrate, "trellis": trellis, "rules": rules,
+    encoding = {"scheme": scheme, "bits": bits, "calibrate": calibration(calibrate), "trellis": trellis, "rules": rules,
                 "optimize": None if optimize == "speed" else optimize, "coder": coder, **options}  # fmt: skip
     request = Request(
         path=path, device=device, dtype=dtype, encoding=encoding, include=include, exclude=exclude,
@@ -187,7 +189,9 @@ def compress_(
     :param bits: bits per weight from 1 to 8, with scheme ``rate``.
     :param calibrate: for scheme ``rate``, :class:`wcodec.Statistics` or a file of them; ``True`` (text of many
         kinds), ``"self"``, the path of a text or token ids run this model: less error at the same bits, and minutes
-        instead of seconds. ``"columns"`` takes seconds: columns whose inputs are large get finer steps.
+        instead of seconds. ``"columns"`` takes seconds: columns whose inputs are large get finer steps. If left out,
+        that is done up to 5 bits for a causal language model of transformers as it was loaded, in evaluation mode and
+        on one device; ``False`` leaves it out.
     :param include: glob patterns of layers (``*.mlp.*``) to replace; all if left out.
     :param exclude: glob patterns of layers to leave as they are.
     :param embeddings: whether ``nn.Embedding`` is replaced. Layers that are tied to one go with it.
@@ -217,11 +221,13 @@ def compress_(
         is too small for a model on a GPU; the model stays as it was. For a model that is moved to a GPU later, it is
         raised there, when the first weight is decoded.
     """
-    calibrate = calibration(calibrate)
     encoding = given({
         "scheme": scheme, "optimize": optimize, "coder": coder, "bits": bits, "calibrate": calibrate,
-        "trellis": trellis, "rules": rules, "device": device, "model": None if calibrate is None else model, **options,
+        "trellis": trellis, "rules": rules, "device": device, **options,
     })  # fmt: skip
+    if (calibrate := by_default.chosen_in_memory(model, encoding)) is not None:
+        encoding["model"] = model
+    encoding["calibrate"] = calibrate
 
     def encode(weights: dict[str, Any], transpose: list[str]) -> Container:
         return compress_in_memory(weights, transpose=transpose, progress=progress, **encoding)

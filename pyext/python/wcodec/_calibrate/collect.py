@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,12 +26,14 @@ from .._models.find import find
 from ..nn.experts import STACKS
 from . import amount, factor, hooks, moments
 from . import text as _text
+from .by_default import LOGGER
 from .moments import Packed
 from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
 from .statistics import RARE_TOKENS, Statistics
 from .units import ModelProducts, Product, products_of
 
+_log = logging.getLogger(LOGGER)
 DEFAULT_MEMORY = "16GB"
 # Logits of a batch in float32, of which there are a few copies while gradients are computed.
 _LOGITS_BYTES = 1 << 28
@@ -138,6 +141,7 @@ def collect_statistics(
                 drawn = amount.Pieces(drawn.count + missing // drawn.length, drawn.length)
         elif not written:
             text = _text.windows_of(data, model, tokenizer, read.count, read.length)
+        _tell_text(sum(map(len, text)), drawn.tokens, data)
         work = _Collector(model, model_layout, place, full, gradients, _limited(budget, place), tell)
         work.total = drawn.count * (drawn.length - 1)
         if written and few:
@@ -158,6 +162,15 @@ calibrate = renamed("calibrate", collect_statistics)
 def _is(data: Any, name: str) -> bool:
     """Whether data are what a name stands for; arrays are not to be compared with one."""
     return isinstance(data, str) and data == name
+
+
+def _tell_text(read: int, written: int, data: Any) -> None:
+    """Logs what the model reads, which need not be what was asked for."""
+    kind = " of many kinds of text" if _is(data, MIXED_TEXT) else ""
+    parts = [f"{read:,} tokens{kind}"] if read else []
+    parts += [f"{written:,} tokens that it writes"] if written else []
+    why = ", as no tokenizer of it was found" if _is(data, MIXED_TEXT) and not read else ""
+    _log.info("the model reads %s%s", " and ".join(parts), why)
 
 
 def _source(data: Any) -> str:

@@ -16,16 +16,18 @@ import torch
 from .. import _native
 from .._core import progress as _progress
 from .._core.dtypes import FLOATS
-from .._core.errors import InputError
+from .._core.errors import InputError, WcodecError
 from .._core.metadata import CALIBRATION_KEY
 from .._core.options import COLUMNS, encode_options, exactly, path_of, patterns, shown
 from .._core.progress import ProgressCallback
+from .._file.encode import by_weights
 from .._file.sources import tensor_source, torch_tensor
 from .._gpu import devices
 from .._models import running
 from .._models.checkpoint import Checkpoint, Lazy
 from .._models.original import original_model
 from . import amount, columns
+from .by_default import ByDefault
 from .collect import is_columns, is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
@@ -382,14 +384,16 @@ def prepared(
     device: torch.device | str | None = None,
     tokens: int | None = None,
     trust_remote_code: bool = False,
+    default: ByDefault | None = None,
     progress: bool | ProgressCallback = False,
-) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None], ProgressCallback | None]]:
+) -> Iterator[tuple[_EncodeOptions, Callable[[str], _Chosen | None] | None, ProgressCallback | None]]:
     """Options for the native encoder, the function that chooses levels, and one to tell how far it is, for a source and
     what it is calibrated by. Data kept from one matrix to the next, some of it on a GPU, are released at the end.
 
     :param model: the model that statistics are collected from where there are none yet; that of the folder if left out.
     :param device: the device on which it runs and levels are chosen: a GPU if left out and there is one.
     :param tokens: the number of tokens to collect statistics from, if there are none yet.
+    :param default: set where nobody asked for it: the weights alone choose then what a model that does not run cannot.
     :param progress: the progress of all work, from the first token to the last tensor: a bar, or a callback that is
         called with the stage or the tensor at work, and how many of the source's bytes correspond to the part that is
         done.
@@ -397,7 +401,16 @@ def prepared(
     _checked(options)
     folder = _folder_of(src)
     place = _place_of(model, device, 0 if folder is None else amount.bytes_of(folder))
-    weights: Mapping[str, Any] = src if isinstance(src, Mapping) else Checkpoint(Path(path_of(src)))
+    weights: Mapping[str, Any]
+    try:
+        weights = src if isinstance(src, Mapping) else Checkpoint(Path(path_of(src)))
+    except WcodecError:
+        if default is None:
+            raise
+        # Weights that cannot be read are refused where they are encoded, with advice that is not of calibration.
+        with by_weights(options, progress) as encoding:
+            yield encoding
+        return
 
     def load() -> Any:
         if model is not None:
@@ -415,9 +428,9 @@ def prepared(
     shares = {name: share for name, share in parts.items() if not given or name != "calibrating"}
     size = _bytes_of(weights)
     on_progress: bool | Callable[[str, float], object] = progress is True
+    stopped: list[BaseException] = []
     if callable(progress):
-        callback = progress
-        on_progress = lambda what, part: callback(what, round(part * size), size)  # noqa: E731
+        on_progress = _told_in_bytes(progress, size, stopped)
     with _progress.staged(on_progress, "encode", shares) as stages:
         collecting: dict[str, Any] = {}
         if not given:
@@ -426,14 +439,44 @@ def prepared(
                 "trust_remote_code": trust_remote_code,
                 "progress": stages.of("calibrating"),
             }
-        statistics = statistics_of(load, calibrate, **collecting)
-        chooser = Chooser(weights, statistics, options, feedback=feedback, device=place)
-        encoding = stages.of("encoding")
+        advance = stages.of("encoding")
+        statistics: Statistics | None = None
+        prepared_weights: tuple[_EncodeOptions, Any]
         try:
-            prepared_weights = chooser.prepared(stages.of("finding steps"))
-            yield *prepared_weights, (lambda tensor, done, total: encoding(done, total, tensor)) if progress else None
+            try:
+                if default is not None:
+                    default.begin(size, place, is_loaded=model is not None)
+                statistics = statistics_of(load, calibrate, **collecting)
+                chooser = Chooser(weights, statistics, options, feedback=feedback, device=place)
+                prepared_weights = chooser.prepared(stages.of("finding steps"))
+            except Exception as error:
+                # Nothing that keeps a model from running keeps it from being encoded, unless somebody asked for it.
+                if default is None or stopped:
+                    raise
+                default.failed(error)
+                prepared_weights = encode_options(**options), None
+            yield *prepared_weights, (lambda tensor, done, total: advance(done, total, tensor)) if progress else None
         finally:
-            forget_feedback(statistics)
+            if statistics is not None:
+                forget_feedback(statistics)
+
+
+def _told_in_bytes(
+    callback: ProgressCallback, size: int, stopped: list[BaseException]
+) -> Callable[[str, float], object]:
+    """A callback that is told of bytes as a function that is told of parts.
+
+    :param stopped: gets what the callback raises, which ends the work whatever it is.
+    """
+
+    def tell(what: str, part: float) -> None:
+        try:
+            callback(what, round(part * size), size)
+        except BaseException as error:
+            stopped.append(error)
+            raise
+
+    return tell
 
 
 def _folder_of(src: Any) -> Path | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .._core.options import calibration
+from .._core.errors import UnsupportedError
+from .._core.options import COLUMNS, calibration
 from .._core.progress import ProgressCallback
 from .._core.reports import CompressionReport
 from .._file.container import Container
@@ -15,6 +16,8 @@ from .._file.encode import OF_CALIBRATION, by_weights, to_container
 from .._file.sources import Source
 from .._file.write import to_bytes
 from .._gpu import torch as _torch
+from .._models import running
+from .by_default import ByDefault
 
 if TYPE_CHECKING:
     from .._file.encode import Encoding
@@ -29,7 +32,8 @@ def encoding_of(
     :param options: as for :func:`wcodec.compress`, those of calibration among them.
     """
     calibrate = calibration(options.get("calibrate"))
-    if calibrate is None:
+    default = calibrate if isinstance(calibrate, ByDefault) else None
+    if calibrate is None or (default is not None and not _has_what_models_need(default)):
         with by_weights(options, progress) as encoding:
             yield encoding
         return
@@ -41,8 +45,18 @@ def encoding_of(
     tokens = given.pop("calibration_tokens", None)
     if options.get("scheme") is None and options.get("bits") is None and options.get("trellis") is None:
         options = {**options, "scheme": "rate"}
-    with prepared(src, calibrate, options, tokens=tokens, progress=progress, **given) as encoding:
+    wanted = calibrate if default is None else COLUMNS
+    with prepared(src, wanted, options, tokens=tokens, default=default, progress=progress, **given) as encoding:
         yield encoding
+
+
+def _has_what_models_need(default: ByDefault) -> bool:
+    try:
+        running.require_transformers()
+    except UnsupportedError as error:
+        default.failed(error)
+        return False
+    return True
 
 
 def compress_to_bytes(

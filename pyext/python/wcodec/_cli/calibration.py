@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._core import format as fmt
+from .._calibrate import by_default
 from .._core import paths
 from .._core.errors import FormatError, InputError
-from .._core.foreign import is_causal
-from .._core.option_table import DEFAULT_BITS
 from .._core.options import COLUMNS, MIXED_TEXT, OWN_TEXT, is_statistics_file
 from .._core.paths import regular
 from .._core.terminal import columns, wrapped
-from .._models import folder
 from .._native import safe
 from .arguments import positive
-from .output import show_progress, tell
+from .encoding import given_options
+from .output import tell
 
-if TYPE_CHECKING:
-    from .._calibrate.statistics import Statistics
-
-# Up to so many bits calibration makes a difference that people see.
-_FEW_BITS = 5.0
-# The part of free memory that weights may take for a calibration that nobody asked for.
-_PART_OF_MEMORY = 0.6
-# Bytes of a model that calibrates in seconds on a CPU.
-_SMALL = 1 << 30
-# The values of --calibrate that are no files, and the text that they stand for.
-_NAMES = {
-    MIXED_TEXT: "text of many kinds",
-    OWN_TEXT: "text that it writes",
-    COLUMNS: "text of many kinds",
-}
-# A config.json is a few KB.
-_LONGEST_CONFIG = 1 << 22
+# The values of --calibrate that are no files.
+_NAMES = (MIXED_TEXT, OWN_TEXT, COLUMNS)
 
 
 def _data(text: str) -> str:
@@ -111,6 +96,11 @@ def value_of(a: argparse.Namespace) -> Any:
     return a.calibrate if is_statistics_file(a.calibrate) else Path(a.calibrate)
 
 
+def choice_of(a: argparse.Namespace) -> Any:
+    """The value for ``calibrate`` where columns are the default, which is ``None``."""
+    return False if a.calibrate == "none" and a.statistics is None else value_of(a)
+
+
 def file_of(a: argparse.Namespace) -> list[Any]:
     """The file that ``calibrate`` names, if it names one."""
     value = value_of(a)
@@ -128,101 +118,45 @@ def announce(a: argparse.Namespace, model: str) -> None:
     if not collects(a):
         return
     value = value_of(a)
-    text = _NAMES.get(value, str(value))
+    # Which text a name stands for, the calibration says when it is known.
+    text = "" if value in _NAMES else f" on {value}"
     time = "seconds with a GPU, and for a small model" if value == COLUMNS else "minutes"
-    _tell_unless_quiet(a, f"calibrating {model} on {text}: this takes {time}")
+    by = " by columns" if value == COLUMNS else ""
+    _tell_unless_quiet(a, f"calibrating {model}{by}{text}: this takes {time}")
 
 
 def is_default(a: argparse.Namespace) -> bool:
     """Whether ``wcodec encode`` calibrates by columns although nothing asks for it, if the model runs here."""
-    return Path(a.src).is_dir() and _gains(a)
+    given = given_options(a)
+    planned = {"budget": a.budget, "quality": a.quality, "plan": a.plan}
+    return by_default.applies(a.src, {**given, **planned, "calibrate": choice_of(a)})
 
 
-def by_default(a: argparse.Namespace) -> Statistics | None:
-    """Statistics of columns alone, where that is the default and the model runs here; otherwise says why not."""
-    if not _gains(a):
-        return None
+@contextmanager
+def telling(a: argparse.Namespace) -> Iterator[None]:
+    """Prints on standard error what a calibration says that it does, and why one is left out."""
+    logger, handler = logging.getLogger(by_default.LOGGER), _Told(a)
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     try:
-        return _of_columns(a)
-    except Exception as error:  # noqa: BLE001 - nothing that keeps a model from running keeps it from being encoded
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _tell_unless_quiet(a, f"not calibrated: {why}; {_bits_of(a):g} bits lose much less with it")
-        return None
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
-def _of_columns(a: argparse.Namespace) -> Statistics | None:
-    from .._models.running import require_transformers
+class _Told(logging.Handler):
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__()
+        self._a = a
 
-    source = Path(a.src)
-    if not source.is_dir():
-        raise InputError("that takes the folder of a whole model (name that)", code="I624")
-    require_transformers()
-    from .._calibrate import amount
-    from .._calibrate.collect import statistics_of
-    from .._models.original import original_model
-    from .._models.save import FILE
-    from ..nn._weights.budget import host_memory
-
-    output = Path(a.output)
-    if not a.overwrite and os.path.lexists(output / FILE if folder.is_meant(a.output) else output):
-        # That is refused, which should not take a calibration.
-        return None
-    size = amount.bytes_of(source)
-    place = amount.chosen_place(a.device, size)
-    available = host_memory()[0]
-    if place.type == "cpu" and available is not None and size > _PART_OF_MEMORY * available:
-        raise InputError(
-            f"the model has {fmt.size(size)}, and {fmt.size(available)} of memory are free "
-            "(--calibrate columns does it all the same)",
-            code="I624",
-        )
-    time = "seconds" if place.type != "cpu" or size < _SMALL else "a minute or more on a CPU"
-    _tell_unless_quiet(
-        a,
-        f"calibrating {a.src} by columns, on text of many kinds: this takes {time} (--no-calibrate leaves it out; "
-        "--calibrate loses still less, and takes minutes)",
-    )
-    return statistics_of(
-        lambda: original_model(source, place, "auto", a.trust_remote_code)[0],
-        COLUMNS,
-        trust_remote_code=a.trust_remote_code,
-        progress=show_progress(a.quiet or a.json),
-    )
-
-
-def _gains(a: argparse.Namespace) -> bool:
-    """Whether nothing is said of calibration, and one number of bits is asked for that it makes better, of a language
-    model."""
-    if a.calibrate is not None or a.statistics is not None or (a.budget, a.quality, a.plan) != (None, None, None):
-        return False
-    bits = _bits_of(a)
-    if bits is None or bits > _FEW_BITS or any("bits" in rule for _, rule in a.rule) or a.bits_per_tensor:
-        return False
-    return _is_causal(Path(a.src))
+    def emit(self, record: logging.LogRecord) -> None:
+        _tell_unless_quiet(self._a, record.getMessage())
 
 
 def _tell_unless_quiet(a: argparse.Namespace, text: str) -> None:
     if not (a.quiet or a.json):
         tell(wrapped(safe(text), columns(sys.stderr), "  "))
-
-
-def _bits_of(a: argparse.Namespace) -> float | None:
-    """Bits of scheme ``rate``; none of other schemes."""
-    if a.scheme not in (None, "rate"):
-        return None
-    if a.bits is not None:
-        return float(a.bits)
-    return DEFAULT_BITS if a.scheme == "rate" or a.trellis is not None else None
-
-
-def _is_causal(source: Path) -> bool:
-    """Whether the config beside the weights names a language model, without importing what could say for sure."""
-    place = (source if source.is_dir() else source.parent) / "config.json"
-    try:
-        if not place.is_file() or place.stat().st_size > _LONGEST_CONFIG:
-            return False
-        config = json.loads(place.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    names = config.get("architectures") if isinstance(config, dict) else None
-    return isinstance(names, list) and any(map(is_causal, names))

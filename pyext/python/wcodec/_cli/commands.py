@@ -25,12 +25,13 @@ def encode(arguments: argparse.Namespace) -> int:
     announce(a.src, a.quiet)
     calibration.announce(a, a.src)
     planned = {"budget": a.budget, "quality": a.quality, "text": None if a.text is None else Path(a.text),
-               "calibrate": calibration.value_of(a) or calibration.by_default(a), "calibration_tokens": a.tokens,
+               "calibrate": calibration.choice_of(a), "calibration_tokens": a.tokens,
                "device": a.device, "plan": a.plan}  # fmt: skip
-    report = files.compress(
-        a.src, a.output, **planned, **given_options(a), trust_remote_code=a.trust_remote_code, revision=a.revision,
-        progress=show_progress(a.quiet),
-    )  # fmt: skip
+    with calibration.telling(a):
+        report = files.compress(
+            a.src, a.output, **planned, **given_options(a), trust_remote_code=a.trust_remote_code, revision=a.revision,
+            progress=show_progress(a.quiet),
+        )  # fmt: skip
     if a.json:
         put(document("encode", {**report.to_dict(), "seconds": seconds()}))
     elif not a.quiet:

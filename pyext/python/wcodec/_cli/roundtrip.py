@@ -166,7 +166,7 @@ def _combination(
     encoded, decoded = folder / f"{name}.wcodec", folder / f"{name}.safetensors"
     progress = show_progress(a.quiet)
     report = files.compress(
-        a.src, encoded, scheme=case.scheme, bits=case.bits, trellis=a.trellis, scale=scale,
+        a.src, encoded, scheme=case.scheme, bits=case.bits, calibrate=False, trellis=a.trellis, scale=scale,
         block=block if scale == "block" else None, coder=case.coder, layout=a.layout,
         level=DEFAULT_LEVEL if a.level is None else a.level, tile=a.tile,
         include=a.include, exclude=a.exclude, transpose=a.transpose, threads=a.threads, progress=progress,

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .._calibrate.statistics import Statistics
 
 Calibration: TypeAlias = "Statistics | bool | str | os.PathLike[str] | Sequence[int] | torch.Tensor"
-"""Statistics for scheme ``rate``, or what they are collected on: ``True`` is text of many kinds."""
+"""Statistics for scheme ``rate``, or what they are collected on: ``True`` is text of many kinds, and ``False`` leaves
+calibration out."""
 
 
 class Rule(TypedDict, total=False):
@@ -97,8 +98,8 @@ class FileOptions(CodingOptions, total=False):
     """Factors of columns (inputs) of tensors by name, with scheme ``rate``: weights are divided by them before they are
     quantized, and values are multiplied by them. So columns with smaller factors get smaller errors. There is one for
     each column of a matrix, in stacks matrix by matrix. For inputs of very different size ``E[x**2] ** -0.25`` is good.
-    They are divided by their geometric mean, stored in 16 bits, and counted. GPUs do not decode such tensors. Matrices
-    whose levels ``calibrate`` chooses have no use for them."""
+    They are divided by their geometric mean, stored in 16 bits, and counted. Matrices whose levels ``calibrate``
+    chooses have no use for them."""
     frame: int | None
     """Bytes of a frame of ``zstd``; chosen by the tensor if left out."""
 

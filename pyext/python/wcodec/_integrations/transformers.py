@@ -81,7 +81,8 @@ def register() -> None:
         :param scheme: as for :func:`wcodec.compress_`, as is all that follows; ``rate`` where ``bits`` are given.
         :param bits: with scheme ``rate``, bits per weight, 1 to 8.
         :param coder: ``rans``, ``huffman``, ``zstd`` or ``raw``; what ``optimize`` says if left out.
-        :param calibrate: with scheme ``rate``, statistics or what they are collected on.
+        :param calibrate: with scheme ``rate``, statistics or what they are collected on; as for
+            :func:`wcodec.load_model`, the weights alone choose if it is left out.
         :param trellis: with scheme ``rate``, whether levels are chosen by a trellis.
         :param rules: other encodings for layers whose names match a pattern.
         :param residency: ``device``, ``host``, ``auto``, or for a folder that is compressed already ``disk``. If left
@@ -129,7 +130,7 @@ def register() -> None:
 
             checked_settings(residency, vram_budget, cache, ram_budget)
             options.pop("quant_method", None)
-            others = given({"calibrate": calibrate, "trellis": trellis, "rules": rules})
+            others = given({"calibrate": None if calibrate is False else calibrate, "trellis": trellis, "rules": rules})
             self.quant_method = METHOD
             self.scheme, self.bits, self.coder, self.residency = scheme, bits, coder, residency
             self.vram_budget, self.ram_budget, self.cache, self.file = vram_budget, ram_budget, cache, file
