@@ -32,7 +32,7 @@ UNITS = {"tokens_per_s": "tokens/s", "speed_of_bf16": "of bf16's tokens/s", "sto
 def by_default(args: argparse.Namespace, bits: float | None) -> Any:
     """The model that a folder gives."""
     model = build(args.shapes, args.layers)
-    wcodec.compress_(model, progress=False, **({} if bits is None else {"bits": bits}))
+    wcodec.compress_(model, calibrate=False, progress=False, **({} if bits is None else {"bits": bits}))
     with tempfile.TemporaryDirectory() as folder:
         wcodec.save_pretrained(model, Path(folder) / "model")
         del model
@@ -45,7 +45,7 @@ def by_hand(args: argparse.Namespace, bits: float | None) -> Any:
     model = build(args.shapes, args.layers)
     rate = {} if bits is None else {"bits": bits, "trellis": False}
     options = {"coder": "huffman", "layout": "quad", "table_bits": TABLES.get(bits, 11)}
-    wcodec.compress_(model, progress=False, **rate, **options)
+    wcodec.compress_(model, calibrate=False, progress=False, **rate, **options)
     wcodec.nn.fuse_(model)
     return model
 

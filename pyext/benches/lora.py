@@ -77,7 +77,7 @@ def main() -> None:
         with torch.no_grad():
             model = build(args.shapes, args.layers)
         options: dict[str, Any] = {} if bits == "none" else {"bits": float(bits)}
-        wcodec.compress_(model, progress=False, coder="huffman", **options)
+        wcodec.compress_(model, calibrate=False, progress=False, coder="huffman", **options)
         found: dict[str, Any] = tuned(model, args.tokens, args.steps, before)
         del model
         found["of_bf16"] = found["peak"] / rows["bf16"]["peak"]

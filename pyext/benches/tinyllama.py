@@ -104,7 +104,7 @@ class Bench:
             name = f"{name} {'int8' if self.bits is None else f'{self.bits:g} bits'}"
         model = build(self.args.shapes, self.args.layers)
         begin = time.perf_counter()
-        report = wcodec.compress_(model, progress=False, fused=False, **self.options, **options)
+        report = wcodec.compress_(model, calibrate=False, progress=False, fused=False, **self.options, **options)
         seconds = time.perf_counter() - begin
         for fused in self.args.fused or [None]:
             label = name

@@ -163,7 +163,8 @@ def _save(config: Any, folder: Path, device: str) -> None:
 def _compress(plain: Path, folder: Path, options: dict[str, Any]) -> None:
     import wcodec
 
-    wcodec.compress(plain, f"{folder}/", progress=False, **options)
+    # Random weights, whose speed is measured.
+    wcodec.compress(plain, f"{folder}/", **{"calibrate": False, "progress": False, **options})
 
 
 def weight_bytes(folder: Path) -> int:

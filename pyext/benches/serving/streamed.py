@@ -167,7 +167,7 @@ def _compress(source: Random, folder: Path, options: dict[str, Any]) -> None:
     def encode(src: Any, dst: Any, **given: Any) -> Any:
         return wcodec.compress(src, dst, **given)
 
-    given = {"progress": False, "trust_remote_code": False, **options}
+    given = {"calibrate": False, "progress": False, "trust_remote_code": False, **options}
     write: Callable[..., Any] = compressed_folder._compress
     write(encode, source.path, source, str(folder), False, given)
 

@@ -22,7 +22,7 @@ def prepare(model: Any, variant: Variant, device: str) -> Ready:
     if device == "cpu":
         options.pop("coder", None)
         options.pop("table_bits", None)
-    report = wcodec.compress_(model, embeddings=False, progress=False, fused=fuse, **options)
+    report = wcodec.compress_(model, embeddings=False, progress=False, fused=fuse, **{"calibrate": False, **options})
     notes = [f"coder {options.get('coder', 'rans')}"]
     if fuse:
         notes.append("products straight from compressed weights up to 16 tokens, whole blocks")
