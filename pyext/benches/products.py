@@ -198,20 +198,20 @@ def main() -> None:
         count = copies(rows, columns)
         things.append((shape, [[(str(i), rows, columns)] for i in range(count)], count, (False,)))
     for bits in args.bits.split(","):
-        named, options = options_of(bits, args)
+        scheme, options = options_of(bits, args)
         for name, groups, by, kinds in things:
             held = Weights(groups, {"coder": args.coder, **options})
             for batch in map(int, args.batch.split(",")):
                 for merged in kinds:
                     found = row(held, batch, merged, by)
-                    report.append({"what": name, "scheme": named, **found})
+                    report.append({"what": name, "scheme": scheme, **found})
                     how = f"{found['bits']:5.2f} bits, batch {batch:2}, {'merged' if merged else 'separate':8}"
                     times = [
                         f"bf16 {found['bf16' + kind]:8.2f} us, ours {found['ours' + kind]:8.2f} us,"
                         f" {found['speed_of_bf16' + kind]:.2f}x"
                         for kind in ("", "_between")
                     ]
-                    print(f"{name:12} {named:9} {how}: {times[0]}; between others {times[1]}", flush=True)
+                    print(f"{name:12} {scheme:9} {how}: {times[0]}; between others {times[1]}", flush=True)
             held.decoder.check()
             del held
             torch.cuda.empty_cache()
