@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::cancel::Cancel;
 use crate::checkpoint::{Dequantized, Quantization, Source, SourceBytes, SourceTensor};
 use crate::coder::plane::{Filters, PlaneOptions};
-use crate::coder::{Coder, Layout, zstd};
+use crate::coder::{Coder, Layout, tile, zstd};
 use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -568,13 +568,18 @@ fn encode_into<W: Sink + Send>(
                     };
                     let transposed = choices.transpose.is_match(&tensor.name);
                     // A tensor that is not a matrix is stored raw, whatever its columns.
-                    let (rows, cols) = matrix::matrix_of(&tensor.shape, transposed)
-                        .map_or((0, 0), |matrix| (matrix.rows, matrix.cols));
+                    let (count, rows, cols) = matrix::matrix_of(&tensor.shape, transposed)
+                        .map_or((0, 0, 0), |matrix| (matrix.count, matrix.rows, matrix.cols));
                     let factor = factors.get(&i).copied().unwrap_or(1.0);
                     let task = TensorTask {
                         tensor,
                         scheme,
-                        rate: RateTask { factor, columns: columns.of(i, rows, cols), levels },
+                        rate: RateTask {
+                            factor,
+                            columns: columns.of(i, rows, cols),
+                            levels,
+                            tile: Some(tile::rate_tile(coder, count * rows, cols, choices.weights)),
+                        },
                         transposed,
                         plane: options.plane((scheme, coder), cols, choices.weights),
                     };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
-use wcodec::coder::tile::wide_tile;
+use wcodec::coder::tile;
 use wcodec::scheme::SchemeKind;
 use wcodec::scheme::int8::DEFAULT_BLOCK;
 use wcodec::{
@@ -12,6 +12,7 @@ use wcodec::{
 };
 
 use crate::arrays::Array;
+use crate::errors::to_py;
 
 /// The encoding of some weights; the keys of the dictionary are the fields.
 #[derive(FromPyObject)]
@@ -148,10 +149,12 @@ pub fn encoding_facts() -> EncodingFacts {
     }
 }
 
-/// The default tile width of scheme `rate`, columns, for a matrix of the given size.
+/// The default tile width of scheme `rate`, columns, for a matrix of the given size that a coder codes, in a file with so
+/// many quantized weights.
 #[pyfunction]
-pub fn rate_tile(rows: usize, cols: usize) -> usize {
-    wide_tile(rows, cols)
+pub fn rate_tile(py: Python<'_>, coder: &str, rows: usize, cols: usize, weights: usize) -> PyResult<usize> {
+    let coder = Coder::from_name(coder).map_err(|e| to_py(py, &e))?;
+    Ok(tile::rate_tile(coder, rows, cols, weights))
 }
 
 /// Options for decoding; the keys of the dictionary are the fields.

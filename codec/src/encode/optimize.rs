@@ -74,13 +74,12 @@ impl Optimize {
     ///     let scheme = Scheme::Rate(Rate { bits: Bits::new(bits).unwrap(), trellis: false });
     ///     Optimize::Speed.table_bits(scheme, Layout::Quad)
     /// };
-    /// assert_eq!([3.0, 4.0, 6.0].map(table_bits), [10, 11, 12]);
+    /// assert_eq!([3.0, 4.0, 6.0].map(table_bits), [10, 12, 12]);
     /// ```
     pub fn table_bits(self, scheme: Scheme, layout: Layout) -> u32 {
         match scheme {
             Scheme::Rate(Rate { bits, .. }) if self == Self::Speed && layout == Layout::Quad => match bits.get() {
                 ..3.5 => 10,
-                ..5.0 => 11,
                 _ => 12,
             },
             _ => 12,

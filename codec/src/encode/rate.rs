@@ -14,9 +14,9 @@ use super::tensor::{Counted, RateTask, TensorTask, Workers};
 use super::{Choices, EncodeOptions};
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
-use crate::coder::TILE_ROWS;
 use crate::coder::table::Table;
-use crate::coder::tile::wide_tile;
+use crate::coder::tile::rate_tile;
+use crate::coder::{Coder, TILE_ROWS};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::Scheme;
@@ -273,7 +273,12 @@ impl Search<'_> {
             let task = TensorTask {
                 tensor: &sample.tensor,
                 scheme: Scheme::Rate(group.rate),
-                rate: RateTask { factor: step * of(sample.place), columns: sample.columns.clone(), levels: None },
+                rate: RateTask {
+                    factor: step * of(sample.place),
+                    columns: sample.columns.clone(),
+                    levels: None,
+                    tile: Some(sample.tile),
+                },
                 transposed: false,
                 plane,
             };
@@ -354,15 +359,22 @@ impl Search<'_> {
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let rows = (matrix.count * matrix.rows) as f64 * share;
             let mut plane = self.options.plane((scheme, coder), matrix.cols, self.choices.weights);
-            plane.tile = self.options.tile.or_else(|| Some(wide_tile(rows.round() as usize, matrix.cols)));
+            let given = levels.as_ref().and_then(|levels| levels.tile);
+            let tile = given.unwrap_or_else(|| self.tile(coder, rows.round() as usize, matrix.cols));
+            plane.tile = self.options.tile.or(Some(tile));
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let columns = self.columns.of(i, matrix.rows, matrix.cols);
-            let rate = RateTask { factor: step, columns, levels };
+            let rate = RateTask { factor: step, columns, levels, tile: None };
             let task = TensorTask { tensor, scheme, rate, transposed, plane };
             Ok(Counting { task, bytes, share, each: 1.0 })
         });
         self.count(tasks, &mut tables, &mut sum)?;
         Ok(sum.bits())
+    }
+
+    /// Columns of a tile, if options do not say it.
+    fn tile(&self, coder: Coder, rows: usize, cols: usize) -> usize {
+        rate_tile(coder, rows, cols, self.choices.weights)
     }
 
     /// Strips of the tensors of `group`, evenly spread, with at most about `weights` weights.
@@ -384,6 +396,7 @@ impl Search<'_> {
             tell(i)?;
             let tensor = &tensors[i];
             let transposed = self.choices.transpose.is_match(&tensor.name);
+            let (_, coder) = self.choices.way(&tensor.name);
             let name = |e| self.naming.of(&tensor.name, e);
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let (rows, cols) = (matrix.count * matrix.rows, matrix.cols);
@@ -420,7 +433,7 @@ impl Search<'_> {
                 tensor: SourceTensor { shape: vec![count, cols], ..tensor.clone() },
                 bytes: sample,
                 share: rows as f64 / count as f64,
-                tile: self.options.tile.unwrap_or_else(|| wide_tile(rows, cols)),
+                tile: self.options.tile.unwrap_or_else(|| self.tile(coder, rows, cols)),
                 place: i,
                 columns: factors,
             });

@@ -45,6 +45,8 @@ pub struct RateTask {
     pub columns: Option<TaskColumns>,
     /// Levels chosen beforehand.
     pub levels: Option<Levels>,
+    /// Columns of a tile, if neither options nor levels say it.
+    pub tile: Option<usize>,
 }
 
 /// The threads that do the work, and the means to cancel it.
@@ -189,7 +191,8 @@ impl<'a> TensorTask<'a> {
     ) -> Result<SymbolPlanes> {
         let levels = self.rate.levels.take();
         let given = levels.as_ref().and_then(|levels| levels.tile);
-        let tile = options.tile.or(given).unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
+        let tile = options.tile.or(given).or(self.rate.tile);
+        let tile = tile.unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
         options.tile = Some(tile);
         let check = || check_trellis(options.coder, given.unwrap_or(tile), tile);
         let (symbols, trellis) = match levels {

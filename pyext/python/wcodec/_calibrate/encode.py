@@ -154,8 +154,13 @@ class Chooser:
         self._weights, self._statistics, self._feedback = weights, statistics, feedback
         # Name, dtype and shape of each tensor, and the one before it that it shares its data with.
         self._declared = tensor_source(weights)[0]
+        self._weights_in_all = sum(
+            math.prod(shape)
+            for _, dtype, shape, tied_to in self._declared
+            if tied_to is None and len(shape) == 2 and dtype in FLOATS
+        )
         self._bits = 4.0 if coding["bits"] is None else coding["bits"]
-        self._trellis, self._tile = coding["trellis"], native["tile"]
+        self._trellis, self._tile, self._coder = coding["trellis"], native["tile"], coding["coder"]
         known = [n for n in weights if n in statistics.units or n in statistics.names]
         if not known:
             raise InputError("the statistics are of none of the tensors (collect them from this model)", code="I622")
@@ -216,7 +221,9 @@ class Chooser:
         return None if matrix.feedback is None else matrix
 
     def _tile_of(self, matrix: Matrix) -> int:
-        return _native.rate_tile(*matrix.weight.shape) if self._tile is None else self._tile
+        if self._tile is not None:
+            return self._tile
+        return _native.rate_tile(self._coder, *matrix.weight.shape, self._weights_in_all)
 
     def _quantized(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
         """The levels of a matrix, or of some of its rows, whose prices are remembered."""
