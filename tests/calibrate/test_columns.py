@@ -46,7 +46,8 @@ def test_every_kind_of_statistics_has_the_sizes_of_inputs(options: dict[str, boo
         found = sizes_of(statistics, f"{name}.weight")
         assert found is not None and found[1] == 200
         want = inputs_of(model, name).flatten(0, 1).square().mean(0)
-        assert torch.allclose(found[0], want, rtol=1e-4)
+        # Second moments count tokens by gradients, if these are known.
+        assert torch.allclose(found[0], want, rtol=1e-4) == (options != {})
         assert has_moments(statistics, f"{name}.weight") == options.get("full", True)
     # No step says anything where nothing was learned of them.
     assert bool(statistics.factors()) == options.get("gradients", True)
@@ -124,7 +125,7 @@ def test_files_keep_sizes_and_earlier_ones_may_have_none(tmp_path: Path) -> None
         for options in (SIZES, {"full": False}):
             made = collect(model, **options)
             made.save(path, overwrite=True)
-            assert b'\\"version\\": 2' in path.read_bytes()[:1000]
+            assert (b'\\"version\\": 2' if options == SIZES else b'\\"version\\": 3') in path.read_bytes()[:1000]
             found = wcodec.Statistics.load(path)
             assert (found.units, found.sites, repr(found)) == (made.units, made.sites, repr(made))
             for site in made.sites:

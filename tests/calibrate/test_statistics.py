@@ -18,7 +18,13 @@ from wcodec._calibrate import collect as _collect  # noqa: E402
 from wcodec._calibrate import statistics as _statistics  # noqa: E402
 from wcodec._calibrate.factor import shrunk  # noqa: E402
 from wcodec._calibrate.records import UnitRecord  # noqa: E402
-from wcodec._calibrate.statistics import Statistics, feedback_for, fisher_power, moments_of  # noqa: E402
+from wcodec._calibrate.statistics import (  # noqa: E402
+    Statistics,
+    costs_of_rows,
+    feedback_for,
+    fisher_power,
+    moments_of,
+)
 from wcodec._gpu import devices  # noqa: E402
 
 
@@ -40,7 +46,7 @@ def inputs_of(model: Any, modules: list[str]) -> dict[str, Any]:
 
 def test_second_moments_are_those_of_the_inputs() -> None:
     model = llama()
-    statistics = collect(model)
+    statistics = collect(model, gradients=False)
     assert len(statistics.units) == 15 and statistics.full and statistics.tokens == 200
     # Layers with the same input share it.
     sites = {name: unit.site for name, unit in statistics.units.items()}
@@ -79,6 +85,63 @@ def test_sensitivity_is_the_trace_of_the_fisher_information() -> None:
     squares = layer.weight.detach().square().mean(1, keepdim=True)
     want = sum(float((torch.outer(g, i).square() * squares).sum()) for g, i in zip(gradient[0], x[0], strict=True))
     assert statistics.units[f"{name}.weight"].sensitivity == pytest.approx(want, rel=1e-4)
+
+
+def gradients_of(model: Any, window: Any, seed: int, modules: list[str]) -> dict[str, tuple[Any, Any]]:
+    """Inputs of layers ``[tokens, cols]``, and gradients of their outputs, of targets drawn as `collect` draws them."""
+    with torch.no_grad():
+        chances = torch.softmax(model(window).logits[0].float(), -1)
+        drawn = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+    kept: dict[str, tuple[Any, Any]] = {}
+    hooks = [
+        model.get_submodule(name).register_forward_hook(
+            lambda module, args, output, name=name: kept.update({name: (args[0].detach()[0], output)})
+        )
+        for name in modules
+    ]
+    loss = torch.nn.functional.cross_entropy(model(window).logits[0].float(), drawn, reduction="sum")
+    for hook in hooks:
+        hook.remove()
+    found = torch.autograd.grad(loss, [kept[name][1] for name in modules])
+    return {name: (kept[name][0], gradient[0]) for name, gradient in zip(modules, found, strict=True)}
+
+
+@pytest.mark.parametrize("memory", ["1GB", 4 * 48 * 48])
+def test_tokens_count_by_the_root_of_what_errors_at_them_cost(memory: Any) -> None:
+    model, window = llama(), TEXT[:1]
+    attention, down = "model.layers.0.self_attn", "model.layers.1.mlp.down_proj"
+    statistics = collect(model, window, seed=5, memory=memory)
+    names = [f"{attention}.{x}_proj" for x in "qkv"]
+    for site, layers in ((f"{attention}.q_proj", names), (down, [down])):
+        costs = torch.zeros(window.shape[1])
+        found = gradients_of(model, window, 5, layers)
+        for name, (_, gradient) in found.items():
+            costs += gradient.square() @ model.get_submodule(name).weight.detach().square().mean(1)
+        weights = costs.sqrt() / costs.sqrt().mean()
+        assert float(weights.max()) > 1.5
+        x = found[site][0]
+        want = (x * weights[:, None]).T @ x / len(x)
+        blocks = moments_of(statistics, site)
+        width = statistics.sites[site].width
+        for i, block in enumerate(blocks):
+            part = slice(i * width, (i + 1) * width)
+            assert torch.allclose(block.dense(), want[part, part], rtol=3e-3, atol=3e-3 * float(want.diagonal().mean()))
+        assert statistics.sites[site].tokens == window.shape[1]
+
+
+def test_costs_of_rows_are_gradients_times_inputs() -> None:
+    model, window = llama(), TEXT[:1]
+    name = "model.layers.1.self_attn.o_proj"
+    statistics = collect(model, window, seed=3)
+    x, gradient = gradients_of(model, window, 3, [name])[name]
+    want = (gradient.square() * x.square().sum(1, keepdim=True)).mean(0)
+    found = costs_of_rows(statistics, f"{name}.weight")
+    assert found is not None and found[1] == window.shape[1]
+    assert torch.allclose(found[0], want, rtol=1e-4)
+    assert costs_of_rows(collect(model, gradients=False), f"{name}.weight") is None
+    # The outputs of GPT-2's matrices are their columns.
+    wide = costs_of_rows(collect(gpt2()), "transformer.h.0.mlp.c_fc.weight")
+    assert wide is not None and len(wide[0]) == gpt2().transformer.h[0].mlp.c_fc.weight.shape[1]
 
 
 def test_a_model_is_left_as_it_was() -> None:
@@ -353,6 +416,10 @@ def test_files_give_back_what_was_saved(tmp_path: Path) -> None:
         for site in made.sites:
             for one, other in zip(moments_of(found, site), moments_of(made, site), strict=True):
                 assert torch.equal(one.strips, other.strips) and torch.equal(one.diagonal, other.diagonal)
+        for name in made.units:
+            rows = costs_of_rows(made, name)
+            again = costs_of_rows(found, name)
+            assert rows is not None and again is not None and torch.equal(rows[0], again[0]) and rows[1] == again[1]
         # And again, from the file.
         found.save(tmp_path / "again.safetensors", overwrite=True)
         assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -410,17 +477,23 @@ def test_files_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
         lambda said, header: header["0.0.diagonal"].update(dtype="I32"),
         lambda said, header: header["0.0.diagonal"].update(shape=[8, 4]),
         lambda said, header: header.update({"9.0.diagonal": header.pop("0.0.diagonal")}),
+        lambda said, header: header["0.rows"].update(shape=[8, 4]),
+        lambda said, header: header["0.rows"].update(dtype="I32"),
+        lambda said, header: header.update({"99.rows": header.pop("0.rows")}),
+        lambda said, header: said.update(version=2),
     ]
     for number, change in enumerate(changes):
         with pytest.raises(wcodec.FormatError, match="contradict themselves") as raised:
             wcodec.Statistics.load(changed(path, change))
         assert raised.value.file is not None and "collect them again" in str(raised.value), number
-    with pytest.raises(wcodec.UnsupportedError, match="version 3"):
-        wcodec.Statistics.load(changed(path, lambda said, header: said.update(version=3)))
+    with pytest.raises(wcodec.UnsupportedError, match="version 4"):
+        wcodec.Statistics.load(changed(path, lambda said, header: said.update(version=4)))
     out = tmp_path / "other.safetensors"
     at = 8 + int.from_bytes(data[:8], "little")
-    for value in (float("nan"), -1.0):
-        out.write_bytes(data[:at] + torch.tensor(value).numpy().tobytes() + data[at + 4 :])
+    last = len(data) - 4
+    for value, begin in ((float("nan"), at), (-1.0, at), (float("inf"), last), (-1.0, last)):
+        # The first of the second moments, and the last of the costs of rows.
+        out.write_bytes(data[:begin] + torch.tensor(value).numpy().tobytes() + data[begin + 4 :])
         with pytest.raises(wcodec.FormatError, match="negative or not finite"):
             wcodec.Statistics.load(out)
     for broken in (b"", data[:50], data[:-4], data[8:], b"[" * 100_000, (2**60).to_bytes(8, "little") + data[8:]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -31,12 +30,15 @@ from .moments import Packed
 from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
 from .statistics import RARE_TOKENS, Statistics
+from .tokens import TokenCosts
 from .units import ModelProducts, Product, products_of
 
 _log = logging.getLogger(LOGGER)
 DEFAULT_MEMORY = "16GB"
 # Logits of a batch in float32, of which there are a few copies while gradients are computed.
 _LOGITS_BYTES = 1 << 28
+# A GPU that has memory for them takes this part of what is free, up to the most that makes it faster.
+_LOGITS_SHARE, _MOST_LOGITS_BYTES = 64, 1 << 30
 _MOST_TOKENS = 1 << 12
 # Tokens that say enough of how large the inputs of an expert are.
 FEW_TOKENS = 64
@@ -228,10 +230,13 @@ class _Collector:
         self._once = True
         self._sums: dict[str, moments.Sums] = {}
         self._wanted: dict[str, Input] = {}
-        self._counted: dict[str, int] = {}
+        # Tokens of each input whose moments are summed up, and what they count together.
+        self._counted: dict[str, tuple[int, float]] = {}
         self._tokens = dict.fromkeys(self._site, 0)
-        self._sensitivity: dict[str, torch.Tensor] = {}
+        # Sums for each matrix of (gradient of an output x size of the input)^2, ``float64 [outputs]``.
+        self._row_costs: dict[str, torch.Tensor] = {}
         self._row_squares: dict[str, torch.Tensor] = {}
+        self._token_costs = TokenCosts()
         # Sums of squares of each input, of the first pass, with the sum of what tokens count, and that of one.
         self._squares: dict[str, tuple[torch.Tensor, float]] = {}
         self._weight = 1.0
@@ -269,18 +274,25 @@ class _Collector:
         self._discover(text[0])
         inputs = {p.name: p.units[0].cols for p in self._layout.products if self._site[p.name] == p.name}
         passes = plan([(name, inputs[name]) for name in self._in_order(inputs)], self._memory)[1] if self._full else []
-        self.total += max(0, len(passes) - 1) * sum(map(len, text))
+        if self._with_gradients or not passes:
+            # Tokens count by their gradients, which have to be known before.
+            passes = [[], *passes]
+        self.total += (len(passes) - 1) * sum(map(len, text))
         generator = torch.Generator(self._place).manual_seed(seed)
-        for number, wanted in enumerate(passes or [[]]):
+        vocabulary = getattr(getattr(self._model, "config", None), "vocab_size", None)
+        for number, wanted in enumerate(passes):
             self._wanted = {one.name: one for one in wanted}
-            self._sums, self._counted = {}, dict.fromkeys(self._wanted, 0)
+            self._sums, self._counted = {}, dict.fromkeys(self._wanted, (0, 0.0))
             self._first = number == 0
             self._gradients = self._first and self._with_gradients
+            self._token_costs.begin()
             self._stop = None if self._first or number + 1 == len(passes) else self._after(wanted)
             with self._watching(), self._ending():
-                for batch in _batches(text, getattr(getattr(self._model, "config", None), "vocab_size", None)):
+                for batch in _batches(text, vocabulary, _logits_bytes(self._place)):
                     self._pass(batch.to(self._place), generator)
                     self.advance(batch.numel())
+            if self._gradients:
+                self._check_gradients()
             self._keep()
 
     def _discover(self, ids: torch.Tensor) -> None:
@@ -369,8 +381,11 @@ class _Collector:
                 self._sums[site] = moments.Sums(one.cols, one.width, flat.device)
             # First tokens, to which many models give a state that is thousands of times larger, count like all others:
             # what is wrong with them is wrong for all tokens that attend to them.
-            self._sums[site].add(flat)
-            self._counted[site] += len(flat)
+            weights = None if product.expert is not None else self._token_costs.weights(site, len(flat))
+            self._sums[site].add(flat, weights)
+            tokens, counted = self._counted[site]
+            whole = float(len(flat)) if weights is None else float(weights.sum(dtype=torch.float64))
+            self._counted[site] = tokens + len(flat), counted + whole
         if not self._first:
             return None
         self._tokens[product.name] += len(flat)
@@ -381,24 +396,38 @@ class _Collector:
         if not self._gradients:
             return None
         sizes = squares.sum(-1)
+        costs = self._token_costs.of(site, len(flat), flat.device, is_new=site == product.name)
         changed = None
         if not output.requires_grad:
             changed = output = hooks.with_gradient(output)
-        output.register_hook(lambda gradient: self._gradient(product, gradient, sizes))
+        output.register_hook(lambda gradient: self._gradient(product, gradient, sizes, costs))
         return changed
 
-    def _gradient(self, product: Product, gradient: torch.Tensor, sizes: torch.Tensor) -> None:
+    def _gradient(
+        self, product: Product, gradient: torch.Tensor, sizes: torch.Tensor, token_costs: torch.Tensor
+    ) -> None:
         squares = gradient.detach().reshape(-1, gradient.shape[-1]).to(torch.float32).square()
         rows = self._squares_of_rows(product)
+        token_costs += squares @ rows
+        costs = (sizes @ squares).to(torch.float64)
         at = 0
         for unit in product.units:
-            part = slice(at, at + unit.rows)
+            part = costs[at : at + unit.rows]
             at += unit.rows
-            sensitivity = (squares[:, part] @ rows[part]).dot(sizes).to(torch.float64)
-            before = self._sensitivity.get(unit.name)
-            self._sensitivity[unit.name] = (
-                sensitivity if before is None else before.to(sensitivity.device) + sensitivity
-            )
+            before = self._row_costs.get(unit.name)
+            self._row_costs[unit.name] = part if before is None else before.to(part.device) + part
+
+    def _check_gradients(self) -> None:
+        for product in self._layout.products:
+            for unit in product.units:
+                costs = self._row_costs.get(unit.name)
+                if costs is not None and not bool(torch.isfinite(costs).all()):
+                    raise InputError(
+                        f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
+                        "(use bfloat16 or float32)",
+                        tensor=unit.name,
+                        code="I607",
+                    )
 
     def _squares_of_rows(self, product: Product) -> torch.Tensor:
         """Mean squares of the weights of each output."""
@@ -417,11 +446,11 @@ class _Collector:
         """Packs the sums of a pass."""
         experts = {p.name for p in self._layout.products if p.expert is not None}
         for name, one in self._wanted.items():
-            tokens = self._counted[name]
+            tokens, counted = self._counted[name]
             sums = self._sums.pop(name, None)
             if sums is None or tokens == 0 or (name in experts and tokens < RARE_TOKENS):
                 continue
-            blocks = sums.means(tokens)
+            blocks = sums.means(counted)
             for _, block in blocks:
                 _check_finite(name, block.diagonal())
             self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks))
@@ -463,20 +492,20 @@ class _Collector:
         """The statistics that were collected."""
         self._keep_sizes()
         units: dict[str, UnitRecord] = {}
+        rows: dict[str, torch.Tensor] = {}
         for product in self._layout.products:
             site: str | None = self._site[product.name]
             site = site if site in self._sites else None
+            at = 0
             for unit in product.units:
+                part = slice(at, at + unit.rows)
+                at += unit.rows
                 before = units.get(unit.name)
                 tokens = self._tokens[product.name] + (0 if before is None else before.tokens)
-                sensitivity = float(self._sensitivity.get(unit.name, torch.zeros(())))
-                if not math.isfinite(sensitivity):
-                    raise InputError(
-                        f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
-                        "(use bfloat16 or float32)",
-                        tensor=unit.name,
-                        code="I607",
-                    )
+                costs, sensitivity = self._row_costs.get(unit.name), 0.0
+                if costs is not None:
+                    sensitivity = float(costs @ self._squares_of_rows(product)[part].to(costs))
+                    rows[unit.name] = (costs / max(tokens, 1)).to("cpu", torch.float32)
                 units[unit.name] = UnitRecord(
                     *(unit.rows, unit.cols, unit.transposed, unit.kind, product.expert is not None),
                     site if before is None else before.site,
@@ -488,6 +517,7 @@ class _Collector:
             self._sites,
             self._kept,
             self._layout.names,
+            rows,
             source=source,
             tokens=sum(map(len, text)),
             text_hash=_text.hash_of(text),
@@ -509,13 +539,21 @@ def _check_finite(name: str, squares: torch.Tensor) -> None:
         )
 
 
-def _batches(text: list[torch.Tensor], vocabulary: Any) -> Iterator[torch.Tensor]:
+def _logits_bytes(place: torch.device) -> int:
+    """Bytes that the logits of a batch may take."""
+    if place.type != "cuda":
+        return _LOGITS_BYTES
+    free = torch.cuda.mem_get_info(place)[0]
+    return max(_LOGITS_BYTES, min(_MOST_LOGITS_BYTES, free // _LOGITS_SHARE))
+
+
+def _batches(text: list[torch.Tensor], vocabulary: Any, logits_bytes: int) -> Iterator[torch.Tensor]:
     """Windows of one length side by side, as many as their logits allow."""
     at = 0
     while at < len(text):
         length = len(text[at])
         words = vocabulary if isinstance(vocabulary, int) and vocabulary > 0 else 1
-        most = max(1, min(_MOST_TOKENS // length, _LOGITS_BYTES // (4 * words * length)))
+        most = max(1, min(_MOST_TOKENS // length, logits_bytes // (4 * words * length)))
         end = at + 1
         while end < len(text) and end - at < most and len(text[end]) == length:
             end += 1

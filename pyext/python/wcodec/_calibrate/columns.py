@@ -26,6 +26,8 @@ import torch
 
 # The power of the mean square of an input by which its column's step falls.
 POWER = 0.35
+# The power of an error that no later column makes up for, which says more of a column than the size of its input.
+FEEDBACK_POWER = 0.425
 # The smallest mean square that counts, as part of the mean of all: a channel that was silent need not stay so.
 _FLOOR = 1e-3
 # The tokens that the guess that all inputs are equally large is worth.
@@ -56,20 +58,23 @@ def measured(weight: torch.Tensor) -> Weights:
     return Weights(len(weight), sizes.mean(0), sizes.amax(0))
 
 
-def factors_of(sizes: torch.Tensor, weights: Weights, farthest: float, tokens: float = math.inf) -> torch.Tensor | None:
+def factors_of(
+    sizes: torch.Tensor, weights: Weights, farthest: float, tokens: float = math.inf, power: float = POWER
+) -> torch.Tensor | None:
     """A factor for each column, by which its step is multiplied: values of bf16, ``float32 [cols]``; ``None`` where
     they are not worth it.
 
     :param sizes: mean squares of inputs, or whatever else an error of each column costs.
     :param farthest: the largest weight that has a level without factors, in units of its row's root mean square.
     :param tokens: how many tokens sizes are the mean of.
+    :param power: the power of its cost by which a column's step falls.
     """
     mean = sizes.mean()
     if not float(mean) > 0:
         return None
     known = 1.0 if math.isinf(tokens) else tokens / (tokens + _GUESS)
     likely = sizes.clamp_min(_FLOOR * mean)
-    logs = likely.log2().mul_(-POWER * known)
+    logs = likely.log2().mul_(-power * known)
     logs -= logs.mean()
     # Symbols have 8 bits: a larger weight would make the steps of its whole row larger.
     least = (weights.peaks / (_ROOM * farthest)).clamp_min(torch.finfo(torch.float32).tiny).log2()

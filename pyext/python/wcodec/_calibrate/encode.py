@@ -27,11 +27,12 @@ from .._models import running
 from .._models.checkpoint import Checkpoint, Lazy
 from .._models.original import original_model
 from . import amount, columns
+from . import rows as row_steps
 from .by_default import ByDefault
 from .collect import is_columns, is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
-from .statistics import Statistics, feedback_for, fisher_power, forget_feedback, has_moments, sizes_of
+from .statistics import Statistics, costs_of_rows, feedback_for, fisher_power, forget_feedback, has_moments, sizes_of
 
 if TYPE_CHECKING:
     from .._native import _Chosen, _EncodeOptions
@@ -83,14 +84,18 @@ class Matrices:
 
     def __getitem__(self, name: str) -> Matrix:
         weight = self.weight(name)
-        rms = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
+        sizes = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
         feedback = feedback_for(
             self._statistics, name, trellis=self._trellis, device=self._device, shape=tuple(weight.shape)
         )
         if feedback is not None:
-            factors, left = self._by_columns(name, weight, feedback)
+            factors, _ = self._by_columns(name, weight, feedback)
             feedback = feedback if factors is None else feedback.divided(factors)
-        return Matrix(name, weight, rms * self.step(name), feedback)
+            costs = costs_of_rows(self._statistics, name)
+            if costs is not None:
+                power = fisher_power(self._statistics, name)
+                sizes = row_steps.steps(sizes, costs[0].to(sizes.device), costs[1], power)
+        return Matrix(name, weight, sizes * self.step(name), feedback)
 
     def step(self, name: str) -> float:
         """The step of a matrix over the root mean square of each row, as a multiple of a common one."""
@@ -116,7 +121,8 @@ class Matrices:
             if known is not None:
                 costs, tokens = known[0].to(weight.device), known[1]
                 farthest = self._step * self._steps.get(name, 1.0) * FARTHEST[self._trellis]
-                factors = columns.factors_of(costs, columns.measured(weight), farthest, tokens)
+                power = columns.POWER if feedback is None else columns.FEEDBACK_POWER
+                factors = columns.factors_of(costs, columns.measured(weight), farthest, tokens, power)
                 left = 1.0 if factors is None else columns.left(factors, costs)
             self._columns[name] = factors, left
         return self._columns[name]

@@ -20,8 +20,8 @@ from .records import SiteRecord, UnitRecord
 if TYPE_CHECKING:
     from .statistics import Statistics
 
-# The second version may have inputs of which it is only known how large they are.
-_VERSIONS = (1, 2)
+# The second version may have inputs of which it is only known how large they are; the third has costs of rows.
+_VERSIONS = (1, 2, 3)
 # More inputs than any layer has.
 _WIDEST = 1 << 24
 # Bytes that are handed to the operating system at once.
@@ -54,6 +54,16 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
                 }
                 tensors.append(tensor)
                 at = end
+    for place, name in enumerate(statistics.units):
+        costs = statistics._rows.get(name)
+        if costs is not None:
+            header[_name_of_rows(place)] = {
+                "dtype": "F32",
+                "shape": [len(costs)],
+                "data_offsets": [at, at + costs.nbytes],
+            }
+            tensors.append(costs)
+            at += costs.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with paths.output(path, overwrite=overwrite) as out:
@@ -68,8 +78,7 @@ def save(statistics: Statistics, path: str | os.PathLike[str], overwrite: bool) 
 def description_of(statistics: Statistics) -> dict[str, Any]:
     """The metadata of a file of statistics: everything but second moments."""
     return {
-        # The first that can say it, which more readers know.
-        "version": _VERSIONS[any(not site.width for site in statistics.sites.values())],
+        "version": _version_of(statistics),
         "source": statistics.source,
         "tokens": statistics.tokens,
         "text_hash": statistics.text_hash,
@@ -81,6 +90,13 @@ def description_of(statistics: Statistics) -> dict[str, Any]:
         },
         "names": {name: list(parts) for name, parts in statistics.names.items()},
     }
+
+
+def _version_of(statistics: Statistics) -> int:
+    """The first version that can say what these do, which more readers know."""
+    if statistics._rows:
+        return _VERSIONS[2]
+    return _VERSIONS[any(not site.width for site in statistics.sites.values())]
 
 
 def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
@@ -101,6 +117,10 @@ def check_place(path: str | os.PathLike[str], overwrite: bool, inputs: Iterable[
 
 def _name(site: int, block: int, what: str) -> str:
     return f"{site}.{block}.{what}"
+
+
+def _name_of_rows(unit: int) -> str:
+    return f"{unit}.rows"
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -177,26 +197,42 @@ def _checked(document: Any, version: int, opened: Any, keys: set[str]) -> dict[s
                 _must((part.get_dtype(), list(part.get_shape())) == expected, f"tensor {key} does not fit its inputs")
                 # Its bytes are mapped, and read when they are used.
                 arrays[what] = opened.get_tensor(key)
-            diagonal = arrays["diagonal"]
-            fine = bool(torch.isfinite(diagonal).all()) and not bool((diagonal < 0).any())
-            fine = fine and float(diagonal.sum(dtype=torch.float64)) < _LARGEST
-            _must(fine, f"second moments of {name!r} are negative or not finite")
+            diagonal = _sizes_of(arrays["diagonal"], f"second moments of {name!r}")
             if not site.width:
                 moments[name].append(sizes(diagonal))
                 continue
             _must(_are_correlations(arrays["correlations"]), f"correlations of {name!r} are beyond 1")
             moments[name].append(Packed(diagonal, arrays["correlations"]))
+    rows: dict[str, torch.Tensor] = {}
+    for place, (name, unit) in enumerate(units.items() if version >= _VERSIONS[2] else ()):
+        key = _name_of_rows(place)
+        if key not in left:
+            continue
+        left.remove(key)
+        part = opened.get_slice(key)
+        fits = (part.get_dtype(), list(part.get_shape())) == ("F32", [unit.rows])
+        _must(fits, f"tensor {key} does not fit the outputs of {name!r}")
+        rows[name] = _sizes_of(opened.get_tensor(key), f"costs of rows of {name!r}")
     _must(not left, f"{len(left)} tensors belong to nothing")
     return {
         "units": units,
         "sites": sites,
         "moments": moments,
         "names": names,
+        "rows": rows,
         "source": _text(document["source"]),
         "tokens": _whole(document["tokens"], 1),
         "text_hash": _text(document["text_hash"]),
         "model_hash": _text(document["model_hash"]),
     }
+
+
+def _sizes_of(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """A tensor of mean squares, if it is one."""
+    fine = bool(torch.isfinite(tensor).all()) and not bool((tensor < 0).any())
+    fine = fine and float(tensor.sum(dtype=torch.float64)) < _LARGEST
+    _must(fine, f"{name} are negative or not finite")
+    return tensor
 
 
 def _are_correlations(strips: torch.Tensor) -> bool:

@@ -95,12 +95,18 @@ class Sums:
         """Bytes that the sums of an input take."""
         return sum(4 * min(width, cols - begin) ** 2 for begin in range(0, cols, width))
 
-    def add(self, x: torch.Tensor) -> None:
-        """Adds inputs ``float32 [tokens, cols]``."""
+    def add(self, x: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+        """Adds inputs ``float32 [tokens, cols]``, each so many times as ``weights`` says."""
+        if weights is not None:
+            x = x * weights.sqrt()[:, None]
         for place, block in enumerate(self._blocks):
             part = x[:, place * self.width : place * self.width + len(block)]
             block.addmm_(part.t(), part)
 
-    def means(self, tokens: int) -> list[tuple[int, torch.Tensor]]:
-        """Second moments, each block with its first column; the sums are gone then."""
-        return [(place * self.width, block.div_(max(tokens, 1))) for place, block in enumerate(self._blocks)]
+    def means(self, counted: float) -> list[tuple[int, torch.Tensor]]:
+        """Second moments of inputs whose weights are that together, each block with its first column; the sums are gone
+        then."""
+        return [
+            (place * self.width, block.div_(counted if counted > 0 else 1.0))
+            for place, block in enumerate(self._blocks)
+        ]

@@ -67,6 +67,7 @@ class Statistics:
         sites: dict[str, SiteRecord],
         moments: dict[str, list[Packed]],
         names: dict[str, tuple[str, ...]],
+        rows: dict[str, torch.Tensor] | None = None,
         *,
         source: str,
         tokens: int,
@@ -77,6 +78,9 @@ class Statistics:
         self.path: str | None = None
         """The file that has them, once they were saved or loaded."""
         self._moments = moments
+        # For each matrix the mean cost of a squared error of each output, ``float32 [rows]``. Files of earlier versions
+        # do not say it.
+        self._rows = rows or {}
         self._gradients = any(unit.sensitivity > 0 for unit in units.values())
         self._feedback = FeedbackCache()
         self.source = source
@@ -112,7 +116,7 @@ class Statistics:
     @property
     def nbytes(self) -> int:
         """Bytes of the second moments; what else there is takes some hundred bytes for each tensor, and 4 for each of
-        its inputs."""
+        its inputs and outputs."""
         return sum(block.nbytes for site, blocks in self._moments.items() if self.sites[site].width for block in blocks)
 
     @property
@@ -246,6 +250,16 @@ class Statistics:
 def moments_of(statistics: Statistics, site: str) -> list[Packed]:
     """The blocks of an input's second moments, as they are kept."""
     return statistics._moments[site]
+
+
+def costs_of_rows(statistics: Statistics, name: str) -> tuple[torch.Tensor, int] | None:
+    """The cost of a squared error of each row of a tensor, ``float32 [rows]``, and the number of tokens that it is the
+    mean of; ``None`` where it is not known."""
+    units = statistics.units
+    parts = [part for part in statistics.names.get(name, (name,)) if part in units]
+    if not parts or any(part not in statistics._rows for part in parts):
+        return None
+    return torch.cat([statistics._rows[part] for part in parts]), min(units[part].tokens for part in parts)
 
 
 def _units_of(statistics: Statistics, name: str, shape: Iterable[int] | None) -> list[UnitRecord]:
