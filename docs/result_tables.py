@@ -256,6 +256,16 @@ TABLES: dict[str, Columns | Grid] = {
             "its own text": "{own}",
         },
     ),
+    "calibration-rates": Columns(
+        "calibration-rates",
+        {
+            "calibrated on": "{name}",
+            "4 bits": "{b4}",
+            "3.5 bits": "{b35}",
+            "3 bits": "{b3}",
+            "2.5 bits": "{b25}",
+        },
+    ),
     "calibration-h200": Columns(
         "calibration-h200",
         {

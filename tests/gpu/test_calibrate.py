@@ -62,6 +62,9 @@ def test_a_model_is_measured_on_the_gpu_and_goes_back() -> None:
     # Other predictions are drawn there.
     for name, factor in here.factors().items():
         assert there.factors()[name] == pytest.approx(factor, rel=0.2)
+    # Tokens count by gradients of what is drawn, and all alike without gradients.
+    there = wcodec.collect_statistics(model, data=ids, device="cuda", gradients=False)
+    here = wcodec.collect_statistics(model, data=ids, gradients=False)
     for name in here.units:
         one, other = (feedback_for(s, name, trellis=True) for s in (here, there))
         assert one is not None and other is not None

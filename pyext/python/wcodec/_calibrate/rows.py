@@ -5,8 +5,8 @@ the input. Fine steps of the same total rate cost least in proportion to ``G_i *
 columns). From weights alone the root mean square of the row is the best guess. The geometric mean of both loses less
 than either: G is a mean over few tokens that matter, and at 2 to 4 bits coarse rows hardly take fewer bits.
 
-Linear layers of SmolLM2-135M at 4.0, 3.0 and 2.5 bits, calibrated with error feedback and without a trellis, have 0.89,
-0.87 and 0.86 of the KL divergence that they have with the root mean square alone.
+Linear layers of SmolLM2-135M at 4.0 and 3.0 bits, calibrated with error feedback and without a trellis, have 0.87 of
+the KL divergence that they have with the root mean square alone. With G alone it is 0.90 at 4.0 bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an error at each token costs: the weights of tokens in second moments."""
+"""The costs of errors at each token, which are the weights of tokens in second moments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TokenCosts:
         }
 
     def of(self, site: str, tokens: int, device: torch.device, *, is_new: bool) -> torch.Tensor:
-        """Where costs are to be added, ``float32 [tokens]``, in the pass with gradients.
+        """The tensor that costs are to be added to, ``float32 [tokens]``, in the pass with gradients.
 
         :param is_new: whether it is the first layer of a call.
         """
