@@ -229,7 +229,8 @@ class Chooser:
     def _tile_of(self, matrix: Matrix) -> int:
         if self._tile is not None:
             return self._tile
-        return _native.rate_tile(self._coder, *matrix.weight.shape, self._weights_in_all)
+        rows, cols = matrix.weight.shape
+        return _native.rate_tile(self._coder, rows, cols, self._weights_in_all)
 
     def _quantized(self, matrix: Matrix, constant: float, rows: torch.Tensor | None) -> _Chosen:
         """The levels of a matrix, or of some of its rows, whose prices are remembered."""
