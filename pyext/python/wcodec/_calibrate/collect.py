@@ -493,6 +493,7 @@ class _Collector:
         self._keep_sizes()
         units: dict[str, UnitRecord] = {}
         rows: dict[str, torch.Tensor] = {}
+        head = getattr(self._model, "get_output_embeddings", lambda: None)()
         for product in self._layout.products:
             site: str | None = self._site[product.name]
             site = site if site in self._sites else None
@@ -505,7 +506,9 @@ class _Collector:
                 costs, sensitivity = self._row_costs.get(unit.name), 0.0
                 if costs is not None:
                     sensitivity = float(costs @ self._squares_of_rows(product)[part].to(costs))
-                    rows[unit.name] = (costs / max(tokens, 1)).to("cpu", torch.float32)
+                    # A text says little of tokens that it lacks, which the rows of a head are.
+                    if self._modules[product.module] is not head:
+                        rows[unit.name] = (costs / max(tokens, 1)).to("cpu", torch.float32)
                 units[unit.name] = UnitRecord(
                     *(unit.rows, unit.cols, unit.transposed, unit.kind, product.expert is not None),
                     site if before is None else before.site,

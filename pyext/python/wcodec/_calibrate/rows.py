@@ -25,7 +25,8 @@ def steps(rms: torch.Tensor, costs: torch.Tensor, tokens: float, fisher_power: f
     """Steps of rows ``float32 [rows]``, relative to those of a matrix whose rows have steps in proportion to ``rms``.
 
     :param rms: root mean squares of the rows' weights.
-    :param costs: what a squared error of each row costs, in any unit.
+    :param costs: the cost of a squared error of each row, in any unit. Where few rows have nearly all of it, the others
+        get coarse steps.
     :param tokens: how many tokens costs are the mean of.
     :param fisher_power: the power of the cost of a matrix that its step follows.
 
@@ -39,5 +40,5 @@ def steps(rms: torch.Tensor, costs: torch.Tensor, tokens: float, fisher_power: f
     likely = costs.clamp_min(_FLOOR * mean)
     logs = (-0.5 * likely.log2() - torch.where(there, rms, 1.0).log2()) * (POWER * tokens / (tokens + _GUESS))
     spread = torch.where(there, rms * torch.exp2(logs - logs[there].mean()), rms)
-    before, after = (float((costs * sizes.square()).sum(dtype=torch.float64)) for sizes in (rms, spread))
+    before, after = (float((likely * sizes.square()).sum(dtype=torch.float64)) for sizes in (rms, spread))
     return spread * (after / before) ** (-0.5 * fisher_power) if before > 0 and after > 0 else spread
