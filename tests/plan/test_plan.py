@@ -244,6 +244,9 @@ def test_a_bound_is_kept(model: Path, tmp_path: Path) -> None:
     assert wanted.file_bytes == fewest
     wcodec.compress(model, path, progress=False, **wanted.options())
     assert path.stat().st_size <= wanted.file_bytes
+    # It is the recipe of the plan: by weights alone, for nothing else was asked for.
+    with wcodec.open(path) as container:
+        assert "wcodec.calibration" not in container.metadata
 
 
 def test_bounds_that_cannot_be_met(model: Path) -> None:

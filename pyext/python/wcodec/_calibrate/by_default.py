@@ -196,7 +196,10 @@ def _is_of_causal(folder: Path) -> bool:
         config = json.loads(place.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    names = config.get("architectures") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or config.get("is_encoder_decoder") is True:
+        # Its decoder alone reads no text.
+        return False
+    names = config.get("architectures")
     return isinstance(names, list) and any(map(is_causal, names))
 
 
@@ -208,6 +211,8 @@ def _runs_as_it_is(model: Any) -> bool:
         return False
     if not type(model).__module__.startswith("transformers.") or not is_causal(type(model).__name__):
         return False
+    if getattr(model.config, "is_encoder_decoder", False):
+        return False
     from .._models.dequantized import is_quantized
     from .._models.parallel import sizes_of
     from ..nn import CompressedLayer
@@ -216,7 +221,9 @@ def _runs_as_it_is(model: Any) -> bool:
         return False
     if getattr(model, "_hf_peft_config_loaded", False) or any(m.training for m in model.modules()):
         return False
-    if hasattr(model, "_hf_hook") or (getattr(model, "_tp_size", None) or 1) > 1 or sizes_of(model.config):
+    if (getattr(model, "_tp_size", None) or 1) > 1 or sizes_of(model.config):
+        return False
+    if any(hasattr(m, "_hf_hook") or m._compiled_call_impl is not None for m in model.modules()):
         return False
     if any(isinstance(m, CompressedLayer) or m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         # Hooks of others would see text that is not for them.

@@ -74,7 +74,11 @@ class PlanReport(Report):
         """Arguments of :func:`wcodec.compress` that carry the plan out: the recipe, what else was asked for, and the
         metadata."""
         metadata = {**(self._options.get("metadata") or {}), **self.metadata()}
-        return {**self._options, "metadata": metadata}
+        options = {**self._options, "metadata": metadata}
+        if options.get("calibrate") is None:
+            # A recipe by weights alone stays one, where calibration is the default.
+            options["calibrate"] = False
+        return options
 
     def metadata(self) -> dict[str, str]:
         """The plan and the quality that it reached, as the container's metadata record them."""
