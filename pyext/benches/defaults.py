@@ -25,7 +25,7 @@ import wcodec.nn
 from tinyllama_model import SHAPES, Steps, build, clean
 
 # The logarithm of a table's slots that is fastest, by the bits per weight.
-TABLES = {None: 12, 4.0: 11, 3.0: 10}
+TABLES = {None: 12, 4.0: 12, 3.0: 10}
 UNITS = {"tokens_per_s": "tokens/s", "speed_of_bf16": "of bf16's tokens/s", "stored": "bytes"}
 
 
@@ -44,7 +44,7 @@ def by_hand(args: argparse.Namespace, bits: float | None) -> Any:
     """The model with each option chosen."""
     model = build(args.shapes, args.layers)
     rate = {} if bits is None else {"bits": bits, "trellis": False}
-    options = {"coder": "huffman", "layout": "quad", "table_bits": TABLES.get(bits, 11)}
+    options = {"coder": "huffman", "layout": "quad", "table_bits": TABLES.get(bits, 12)}
     wcodec.compress_(model, calibrate=False, progress=False, **rate, **options)
     wcodec.nn.fuse_(model)
     return model
