@@ -40,6 +40,13 @@ def test_the_matrix_gets_what_its_rows_save() -> None:
     assert 1 < float(spread.max() / spread.min()) < 10
 
 
+@pytest.mark.parametrize("cost", [3e-43, 9e36])
+def test_extreme_costs_are_costs(cost: float) -> None:
+    rms, costs = torch.tensor([1e18, 1.0, 1e-3]), torch.tensor([cost, 0.0, 0.0])
+    steps = rows.steps(rms, costs, 1e12, 1.0)
+    assert bool(torch.isfinite(steps).all()) and bool((steps > 0).all())
+
+
 def test_encoding_follows_costs_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     statistics = collect(model)

@@ -129,6 +129,22 @@ def test_tokens_count_by_the_root_of_what_errors_at_them_cost(memory: Any) -> No
         assert statistics.sites[site].tokens == window.shape[1]
 
 
+def test_all_passes_have_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The memory of a GPU that is free differs from pass to pass.
+    sizes = iter([4 * 90 * TEXT.shape[1] * 3, *[4 * 90 * TEXT.shape[1] * 2] * 99])
+    monkeypatch.setattr(_collect, "_logits_bytes", lambda place: next(sizes))
+    found: list[Any] = []
+    weights = _collect.TokenCosts.weights
+
+    def watched(self: Any, site: str, tokens: int) -> Any:
+        found.append(weights(self, site, tokens))
+        return found[-1]
+
+    monkeypatch.setattr(_collect.TokenCosts, "weights", watched)
+    collect(llama(), memory=4 * 48 * 48)
+    assert len(found) > 9 and all(one is not None for one in found)
+
+
 def test_costs_of_rows_are_gradients_times_inputs() -> None:
     model, window = llama(), TEXT[:1]
     name = "model.layers.1.self_attn.o_proj"

@@ -70,9 +70,9 @@ def collect_statistics(
 
     The model runs over some text: texts of many kinds that come with wcodec and what it writes by itself, half of the
     tokens each, or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
-    after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in the
-    same pass, or, where they are larger than ``memory``, in further ones. How large inputs are, for factors of columns,
-    is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds.
+    after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in a
+    further pass, in which tokens count by those gradients, or in several where they are larger than ``memory``. How
+    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds.
 
     Example (needs transformers and a model)::
 
@@ -280,6 +280,8 @@ class _Collector:
         self.total += (len(passes) - 1) * sum(map(len, text))
         generator = torch.Generator(self._place).manual_seed(seed)
         vocabulary = getattr(getattr(self._model, "config", None), "vocab_size", None)
+        # One division for all passes: costs of tokens are kept by the calls of layers, which are one for each batch.
+        batches = list(_batches(text, vocabulary, _logits_bytes(self._place)))
         for number, wanted in enumerate(passes):
             self._wanted = {one.name: one for one in wanted}
             self._sums, self._counted = {}, dict.fromkeys(self._wanted, (0, 0.0))
@@ -288,7 +290,7 @@ class _Collector:
             self._token_costs.begin()
             self._stop = None if self._first or number + 1 == len(passes) else self._after(wanted)
             with self._watching(), self._ending():
-                for batch in _batches(text, vocabulary, _logits_bytes(self._place)):
+                for batch in batches:
                     self._pass(batch.to(self._place), generator)
                     self.advance(batch.numel())
             if self._gradients:
@@ -396,7 +398,9 @@ class _Collector:
         if not self._gradients:
             return None
         sizes = squares.sum(-1)
-        costs = self._token_costs.of(site, len(flat), flat.device, is_new=site == product.name)
+        costs = None
+        if product.expert is None:
+            costs = self._token_costs.of(site, len(flat), flat.device, is_new=site == product.name)
         changed = None
         if not output.requires_grad:
             changed = output = hooks.with_gradient(output)
@@ -404,11 +408,11 @@ class _Collector:
         return changed
 
     def _gradient(
-        self, product: Product, gradient: torch.Tensor, sizes: torch.Tensor, token_costs: torch.Tensor
+        self, product: Product, gradient: torch.Tensor, sizes: torch.Tensor, token_costs: torch.Tensor | None
     ) -> None:
         squares = gradient.detach().reshape(-1, gradient.shape[-1]).to(torch.float32).square()
-        rows = self._squares_of_rows(product)
-        token_costs += squares @ rows
+        if token_costs is not None:
+            token_costs += squares @ self._squares_of_rows(product)
         costs = (sizes @ squares).to(torch.float64)
         at = 0
         for unit in product.units:

@@ -163,7 +163,7 @@ class Chooser:
         self._weights_in_all = sum(
             math.prod(shape)
             for _, dtype, shape, tied_to in self._declared
-            if tied_to is None and len(shape) == 2 and dtype in FLOATS
+            if tied_to is None and len(shape) in (2, 3) and dtype in FLOATS
         )
         self._bits = 4.0 if coding["bits"] is None else coding["bits"]
         self._trellis, self._tile, self._coder = coding["trellis"], native["tile"], coding["coder"]

@@ -11,6 +11,8 @@ the KL divergence that they have with the root mean square alone. With G alone i
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 # The part of G in the geometric mean.
@@ -33,12 +35,15 @@ def steps(rms: torch.Tensor, costs: torch.Tensor, tokens: float, fisher_power: f
     >>> steps(torch.tensor([1.0, 1.0]), torch.tensor([16.0, 1.0]), 1e9, 0.0)
     tensor([0.7071, 1.4142])
     """
-    mean = costs.mean()
-    there = rms > 0
+    sizes, wide = rms.to(torch.float64), costs.to(torch.float64)
+    mean = wide.mean()
+    there = sizes > 0
     if not float(mean) > 0 or not bool(there.any()):
         return rms
-    likely = costs.clamp_min(_FLOOR * mean)
-    logs = (-0.5 * likely.log2() - torch.where(there, rms, 1.0).log2()) * (POWER * tokens / (tokens + _GUESS))
-    spread = torch.where(there, rms * torch.exp2(logs - logs[there].mean()), rms)
-    before, after = (float((likely * sizes.square()).sum(dtype=torch.float64)) for sizes in (rms, spread))
-    return spread * (after / before) ** (-0.5 * fisher_power) if before > 0 and after > 0 else spread
+    likely = (wide / mean).clamp_min(_FLOOR)
+    logs = (-0.5 * likely.log2() - torch.where(there, sizes, 1.0).log2()) * (POWER * tokens / (tokens + _GUESS))
+    spread = torch.where(there, sizes * torch.exp2(logs - logs[there].mean()), sizes)
+    before, after = (float((likely * one.square()).sum()) for one in (sizes, spread))
+    if 0 < before < math.inf and 0 < after < math.inf:
+        spread *= (after / before) ** (-0.5 * fisher_power)
+    return spread.to(torch.float32)

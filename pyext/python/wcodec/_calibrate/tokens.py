@@ -23,11 +23,9 @@ class TokenCosts:
     def begin(self) -> None:
         """A pass begins."""
         self._calls = {}
-        self._means = {
-            site: float(sum(float(part.sqrt().sum(dtype=torch.float64)) for part in calls)) / sum(map(len, calls))
-            for site, calls in self._costs.items()
-            if any(map(len, calls))
-        }
+        for site in self._costs.keys() - self._means.keys():
+            costs = torch.cat(self._costs[site])
+            self._means[site] = float(costs.sqrt().mean(dtype=torch.float64)) if len(costs) else 0.0
 
     def of(self, site: str, tokens: int, device: torch.device, *, is_new: bool) -> torch.Tensor:
         """The tensor that costs are to be added to, ``float32 [tokens]``, in the pass with gradients.
