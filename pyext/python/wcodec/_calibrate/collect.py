@@ -72,7 +72,8 @@ def collect_statistics(
     tokens each, or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
     after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in a
     further pass, in which tokens count by those gradients, or in several where they are larger than ``memory``. How
-    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing else is: that takes seconds.
+    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing
+    else is: that takes seconds.
 
     Example (needs transformers and a model)::
 
