@@ -20,8 +20,8 @@ use crate::info::{TensorInfo, TensorInfos};
 use crate::names::near;
 use crate::pool::Pool;
 use crate::progress::{Progress, ProgressEvent};
-use crate::scheme::Scheme;
 use crate::scheme::int8::Granularity;
+use crate::scheme::{Levels, Scheme};
 
 mod columns;
 mod matrix;
@@ -154,6 +154,12 @@ impl EncodeOptions {
             cancel: Cancel::new(),
             metadata: BTreeMap::new(),
         }
+    }
+
+    /// Columns of a tile of a matrix `(rows, columns)` of scheme `rate`, in a file with `weights` quantized weights.
+    fn rate_tile(&self, coder: Coder, (rows, cols): (usize, usize), weights: usize, levels: Option<&Levels>) -> usize {
+        let given = levels.and_then(|levels| levels.tile);
+        self.tile.or(given).unwrap_or_else(|| tile::rate_tile(coder, rows, cols, weights))
     }
 
     /// Options for the planes of a tensor whose rows have `cols` columns, in a file with `weights` quantized weights.
@@ -577,8 +583,8 @@ fn encode_into<W: Sink + Send>(
                         rate: RateTask {
                             factor,
                             columns: columns.of(i, rows, cols),
+                            tile: options.rate_tile(coder, (count * rows, cols), choices.weights, levels.as_ref()),
                             levels,
-                            tile: Some(tile::rate_tile(coder, count * rows, cols, choices.weights)),
                         },
                         transposed,
                         plane: options.plane((scheme, coder), cols, choices.weights),

@@ -14,9 +14,8 @@ use super::tensor::{Counted, RateTask, TensorTask, Workers};
 use super::{Choices, EncodeOptions};
 use crate::cancel::Cancel;
 use crate::checkpoint::{Source, SourceBytes, SourceTensor};
+use crate::coder::TILE_ROWS;
 use crate::coder::table::Table;
-use crate::coder::tile::rate_tile;
-use crate::coder::{Coder, TILE_ROWS};
 use crate::error::Result;
 use crate::pool::Pool;
 use crate::scheme::Scheme;
@@ -268,8 +267,7 @@ impl Search<'_> {
         let tasks = samples.iter().map(|sample| {
             let way = self.choices.way(&sample.tensor.name);
             let cols = sample.tensor.shape.last().copied().unwrap_or_default();
-            let mut plane = self.options.plane(way, cols, self.choices.weights);
-            plane.tile = Some(sample.tile);
+            let plane = self.options.plane(way, cols, self.choices.weights);
             let task = TensorTask {
                 tensor: &sample.tensor,
                 scheme: Scheme::Rate(group.rate),
@@ -277,7 +275,7 @@ impl Search<'_> {
                     factor: step * of(sample.place),
                     columns: sample.columns.clone(),
                     levels: None,
-                    tile: Some(sample.tile),
+                    tile: sample.tile,
                 },
                 transposed: false,
                 plane,
@@ -358,23 +356,17 @@ impl Search<'_> {
             let transposed = self.choices.transpose.is_match(&tensor.name);
             let matrix = matrix_of(&tensor.shape, transposed).map_err(name)?;
             let rows = (matrix.count * matrix.rows) as f64 * share;
-            let mut plane = self.options.plane((scheme, coder), matrix.cols, self.choices.weights);
-            let given = levels.as_ref().and_then(|levels| levels.tile);
-            let tile = given.unwrap_or_else(|| self.tile(coder, rows.round() as usize, matrix.cols));
-            plane.tile = self.options.tile.or(Some(tile));
+            let size = (rows.round() as usize, matrix.cols);
+            let plane = self.options.plane((scheme, coder), matrix.cols, self.choices.weights);
+            let tile = self.options.rate_tile(coder, size, self.choices.weights, levels.as_ref());
             let step = self.options.step.unwrap_or(1.0) * relative.get(tensor.name.as_str()).copied().unwrap_or(1.0);
             let columns = self.columns.of(i, matrix.rows, matrix.cols);
-            let rate = RateTask { factor: step, columns, levels, tile: None };
+            let rate = RateTask { factor: step, columns, levels, tile };
             let task = TensorTask { tensor, scheme, rate, transposed, plane };
             Ok(Counting { task, bytes, share, each: 1.0 })
         });
         self.count(tasks, &mut tables, &mut sum)?;
         Ok(sum.bits())
-    }
-
-    /// Columns of a tile, if options do not say it.
-    fn tile(&self, coder: Coder, rows: usize, cols: usize) -> usize {
-        rate_tile(coder, rows, cols, self.choices.weights)
     }
 
     /// Strips of the tensors of `group`, evenly spread, with at most about `weights` weights.
@@ -433,7 +425,7 @@ impl Search<'_> {
                 tensor: SourceTensor { shape: vec![count, cols], ..tensor.clone() },
                 bytes: sample,
                 share: rows as f64 / count as f64,
-                tile: self.options.tile.unwrap_or_else(|| self.tile(coder, rows, cols)),
+                tile: self.options.rate_tile(coder, (rows, cols), self.choices.weights, None),
                 place: i,
                 columns: factors,
             });

@@ -13,7 +13,6 @@ use crate::cancel::Cancel;
 use crate::checkpoint::{SourceBytes, SourceTensor};
 use crate::coder::plane::{Coding, Draft, EncodedPlane, Filters, PlaneOptions, TableChoice};
 use crate::coder::table::Table;
-use crate::coder::tile::wide_tile;
 use crate::coder::{Coder, Layout};
 use crate::container::{
     Bytes, Hash, MatrixEntry, OPAQUE, PlaneEntry, Quality, Segment, Sink, TensorEntry, Writer, hash,
@@ -45,8 +44,8 @@ pub struct RateTask {
     pub columns: Option<TaskColumns>,
     /// Levels chosen beforehand.
     pub levels: Option<Levels>,
-    /// Columns of a tile, if neither options nor levels say it.
-    pub tile: Option<usize>,
+    /// Columns of a tile.
+    pub tile: usize,
 }
 
 /// The threads that do the work, and the means to cancel it.
@@ -191,8 +190,7 @@ impl<'a> TensorTask<'a> {
     ) -> Result<SymbolPlanes> {
         let levels = self.rate.levels.take();
         let given = levels.as_ref().and_then(|levels| levels.tile);
-        let tile = options.tile.or(given).or(self.rate.tile);
-        let tile = tile.unwrap_or_else(|| wide_tile(matrix.count * matrix.rows, matrix.cols));
+        let tile = self.rate.tile;
         options.tile = Some(tile);
         let check = || check_trellis(options.coder, given.unwrap_or(tile), tile);
         let (symbols, trellis) = match levels {
