@@ -255,11 +255,16 @@ def moments_of(statistics: Statistics, site: str) -> list[Packed]:
 def costs_of_rows(statistics: Statistics, name: str) -> tuple[torch.Tensor, int] | None:
     """The cost of a squared error of each row of a tensor, ``float32 [rows]``, and the number of tokens that it is the
     mean of; ``None`` where it is not known."""
-    units = statistics.units
-    parts = [part for part in statistics.names.get(name, (name,)) if part in units]
+    parts = _parts_of(statistics, name)
     if not parts or any(part not in statistics._rows for part in parts):
         return None
-    return torch.cat([statistics._rows[part] for part in parts]), min(units[part].tokens for part in parts)
+    tokens = min(statistics.units[part].tokens for part in parts)
+    return torch.cat([statistics._rows[part] for part in parts]), tokens
+
+
+def _parts_of(statistics: Statistics, name: str) -> list[str]:
+    """Names of the matrices that a tensor is made of, one below the other; none if nothing is known of it."""
+    return [part for part in statistics.names.get(name, (name,)) if part in statistics.units]
 
 
 def _units_of(statistics: Statistics, name: str, shape: Iterable[int] | None) -> list[UnitRecord]:
@@ -267,8 +272,7 @@ def _units_of(statistics: Statistics, name: str, shape: Iterable[int] | None) ->
 
     :raises InputError: if the tensor has another shape.
     """
-    units = statistics.units
-    parts = [units[part] for part in statistics.names.get(name, (name,)) if part in units]
+    parts = [statistics.units[part] for part in _parts_of(statistics, name)]
     known = [sum(part.rows for part in parts), parts[0].cols] if parts else None
     if known is not None and shape is not None and list(shape) != known:
         raise InputError(
