@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 # The name of the model in the repository, where a setting names models or shapes.
@@ -216,6 +216,17 @@ PEERS: dict[str, Peer] = {
             ("gptqmodel==7.7.0",),
             no_build_isolation=True,
             note="calibrated on the text of documentation that importance matrices are of",
+        ),
+        Peer(
+            "exl3",
+            "EXL3",
+            tuple(
+                replace(_known(f"{bits}", f"EXL3 {bits} bits", "EXL3", {"bits": bits}, "text"), needs_gpu=True)
+                for bits in (4.0, 3.0, 2.5)
+            ),
+            ("exllamav3==1.6.5", "ninja==1.13.0"),
+            no_dependencies=True,
+            note="by exllamav3's own quantizer, which nvcc compiles; it pads sides to multiples of 128, which counts",
         ),
         Peer(
             "gguf",

@@ -32,7 +32,7 @@ FOLDER = REPOSITORY / "target/peers/smollm2"
 TEXT = REPOSITORY / "tests/data/heldout/architecture-2026-11.txt"
 """Never changed, whatever happens to pages and code."""
 CALIBRATION = REPOSITORY / "tests/data/doc-llama-3m/heldout.txt"
-"""Documentation too, of Python packages: the kind of text that importance matrices and GPTQ get."""
+"""Documentation too, of Python packages: the kind of text that importance matrices, GPTQ and EXL3 get."""
 PIECES, WINDOW = 16, 512
 SEED = 20261125
 # Weights of a group share a scale in the file that the model comes from, in which they have 16 levels.
