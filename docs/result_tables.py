@@ -25,6 +25,7 @@ def matrix(tokens: int) -> str:
 _OURS = ("int8", "4.0 bits", "3.5 bits", "3.0 bits", "4.0 bits, no trellis", "lossless")
 _SERVED = {"weights": "{name}", "GB a rank": "{gb}", "of the plan": "{of_plan}", "start, s": "{start}"}
 _RATES = ("b4", "b35", "b3")
+_EFFORTS = ("`--calibrate`", "the default", "`--no-calibrate`")
 
 
 def _frontier(model: str) -> tuple[tuple[str, ...], ...]:
@@ -39,7 +40,17 @@ TABLES: dict[str, Columns | Grid] = {
     # README.md
     "smollm2-quality": Columns(
         "smollm2-quality",
-        {"": "{name}", "bits/weight": "{bits}", "KL divergence": "{kl}", "with `--optimize size`": "{kl_size}"},
+        {"": "{name}", "bits/weight": "{bits}", "KL divergence": "{kl}", "same first choice, %": "{top}"},
+        (
+            "bfloat16",
+            "wcodec `lossless`, bit for bit",
+            "wcodec `int8`",
+            *(f"wcodec 5 bits, {way}" for way in _EFFORTS[1:]),
+            *(f"wcodec 4 bits, {way}" for way in _EFFORTS),
+            "NF4, blocks of 64 (bitsandbytes' format)",
+            "INT4, groups of 64",
+            *(f"wcodec 3 bits, {way}" for way in _EFFORTS),
+        ),
     ),
     "readme-speed": Grid(
         ("", "bfloat16", "`int8`", "4 bits"),
@@ -240,10 +251,15 @@ TABLES: dict[str, Columns | Grid] = {
         },
     ),
     "quad-cost": Columns("quad-cost", {"P": "{name}", "bits/weight more": "{b_25}, {b_3}, {b_35}, {b_4}"}),
-    "columns": Columns(
-        "columns",
-        {"KL": "{name}", "4.01 bits": "{kl_4}", "3.51 bits": "{kl_35}", "3.01 bits": "{kl_3}"},
-        ("weights alone (`--no-calibrate`)", "`--calibrate columns`"),
+    "efforts": Grid(
+        ("bits/weight", "`--no-calibrate`", "default (columns)", "`--calibrate`"),
+        tuple(
+            (
+                f"{{smollm2-quality/wcodec {bits} bits, the default/bits}}",
+                *(f"{{smollm2-quality/wcodec {bits} bits, {way}/kl}}" for way in reversed(_EFFORTS)),
+            )
+            for bits in ("4", "3.5", "3")
+        ),
     ),
     "calibration-texts": Columns(
         "calibration-texts",

@@ -43,6 +43,7 @@ PAGES = tuple(
         "docs/residencies-and-memory.md",
         "docs/fine-tuning.md",
         "docs/gpu-setup.md",
+        "docs/tasks/best-quality.md",
     )
 )
 Value = Decimal | str
