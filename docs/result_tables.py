@@ -28,6 +28,12 @@ _RATES = ("b4", "b35", "b3")
 _EFFORTS = ("`--calibrate`", "the default", "`--no-calibrate`")
 
 
+def _four(way: str, end: str = "") -> tuple[str, str]:
+    """Seconds and KL of 4 bits."""
+    row = f"smollm2-quality/wcodec 4 bits, {way}"
+    return f"{{{row}/seconds{end}:.0f}}", f"{{{row}/kl{end}}}"
+
+
 def _frontier(model: str) -> tuple[tuple[str, ...], ...]:
     means = ("weights alone, rans", "weights alone, huffman", "measured steps, rans", "error feedback, rans")
     if model.startswith("Mixtral"):
@@ -40,7 +46,13 @@ TABLES: dict[str, Columns | Grid] = {
     # README.md
     "smollm2-quality": Columns(
         "smollm2-quality",
-        {"": "{name}", "bits/weight": "{bits}", "KL divergence": "{kl}", "same first choice, %": "{top}"},
+        {
+            "": "{name}",
+            "bits/weight": "{bits}",
+            "KL divergence": "{kl}",
+            "same first choice, %": "{top}",
+            "KL with `--optimize size`": "{kl_size}",
+        },
         (
             "bfloat16",
             "wcodec `lossless`, bit for bit",
@@ -259,6 +271,25 @@ TABLES: dict[str, Columns | Grid] = {
                 *(f"{{smollm2-quality/wcodec {bits} bits, {way}/kl}}" for way in reversed(_EFFORTS)),
             )
             for bits in ("4", "3.5", "3")
+        ),
+    ),
+    "smollm2-commands": Grid(
+        ("command", "seconds", "KL", "quality"),
+        (
+            ("`--bits 4 --no-calibrate`", *_four("`--no-calibrate`"), "the weights alone"),
+            (
+                "`--bits 4`",
+                *_four("the default"),
+                "calibrated by columns (the default for a folder, up to 5 bits); a name on the Hub is not calibrated",
+            ),
+            ("`--bits 4 --calibrate`", *_four("`--calibrate`"), "error feedback as in GPTQ, too"),
+            (
+                "`--bits 4 --calibrate --optimize size`",
+                *_four("`--calibrate`", "_size"),
+                "a trellis and coder `rans`, too; slower on a GPU",
+            ),
+            ("`--budget 600MB --text FILE`", "more", "", "bits go where the measured loss is smallest"),
+            ("`--quality 'kl<=0.02' --text FILE`", "more", "", "the smallest file within a bound of the loss"),
         ),
     ),
     "calibration-texts": Columns(
