@@ -112,6 +112,14 @@ def questions(path: str) -> tuple[str, ...]:
     return ("The function returns", "A list of", "Changed in version")
 
 
+def agree(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two models with the same weights gave these logits: every bit on a CPU. On a GPU products of few tokens
+    and whole blocks add in another order than torch's, and round to bfloat16 elsewhere."""
+    if not GPU:
+        return torch.equal(one, other)
+    return bool((one.float() - other.float()).norm() < 0.1 * other.float().norm())
+
+
 def ask(model: Any, question: str, path: str, tokens: int = 40) -> str:
     """A greedy answer."""
     tokenizer = AutoTokenizer.from_pretrained(path)
