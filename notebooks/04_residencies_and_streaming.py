@@ -33,8 +33,8 @@ for size in (0, "1MB", "3MB", "6MB"):
     ax = wcodec.measure_vram(small).plot.layers(ax, label=f"cache {size or 'none'}")
 
 # %% [markdown]
-# This notebook shows the choices, what each costs in memory and time, and that none of them changes a bit of the
-# results:
+# This notebook shows the choices, what each costs in memory and time, and that all of them compute with the same
+# weights:
 #
 # - `residency`: compressed bytes in the GPU's memory, in the host's, or some of each within a budget;
 # - `cache`: memory in which some layers stay decoded, on a GPU or a CPU;
