@@ -23,7 +23,7 @@ import copy
 
 import wcodec
 
-from common import DEVICE, GPU, OUT, TEXT, Answers, agree, load, questions, real_model
+from common import DEVICE, GPU, OUT, TEXT, Answers, decoded_logits, load, questions, real_model
 
 MODEL = real_model()
 baseline = load(MODEL)
@@ -102,21 +102,20 @@ for key, value in state.items():
 #
 # Nothing is approximated when a compressed layer runs. It decodes its weight, and then calls the very product that
 # `nn.Linear` calls. `wcodec.decompress_` turns compressed layers back into ordinary ones that hold the decoded
-# weights. On a CPU both models give the same logits, in every bit, and so the same text. On a GPU sums are added in
-# another order, and logits differ as far as bfloat16 rounds.
+# weights. Both models give the same logits, in every bit, and so the same text. By default a GPU multiplies few tokens
+# straight from the compressed bytes, which is faster and adds in another order. `logits` turns that off while it looks.
 
 # %%
 ids = torch.arange(1, 17, device=DEVICE)[None]
 
 
-@torch.inference_mode()
 def logits(of: torch.nn.Module) -> torch.Tensor:
-    return of(ids).logits
+    return decoded_logits(of, ids)
 
 
 plain = copy.deepcopy(model)
 wcodec.decompress_(plain)
-print(type(plain.model.layers[0].mlp.up_proj).__name__, agree(logits(plain), logits(model)))
+print(type(plain.model.layers[0].mlp.up_proj).__name__, torch.equal(logits(plain), logits(model)))
 
 # %% [markdown]
 # ## The difference from bfloat16
@@ -145,12 +144,12 @@ for path in sorted(saved.iterdir()):
     print(f"{path.stat().st_size:>14,}  {path.name}")
 
 # %% [markdown]
-# There are two ways back, and both end in the same model. `wcodec.load_model` is the shorter one. transformers' own
+# There are two ways back, and both end in the same logits. `wcodec.load_model` is the shorter one. transformers' own
 # `from_pretrained` finds wcodec where it is installed. In both, the weights are never there uncompressed as a whole.
 
 # %%
 loaded = wcodec.load_model(saved, device=DEVICE), load(saved)
-[agree(logits(one), logits(model)) for one in loaded]
+[torch.equal(logits(one), logits(model)) for one in loaded]
 
 # %% [markdown]
 # ## Memory
@@ -206,10 +205,11 @@ assert torch.equal(layer.weight.cpu(), (symbols * scales).to(layer.dtype))
 assert (error <= 0.501).all() and symbols.abs().max() <= 127
 assert list(state) == ["wcodec"] and state["wcodec"].nbytes < layer.original_bytes / 2
 for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), plain, *loaded):
-    assert agree(logits(twin), logits(model))
+    assert torch.equal(logits(twin), logits(model))
 question = questions(MODEL)[0]
+wcodec.nn.fuse_(model, False)
 written = [wcodec.generate(m, question, MODEL, max_new_tokens=16).tokens for m in (plain, model)]
-assert GPU or written[0] == written[1]
+assert written[0] == written[1]
 assert quality.kl_mean < 0.05 and quality.top1_agreement > 0.9
 assert sum(path.stat().st_size for path in saved.glob("model.*")) < report.bytes_before / 2
 stored = sum(part.bytes for part in memory.parts if part.name.startswith("compressed"))

@@ -23,18 +23,17 @@
 import torch
 import wcodec
 
-from common import DEVICE, GPU, OUT, SMALL, agree
+from common import DEVICE, GPU, OUT, SMALL, decoded_logits
 
 ax, seen = None, []
 for size in (0, "1MB", "3MB", "6MB"):
     small = wcodec.load_model(SMALL, bits=4, cache=size, device=DEVICE)
-    with torch.inference_mode():
-        seen.append(small(torch.arange(1, 17, device=DEVICE)[None]).logits)
+    seen.append(decoded_logits(small, torch.arange(1, 17, device=DEVICE)[None]))
     ax = wcodec.measure_vram(small).plot.layers(ax, label=f"cache {size or 'none'}")
 
 # %% [markdown]
-# This notebook shows the choices, what each costs in memory and time, and that all of them compute with the same
-# weights:
+# This notebook shows the choices, what each costs in memory and time, and that none of them changes a bit of the
+# results:
 #
 # - `residency`: compressed bytes in the GPU's memory, in the host's, or some of each within a budget;
 # - `cache`: memory in which some layers stay decoded, on a GPU or a CPU;
@@ -97,7 +96,8 @@ def random_tinyllama(blocks: int) -> torch.nn.Module:
 # %% [markdown]
 # The model is compressed once and saved; from now on it is loaded with one setting or another. That is quick, because
 # compressed bytes are taken as they are. `plain` is the model with ordinary layers that hold the decoded weights:
-# what all others must agree with.
+# what all others must agree with. `logits` has weights decoded first: by default a GPU multiplies few tokens straight
+# from compressed bytes, and adds in another order.
 
 # %%
 NAME = "TinyLlama's configuration" + ("" if GPU else ", 3 blocks of half the width")
@@ -114,13 +114,12 @@ def load(**settings: object) -> torch.nn.Module:
     return wcodec.load_model(saved, device=DEVICE, **settings)
 
 
-@torch.inference_mode()
 def logits(model: torch.nn.Module) -> torch.Tensor:
-    return model(torch.arange(1, 17, device=DEVICE)[None]).logits
+    return decoded_logits(model, torch.arange(1, 17, device=DEVICE)[None])
 
 
 expected = logits(plain)
-assert agree(logits(load()), expected)
+assert torch.equal(logits(load()), expected)
 
 # %% [markdown]
 # ## What the settings mean
@@ -145,7 +144,7 @@ assert agree(logits(load()), expected)
 # %%
 for residency in ("device", "host", "auto"):
     model = load(residency=residency)
-    assert agree(logits(model), expected)
+    assert torch.equal(logits(model), expected)
     embedding = model.model.embed_tokens
     print(
         f"{residency:>6}: lm_head is {model.lm_head.residency!r}, embed_tokens {embedding.residency!r}"
@@ -213,7 +212,7 @@ RUN = {"batch": 1, "prompt_tokens": 8, "new_tokens": 3, "repeats": 1, "profile":
 cached, benches, kept, left = {}, {}, {}, {}
 for name, size in SIZES.items():
     cached[name] = model = load(cache=size)
-    assert agree(logits(model), expected)
+    assert torch.equal(logits(model), expected)
     benches[name] = wcodec.bench(model, **RUN)
     kept[name] = (
         sum(p.bytes for p in wcodec.measure_vram(model).parts if p.name == "decoded-layer cache")
@@ -317,7 +316,7 @@ if GPU:
     del models, cached, model
     for name, settings in SETTINGS.items():
         placed[name] = load(**settings)
-        assert agree(logits(placed[name]), expected)
+        assert torch.equal(logits(placed[name]), expected)
         runs[name] = wcodec.bench(
             placed[name], plain, **GPU_RUN, profile=name in ("device", "host")
         )
@@ -397,10 +396,10 @@ else:
 # - `device` is the default. `host` takes the least memory of a GPU; `auto` fills a `vram_budget` and streams the
 #   rest.
 # - `cache` spends memory to save the time of decoding, on a GPU or a CPU.
-# - None of them changes the weights that a model computes with. On a CPU none changes a bit of the results.
+# - None of them changes a bit of the results.
 #
 # Next: [05 Quality](05_quality.ipynb), [06 Decode speed](06_decode_speed.ipynb). In the documentation:
 # [residencies and memory](../docs/residencies-and-memory.md) and [GPU set-up](../docs/gpu-setup.md).
 
 # %%
-assert all(agree(seen[0], logits) for logits in seen)
+assert all(torch.equal(seen[0], logits) for logits in seen)

@@ -112,12 +112,15 @@ def questions(path: str) -> tuple[str, ...]:
     return ("The function returns", "A list of", "Changed in version")
 
 
-def agree(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two models with the same weights gave these logits: every bit on a CPU. On a GPU products of few tokens
-    and whole blocks add in another order than torch's, and round to bfloat16 elsewhere."""
-    if not GPU:
-        return torch.equal(one, other)
-    return bool((one.float() - other.float()).norm() < 0.1 * other.float().norm())
+@torch.inference_mode()
+def decoded_logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Logits with weights that are decoded first. They are torch's with the decoded weights in every bit. By default a
+    GPU multiplies few tokens straight from compressed bytes, and adds in another order (`wcodec.nn.fuse_`)."""
+    compressed = wcodec.nn.fuse_(model, False)
+    found: torch.Tensor = model(ids).logits
+    if compressed:
+        wcodec.nn.fuse_(model)
+    return found
 
 
 def ask(model: Any, question: str, path: str, tokens: int = 40) -> str:
