@@ -191,6 +191,16 @@ TABLES: dict[str, Columns | Grid] = {
     ),
     "inspector": Columns("inspector", {"": "{name}", "ms": "{ms}"}),
     # docs/peers.md
+    "peers-exl3": Columns(
+        "peers-exl3",
+        {
+            "method": "{name}",
+            "bits": "{bits}",
+            "without padding": "{unpadded}",
+            "KL": "{kl}",
+            "same first choice, %": "{top}",
+        },
+    ),
     "peers-widths": Columns("peers-widths", {"width": "{name}", "bits": "{bits}", "KL": "{kl}"}),
     "peers-cpu": Columns(
         "peers-cpu",
