@@ -458,7 +458,7 @@ class _Collector:
             blocks = sums.means(counted)
             for _, block in blocks:
                 _check_finite(name, block.diagonal())
-            self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks))
+            self._sites[name] = SiteRecord(one.cols, one.width, tokens, factor.predictability(blocks, tokens))
             self._kept[name] = [moments.pack(block) for _, block in blocks]
 
     def _keep_sizes(self) -> None:

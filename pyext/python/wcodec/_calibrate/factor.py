@@ -162,14 +162,18 @@ def feedback(blocks: list[tuple[int, torch.Tensor]], own_order: bool, tokens: fl
     return Feedback(tuple(made), torch.cat(orders) if orders else None, joined / joined.mean())
 
 
-def predictability(blocks: list[tuple[int, torch.Tensor]]) -> float:
+def predictability(blocks: list[tuple[int, torch.Tensor]], tokens: float = math.inf) -> float:
     """The fraction of an error that is left after later columns compensate it: mean ``v^2`` by the mean diagonal, 0 to
-    1."""
+    1.
+
+    :param tokens: the number of tokens that second moments are of, for :func:`shrunk`: what few tokens seem to have in
+        common makes up for no error of other tokens.
+    """
     left = total = 0.0
     for _, raw in blocks:
         if float(raw.diagonal().mean()) <= 0:
             continue
-        moments = damped(raw)
+        moments = damped(shrunk(raw, tokens))
         order = by_falling_diagonal(moments)
         left += float(factor(moments[order][:, order])[1].sum(dtype=torch.float64))
         total += float(raw.diagonal().sum(dtype=torch.float64))
