@@ -125,14 +125,18 @@ def test_files_keep_sizes_and_earlier_ones_may_have_none(tmp_path: Path) -> None
         for options in (SIZES, {"full": False}):
             made = collect(model, **options)
             made.save(path, overwrite=True)
-            assert (b'\\"version\\": 2' if options == SIZES else b'\\"version\\": 3') in path.read_bytes()[:1000]
+            assert (b'\\"version\\": 2' if options == SIZES else b'\\"version\\": 4') in path.read_bytes()[:1000]
             found = wcodec.Statistics.load(path)
             assert (found.units, found.sites, repr(found)) == (made.units, made.sites, repr(made))
             for site in made.sites:
                 assert torch.equal(moments_of(found, site)[0].diagonal, moments_of(made, site)[0].diagonal)
     # An earlier version wrote of steps only that nothing refers to an input.
     made = collect(llama(), full=False)
-    units = {name: type(unit)(**{**vars(unit), "site": None}) for name, unit in made.units.items()}
+    units = {
+        name: type(unit)(**{**vars(unit), "site": None, "embedding": 0.0})
+        for name, unit in made.units.items()
+        if unit.sensitivity
+    }
     about = {"source": "self", "tokens": 9, "text_hash": "", "model_hash": ""}
     wcodec.Statistics(units, {}, {}, made.names, **about).save(path, overwrite=True)
     assert b'\\"version\\": 1' in path.read_bytes()[:1000]

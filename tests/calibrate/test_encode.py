@@ -171,7 +171,7 @@ def test_command(folder: Path, tmp_path: Path, run: Cli, monkeypatch: pytest.Mon
     options = ("--windows", 2, "--length", 16, "--json")
     status, text, _ = run("calibrate", folder, "-o", out, *options)
     found = document(text, "calibrate")
-    assert status == 0 and found["tokens"] == 32 and found["tensors"] == 15 and found["full"]
+    assert status == 0 and found["tokens"] == 32 and found["tensors"] == 16 and found["full"]
     assert wcodec.Statistics.load(out).tokens == 32
     # A misspelt path is not looked for where the command runs.
     monkeypatch.chdir(folder)

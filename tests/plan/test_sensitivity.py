@@ -50,13 +50,12 @@ def test_the_report_says_what_it_is_of(report: wcodec.SensitivityReport, model: 
     assert report.source == "token ids" and report.tokens == 1024 and report.measured_tokens == 768
     assert sum(row.share or 0.0 for row in report) == pytest.approx(1)
     measured = [row.kl for row in report if row.kl is not None]
-    # The embedding is measured, since nothing is estimated of it.
-    assert len(measured) == 7 and measured == sorted(measured, reverse=True)
-    assert [row.kl is None for row in report] == [False] * 7 + [True] * 23
-    estimates = [row.estimated_kl or 0.0 for row in report.rows[7:]]
+    assert len(measured) == 6 and measured == sorted(measured, reverse=True)
+    assert [row.kl is None for row in report] == [False] * 6 + [True] * 24
+    estimates = [row.estimated_kl or 0.0 for row in report.rows[6:]]
     assert estimates == sorted(estimates, reverse=True)
     embedding = next(row for row in report if row.name == "model.embed_tokens.weight")
-    assert embedding.estimated_kl is None and embedding.share is not None and embedding.kl is not None
+    assert embedding.estimated_kl is not None and embedding.share is not None
     assert report.kl is not None and report.kl > max(measured)
 
 

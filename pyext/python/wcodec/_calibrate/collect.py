@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from ..nn.experts import STACKS
 from . import amount, factor, hooks, moments
 from . import text as _text
 from .by_default import LOGGER
+from .embeddings import EmbeddingCosts
 from .moments import Packed
 from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
@@ -238,6 +241,10 @@ class _Collector:
         self._row_costs: dict[str, torch.Tensor] = {}
         self._row_squares: dict[str, torch.Tensor] = {}
         self._token_costs = TokenCosts()
+        inputs = getattr(model, "get_input_embeddings", lambda: None)()
+        self._embeddings = EmbeddingCosts(
+            {name: self._modules[name] for name in model_layout.embeddings}, [] if inputs is None else [inputs]
+        )
         # Sums of squares of each input, of the first pass, with the sum of what tokens count, and that of one.
         self._squares: dict[str, tuple[torch.Tensor, float]] = {}
         self._weight = 1.0
@@ -348,28 +355,20 @@ class _Collector:
             except hooks.Enough:
                 pass
             return
-        embedding = getattr(self._model, "get_input_embeddings", lambda: None)()
-        handle = None
-        if embedding is not None:
-            handle = embedding.register_forward_hook(lambda module, args, output: hooks.with_gradient(output))
-        try:
-            with torch.enable_grad():
-                logits = running.logits_of(self._model, ids, use_cache=False).flatten(0, -2).to(torch.float32)
-                with torch.no_grad():
-                    chances = torch.softmax(logits, -1)
-                    if not bool(torch.isfinite(chances).all()):
-                        raise InputError(
-                            "the model predicts what is not finite, so that nothing can be learned from it "
-                            "(use bfloat16 or float32)",
-                            code="I607",
-                        )
-                    # The Fisher information asks for what the model itself expects, not for what the text has.
-                    drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
-                    del chances
-                torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
-        finally:
-            if handle is not None:
-                handle.remove()
+        with self._embeddings.watching(), torch.enable_grad():
+            logits = running.logits_of(self._model, ids, use_cache=False).flatten(0, -2).to(torch.float32)
+            with torch.no_grad():
+                chances = torch.softmax(logits, -1)
+                if not bool(torch.isfinite(chances).all()):
+                    raise InputError(
+                        "the model predicts what is not finite, so that nothing can be learned from it "
+                        "(use bfloat16 or float32)",
+                        code="I607",
+                    )
+                # The Fisher information asks for what the model itself expects, not for what the text has.
+                drawn = torch.multinomial(chances, 1, generator=generator)[:, 0]
+                del chances
+            torch.nn.functional.cross_entropy(logits, drawn, reduction="sum").backward()
 
     def _seen(self, product: Product, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
         """Called at each product of the model."""
@@ -433,6 +432,14 @@ class _Collector:
                         tensor=unit.name,
                         code="I607",
                     )
+        for name in self._layout.embeddings:
+            if not math.isfinite(self._embeddings[name]):
+                raise InputError(
+                    f"the gradients of '{name}' are not finite, so that nothing can be learned from them (use bfloat16 "
+                    "or float32)",
+                    tensor=name,
+                    code="I607",
+                )
 
     def _squares_of_rows(self, product: Product) -> torch.Tensor:
         """Mean squares of the weights of each output."""
@@ -497,6 +504,7 @@ class _Collector:
         """The statistics that were collected."""
         self._keep_sizes()
         units: dict[str, UnitRecord] = {}
+        count = sum(map(len, text))
         rows: dict[str, torch.Tensor] = {}
         head = getattr(self._model, "get_output_embeddings", lambda: None)()
         for product in self._layout.products:
@@ -520,6 +528,12 @@ class _Collector:
                     tokens,
                     sensitivity,
                 )
+        for name, unit in self._layout.embeddings.items() if self._with_gradients else ():
+            # Alone, or with the layer that it is tied to.
+            record = units.get(unit.name)
+            if record is None:
+                record = UnitRecord(unit.rows, unit.cols, unit.transposed, unit.kind, False, None, count, 0.0)
+            units[unit.name] = replace(record, embedding=record.embedding + self._embeddings[name])
         return Statistics(
             units,
             self._sites,
@@ -527,7 +541,7 @@ class _Collector:
             self._layout.names,
             rows,
             source=source,
-            tokens=sum(map(len, text)),
+            tokens=count,
             text_hash=_text.hash_of(text),
             model_hash=_model_hash(self._model, units),
         )

@@ -20,8 +20,9 @@ from .records import SiteRecord, UnitRecord
 if TYPE_CHECKING:
     from .statistics import Statistics
 
-# The second version may have inputs of which it is only known how large they are; the third has costs of rows.
-_VERSIONS = (1, 2, 3)
+# The second version may have inputs of which it is only known how large they are; the third has costs of rows, and the
+# fourth those of embeddings.
+_VERSIONS = (1, 2, 3, 4)
 # More inputs than any layer has.
 _WIDEST = 1 << 24
 # Bytes that are handed to the operating system at once.
@@ -85,7 +86,10 @@ def description_of(statistics: Statistics) -> dict[str, Any]:
         "model_hash": statistics.model_hash,
         "sites": {name: [s.cols, s.width, s.tokens, s.left] for name, s in statistics.sites.items()},
         "units": {
-            name: [u.rows, u.cols, u.transposed, u.kind, u.expert, u.site, u.tokens, u.sensitivity]
+            name: [
+                *(u.rows, u.cols, u.transposed, u.kind, u.expert, u.site, u.tokens, u.sensitivity),
+                *([u.embedding] if u.embedding else []),
+            ]
             for name, u in statistics.units.items()
         },
         "names": {name: list(parts) for name, parts in statistics.names.items()},
@@ -94,6 +98,8 @@ def description_of(statistics: Statistics) -> dict[str, Any]:
 
 def _version_of(statistics: Statistics) -> int:
     """The first version that can say what these do, which more readers know."""
+    if any(unit.embedding for unit in statistics.units.values()):
+        return _VERSIONS[3]
     if statistics._rows:
         return _VERSIONS[2]
     return _VERSIONS[any(not site.width for site in statistics.sites.values())]
@@ -175,7 +181,7 @@ def _checked(document: Any, version: int, opened: Any, keys: set[str]) -> dict[s
     """The arguments that a description gives. Raises whatever Python raises of what does not fit, or ``ValueError``."""
     narrowest = 1 if version < _VERSIONS[1] else 0
     sites = {_text(name): _site(value, narrowest) for name, value in document["sites"].items()}
-    units = {_text(name): _unit(value, sites) for name, value in document["units"].items()}
+    units = {_text(name): _unit(value, sites, version) for name, value in document["units"].items()}
     names = {_text(name): tuple(map(_text, parts)) for name, parts in document["names"].items()}
     for name, parts in names.items():
         _must(bool(parts) and name not in units, f"the name {name!r} is not another one")
@@ -270,12 +276,14 @@ def _site(value: Any, narrowest: int) -> SiteRecord:
     return SiteRecord(cols, _whole(width, narrowest, cols), _whole(tokens), _real(left, 1.01))
 
 
-def _unit(value: Any, sites: dict[str, SiteRecord]) -> UnitRecord:
-    rows, cols, transposed, kind, expert, site, tokens, sensitivity = value
+def _unit(value: Any, sites: dict[str, SiteRecord], version: int) -> UnitRecord:
+    rows, cols, transposed, kind, expert, site, tokens, sensitivity, *embedding = value
+    _must(len(embedding) <= (version >= _VERSIONS[3]), "a matrix with more numbers than it has")
     cols = _whole(cols, 1, _WIDEST)
     _must(site is None or sites[_text(site)].cols == cols, f"second moments of {cols} inputs are of others")
     return UnitRecord(
         *(_whole(rows, 1, 2**40), cols, _flag(transposed), _text(kind), _flag(expert), site),
         _whole(tokens),
         _real(sensitivity),
+        *map(_real, embedding),
     )

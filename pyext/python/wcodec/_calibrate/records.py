@@ -31,6 +31,14 @@ class UnitRecord:
     """Tokens that it was multiplied with."""
     sensitivity: float
     """Sum over tokens, outputs and inputs of (gradient x RMS of the row x input)^2."""
+    embedding: float = 0.0
+    """Sum over tokens but the first of each text, and columns, of (gradient x RMS of the row that was looked up)^2: of
+    an embedding, and of a layer that is tied to one."""
+
+    @property
+    def fisher(self) -> float:
+        """The effect of errors in proportion to the rows that know nothing of each other."""
+        return self.sensitivity + self.embedding
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def estimated_kl(statistics: Statistics, errors: Mapping[str, float]) -> dict[st
     """
     known = {**{name: (name,) for name in statistics.units}, **statistics.names}
     return {
-        name: 0.5 * error**2 * sum(statistics.units[part].sensitivity for part in known[name]) / statistics.tokens
+        name: 0.5 * error**2 * sum(statistics.units[part].fisher for part in known[name]) / statistics.tokens
         for name, error in errors.items()
         if name in known
     }

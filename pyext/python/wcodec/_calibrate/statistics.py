@@ -81,7 +81,7 @@ class Statistics:
         # For each matrix the mean cost of a squared error of each output, ``float32 [rows]``. Files of earlier versions
         # do not say it.
         self._rows = rows or {}
-        self._gradients = any(unit.sensitivity > 0 for unit in units.values())
+        self._gradients = any(unit.fisher > 0 for unit in units.values())
         self._feedback = FeedbackCache()
         self.source = source
         """``mixed``, ``self``, ``text`` or ``token ids``."""
@@ -139,9 +139,9 @@ class Statistics:
         """Each tensor's step as a multiple of a common one: larger where an error matters less.
 
         The step of a row is this times the row's RMS times what the rate asks for. Their geometric mean over all
-        weights is 1. A tensor that is not among them, such as an embedding, has 1.
+        weights is 1. A tensor that is not among them has 1.
         """
-        costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.sensitivity > 0}
+        costs = {name: self._cost(unit) for name, unit in self.units.items() if unit.fisher > 0}
         known_costs = {name: cost for name, cost in costs.items() if self._why_not(self.units[name]) is None}
         known, all_kinds = self._by_kind(known_costs), self._by_kind(costs)
         # A rare expert matters no more than the least of its layer that is known well. If all are rare, the mean of all
@@ -201,7 +201,7 @@ class Statistics:
             return "no token reached it"
         if unit.expert and unit.tokens < RARE_TOKENS:
             return f"only {unit.tokens} tokens were routed to it"
-        if self.gradients and not unit.sensitivity > 0:
+        if self.gradients and not unit.fisher > 0:
             return "nothing depends on its output"
         return None
 
@@ -211,10 +211,9 @@ class Statistics:
 
     def _cost(self, unit: UnitRecord) -> float:
         """The cost of a squared error of the rows' own size, for each weight and token."""
-        cost = unit.sensitivity / (unit.rows * unit.cols * self.tokens)
-        if unit.site is not None:
-            cost *= self.sites[unit.site].left
-        return cost
+        left = 1.0 if unit.site is None else self.sites[unit.site].left
+        # Rows that are looked up have no later column that makes up for an error.
+        return (unit.sensitivity * left + unit.embedding) / (unit.rows * unit.cols * self.tokens)
 
     def _by_kind(self, costs: dict[str, float]) -> dict[str, list[float]]:
         by_kind: dict[str, list[float]] = {}

@@ -54,11 +54,13 @@ class ModelProducts:
     products: list[Product] = field(default_factory=list)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Other names, and the units, one below the other, that each is made of."""
+    embeddings: dict[str, Unit] = field(default_factory=dict)
+    """By module, the matrix whose rows it looks up: its own, or that of a layer that it is tied to."""
 
 
 def products_of(model: Any) -> ModelProducts:
     """The products of a model whose weights can be compressed."""
-    candidates = [c for c in find(model, [], [], True)[0] if c.known and c.kind != "embedding"]
+    candidates = [c for c in find(model, [], [], True)[0] if c.known]
     first = shared_names(model)
     out = ModelProducts()
     stored = _stored_names(model)
@@ -76,8 +78,12 @@ def products_of(model: Any) -> ModelProducts:
             if other != unit_name:
                 out.names[other] = (unit_name,)
         unit = Unit(unit_name, rows, cols, transposed, candidate.name)
-        out.products.append(Product(candidate.name, candidate.name, None, "weight", (unit,)))
+        if candidate.kind == "embedding":
+            out.embeddings[candidate.name] = unit
+        else:
+            out.products.append(Product(candidate.name, candidate.name, None, "weight", (unit,)))
     units = {unit.name for product in out.products for unit in product.units}
+    units |= {unit.name for unit in out.embeddings.values()}
     for name, source in first.items():
         # All tied names lead to the one tensor.
         unit_name = out.names.get(source, (source,))[0]

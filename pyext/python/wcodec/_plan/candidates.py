@@ -75,8 +75,8 @@ def by_roles(first: Trial, losses: list[RoleLoss], config: Any) -> Recipe:
 
 
 def by_statistics(first: Trial, losses: list[RoleLoss], statistics: Factors, feedback: bool) -> list[Recipe]:
-    """Factors of columns, and steps by the Fisher information; those of tensors that it does not know, as embeddings,
-    by what they do alone. And the same with error feedback."""
+    """Factors of columns, and steps by the Fisher information; those of tensors that statistics do not know, by what
+    they do alone. And the same with error feedback."""
     known = statistics.factors()
     names = [t.name for t in first.tensors if t.scheme == "rate"]
     steps = {name: known[name] for name in names if name in known}

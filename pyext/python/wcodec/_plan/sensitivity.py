@@ -221,7 +221,7 @@ def _rows(
     estimated = estimated_kl(statistics, errors)
     if not estimated:
         raise InputError("the statistics are of none of the tensors (collect them from this model)", code="I622")
-    # The Fisher information of an embedding is not known: it is measured whatever its place.
+    # Statistics of an earlier version do not know embeddings: these are measured whatever their place.
     unknown = [name for name in errors if name not in estimated]
     ordered = sorted(estimated, key=lambda name: -estimated[name])
     measured: dict[str, tuple[float, float]] = {}

@@ -28,8 +28,8 @@ class LayerSensitivity:
     error: float
     """Root mean square of the errors over that of the weights."""
     share: float | None
-    """Part of the quality loss of all tensors, 0 to 1, by the Fisher information, and of an embedding, of which that
-    says nothing, by what was measured; ``None`` where neither is known."""
+    """Part of the quality loss of all tensors, 0 to 1, by the Fisher information, and by what was measured where that
+    is not known; ``None`` where neither is."""
     estimated_kl: float | None
     """``KL(original || quantized)`` by the Fisher information, nats per token."""
     kl: float | None

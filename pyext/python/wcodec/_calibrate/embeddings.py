@@ -1,0 +1,68 @@
+"""The costs of errors in embeddings, by gradients where rows of them are looked up.
+
+A row that is looked up is an input of all that follows, so that an error of it costs what the gradient there says. A
+table that is also the head, as that of most small models, pays for both uses. With costs of the head alone,
+SmolLM2-135M had 3.8 bits there of 4.0 on average, and more than a third of its KL divergence in a fifth of its weights.
+
+Tokens at the first place of a text do not count. Models put states there that are thousands of times larger, so that
+such a token has as much as a fifth of all costs. It is one row of the table, mostly, and not what the others are like.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from . import hooks
+
+
+class EmbeddingCosts:
+    """Sums of the costs of each embedding over the passes in which it is watched.
+
+    :param modules: the embeddings, by their names in the model.
+    :param others: modules whose outputs begin what gradients are taken of, too, and of which nothing is summed up.
+    """
+
+    def __init__(self, modules: Mapping[str, Any], others: Iterable[Any] = ()) -> None:
+        self._modules = dict(modules)
+        self._others = [one for one in others if all(one is not module for module in self._modules.values())]
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, name: str) -> float:
+        """Sum over tokens but the first ones, and columns, of (gradient x RMS of the row)^2; 0 where nothing was looked
+        up."""
+        return float(self._sums.get(name, 0.0))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While this lasts, what embeddings give has gradients, which are summed up."""
+        handles = [
+            module.register_forward_hook(functools.partial(self._looked_up, name))
+            for name, module in self._modules.items()
+        ]
+        handles += [
+            other.register_forward_hook(lambda module, args, output: hooks.with_gradient(output))
+            for other in self._others
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _looked_up(self, name: str, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        begun = hooks.with_gradient(output)
+        # Of what was looked up, not of the rows: some models multiply these first.
+        squares = output.detach()[..., 1:, :].to(torch.float32).square().mean(-1)
+        begun.register_hook(functools.partial(self._gradient, name, squares))
+        return begun
+
+    def _gradient(self, name: str, squares: torch.Tensor, gradient: torch.Tensor) -> None:
+        costs = gradient.detach()[..., 1:, :].to(torch.float32).square().sum(-1)
+        total = (costs * squares).sum(dtype=torch.float64)
+        before = self._sums.get(name)
+        self._sums[name] = total if before is None else before + total
