@@ -35,6 +35,9 @@ _SHORTEST = 64
 # Tokens of a text that the model writes for second moments. Many short texts say more than a few long ones: with 512
 # of 64 tokens, SmolLM2-135M at 3.0 bits has 0.95 (with a trellis) and 0.65 of the KL that it has with 64 of 512.
 _WRITTEN_LENGTH = 64
+# Every fourth token is one that the model writes: texts of many kinds say more of other texts, and what it writes of
+# how it answers.
+_WRITTEN_PART = 4
 # Memory of a GPU that a model takes while it is measured: so many times its weights, and some for activations.
 _TIMES, _BESIDES = 1.2, 1 << 30
 
@@ -85,7 +88,7 @@ def mixed_pieces(
     *,
     few: bool,
 ) -> tuple[Pieces, Pieces]:
-    """Pieces of the texts that come with the package, and of what the model writes: half of the tokens each. Where only
+    """Pieces of the texts that come with the package, and of what the model writes: a quarter of the tokens. Where only
     the sizes of inputs are wanted, the model writes nothing, which would take most of the time.
 
     :param few: whether only the sizes of inputs are wanted.
@@ -98,10 +101,12 @@ def mixed_pieces(
         return wanted, Pieces(0, 0)
     if windows is not None:
         both = pieces(model, windows, length, tokens, place)
-        return Pieces(both.count - both.count // 2, both.length), Pieces(both.count // 2, both.length)
-    half = max(2, _wanted(model, tokens, place, few=False) // 2)
-    read, written = (pieces(model, None, length, half, place, written=by_model) for by_model in (False, True))
-    return read, written
+        own = both.count // _WRITTEN_PART
+        return Pieces(both.count - own, both.length), Pieces(own, both.length)
+    wanted = _wanted(model, tokens, place, few=False)
+    own = max(2, wanted // _WRITTEN_PART)
+    read = pieces(model, None, length, max(2, wanted - own), place)
+    return read, pieces(model, None, length, own, place, written=True)
 
 
 def pieces(

@@ -71,8 +71,8 @@ def collect_statistics(
     """Measures on a causal language model what its quantization needs to know: how large each input of a matrix is, how
     much each matrix matters (Fisher information), and second moments of inputs.
 
-    The model runs over some text: texts of many kinds that come with wcodec and what it writes by itself, half of the
-    tokens each, or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
+    The model runs over some text: texts of many kinds that come with wcodec, and for a quarter of the tokens what it
+    writes by itself; or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
     after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in a
     further pass, in which tokens count by those gradients, or in several where they are larger than ``memory``. How
     large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing

@@ -18,7 +18,7 @@ from .._models import running
 
 # The texts that come with the package, and the share of windows of each. Pieces of different topics follow each other.
 _FOLDER = Path(__file__).parent / "texts"
-_SHIPPED = {"prose": 0.45, "code": 0.35, "languages": 0.2}
+_SHIPPED = {"prose": 0.35, "documentation": 0.2, "chat": 0.15, "code": 0.2, "languages": 0.1}
 _BETWEEN = "\n----\n"
 # Tokens of a window, if nothing is said.
 LENGTH = 512
