@@ -56,7 +56,7 @@ class EmbeddingCosts:
 
     def _looked_up(self, name: str, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
         begun = hooks.with_gradient(output)
-        # Of what was looked up, not of the rows: some models multiply these first.
+        # Some models multiply what they look up: these count as it is then, not as it is stored.
         squares = output.detach()[..., 1:, :].to(torch.float32).square().mean(-1)
         begun.register_hook(functools.partial(self._gradient, name, squares))
         return begun
