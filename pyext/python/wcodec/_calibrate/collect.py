@@ -72,11 +72,11 @@ def collect_statistics(
     much each matrix matters (Fisher information), and second moments of inputs.
 
     The model runs over some text: texts of many kinds that come with wcodec, and for a quarter of the tokens what it
-    writes by itself; or a file, or token ids. Text like that which the model is for is best. Which matrices matter is known
-    after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up in a
-    further pass, in which tokens count by those gradients, or in several where they are larger than ``memory``. How
-    large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False`` nothing
-    else is: that takes seconds.
+    writes by itself; or a file, or token ids. Text like that which the model is for is best. Which matrices matter is
+    known after one pass with gradients of the activations; parameters get none. Second moments of inputs are summed up
+    in a further pass, in which tokens count by those gradients, or in several where they are larger than ``memory``.
+    How large inputs are, for factors of columns, is always measured. With ``gradients=False`` and ``full=False``
+    nothing else is: that takes seconds.
 
     Example (needs transformers and a model)::
 
