@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from wcodec._calibrate.embeddings import EmbeddingCosts  # noqa: E402
 from wcodec._calibrate.records import SiteRecord, UnitRecord  # noqa: E402
 from wcodec._calibrate.statistics import Statistics  # noqa: E402
 
-WINDOW = TEXT[:1]
+WINDOWS = TEXT[:3]
 
 
 def gemma() -> Any:
@@ -27,7 +28,7 @@ def gemma() -> Any:
 
 def changes_of(model: Any, name: str, seed: int) -> Any:
     """For each token, what a small change of its row alone changes of the loss that ``collect`` takes, by torch's own
-    gradients: ``float32 [tokens, cols]``."""
+    gradients, and the row: ``float32 [texts, tokens, cols]``."""
     table = model.get_parameter(name)
     found: list[Any] = []
     module = next(one for one in model.modules() if isinstance(one, torch.nn.Embedding) and one.weight is table)
@@ -39,12 +40,12 @@ def changes_of(model: Any, name: str, seed: int) -> Any:
         return rows * (output.detach() / rows.detach()).nan_to_num(1.0)
 
     hook = module.register_forward_hook(looked_up)
-    logits = model(WINDOW).logits[0]
+    logits = model(WINDOWS).logits.flatten(0, 1)
     hook.remove()
     drawn = torch.multinomial(torch.softmax(logits.detach(), -1), 1, generator=torch.Generator().manual_seed(seed))
     loss = torch.nn.functional.cross_entropy(logits, drawn[:, 0], reduction="sum")
     (gradient,) = torch.autograd.grad(loss, found)
-    return gradient.reshape(-1, gradient.shape[-1]), found[0].detach().reshape(-1, gradient.shape[-1])
+    return gradient, found[0].detach()
 
 
 @pytest.mark.parametrize(
@@ -59,16 +60,95 @@ def changes_of(model: Any, name: str, seed: int) -> Any:
 )
 def test_costs_are_gradients_times_rows(make: Any, name: str) -> None:
     model = make()
-    unit = collect(model, WINDOW, seed=11).units[name]
+    unit = collect(model, WINDOWS, seed=11).units[name]
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     gradient, rows = changes_of(model, name, 11)
     # First tokens do not count.
-    want = (gradient.square().sum(1) * rows.square().mean(1))[1:].sum()
+    want = (gradient.square().sum(-1) * rows.square().mean(-1))[..., 1:].sum()
     assert unit.embedding == pytest.approx(float(want), rel=1e-3) and unit.embedding > 0
     # A table that is no head is not multiplied with.
     is_head = model.get_output_embeddings().weight is model.get_parameter(name)
     assert (unit.sensitivity > 0) == is_head and (unit.site is None) != is_head
+
+
+def costs_of(make: Any, texts: int, tokens: int) -> tuple[EmbeddingCosts, Any]:
+    """Costs of an embedding of 9 rows whose output ``make`` gives, from ids ``[texts, tokens]``, and what each token
+    adds, ``float32 [texts, tokens]``."""
+    torch.manual_seed(6)
+    table = torch.nn.Embedding(9, 4)
+    table.weight.requires_grad_(False)
+    costs = EmbeddingCosts({"table": table})
+    ids = torch.randint(9, (texts, tokens))
+    factors = torch.randn(texts, tokens, 4)
+    with costs.watching(ids):
+        make(table, ids, factors).sum().backward()
+    return costs, factors.square().sum(-1) * table(ids).square().mean(-1)
+
+
+@pytest.mark.parametrize(("texts", "tokens"), [(3, 5), (1, 5), (5, 3)])
+def test_first_tokens_are_those_of_each_text_however_they_lie(texts: int, tokens: int) -> None:
+    for make in (
+        lambda table, ids, factors: table(ids) * factors,
+        # XLNet has tokens first.
+        lambda table, ids, factors: table(ids.t().contiguous()) * factors.transpose(0, 1),
+    ):
+        costs, added = costs_of(make, texts, tokens)
+        assert costs["table"] == pytest.approx(float(added[:, 1:].sum())) and costs.tokens["table"] == texts * tokens
+    # Neither texts nor tokens, as the codebooks of speech: all of them count.
+    costs, added = costs_of(lambda table, ids, factors: table(ids[:, :, None]) * factors[:, :, None], texts, tokens)
+    assert costs["table"] == pytest.approx(float(added.sum()))
+
+
+def test_a_row_for_all_tokens_and_code_without_gradients() -> None:
+    costs, _ = costs_of(lambda table, ids, factors: table(torch.tensor(2)) * factors, 2, 3)
+    assert costs["table"] > 0 and costs.tokens["table"] == 1
+
+    def without(table: Any, ids: Any, factors: Any) -> Any:
+        with torch.no_grad():
+            seen = table(ids)
+        return seen * factors.requires_grad_(True)
+
+    assert costs_of(without, 2, 3)[0]["table"] == 0
+
+
+def test_a_module_around_an_embedding_leaves_its_gradients() -> None:
+    class Around(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, ids: Any) -> Any:
+            return 2 * self.inner(ids)
+
+    model = llama()
+    model.model.embed_tokens = Around(model.model.embed_tokens)
+    assert collect(model).units["model.embed_tokens.inner.weight"].embedding > 0
+
+
+def test_names_of_embeddings_go_with_their_costs(tmp_path: Path) -> None:
+    # Its checkpoints have other names than its parameters.
+    vision = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(**SMALL), vision_config=vision, image_token_id=89
+    )
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    hashes = set()
+    for options in ({"gradients": False}, {"gradients": False, "full": False}, {"full": False}):
+        made = collect(model, **options)
+        made.save(tmp_path / "s.safetensors", overwrite=True)
+        found = wcodec.Statistics.load(tmp_path / "s.safetensors")
+        assert found.names == made.names and all(
+            part in found.units for parts in found.names.values() for part in parts
+        )
+        hashes.add(found.model_hash)
+    assert len(hashes) == 1
+    table = "language_model.model.embed_tokens.weight"
+    assert found.units[table].embedding > 0 and found.names["model.language_model.embed_tokens.weight"] == (table,)
+    # Nobody looked at a picture.
+    assert "no token reached it" in [why for name, why in found.report.fallbacks.items() if "vision" in name]
 
 
 def test_what_was_not_looked_at_has_no_costs() -> None:

@@ -501,6 +501,7 @@ def test_files_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
         lambda said, header: said["units"][head].append(-1.0),
         lambda said, header: said["units"][head].append("much"),
         lambda said, header: said["units"][head].extend([1.0, 1.0]),
+        lambda said, header: said["units"].update({head: [*said["units"][head][:7], 1.7e308, 1.7e308]}),
         lambda said, header: said["names"].update({head: [head]}),
         lambda said, header: said["names"].update({"x": []}),
         lambda said, header: said["names"].update({"x": ["y"]}),

@@ -108,7 +108,8 @@ def test_a_token_that_the_tokenizer_adds_begins_each_window(model: Any) -> None:
     found = _text.shares_of_shipped(texts, 8, 32, model)
     assert len(found) == 8 and all(int(window[0]) == 1 and len(window) == 32 for window in found)
     texts["code"] = texts["code"][1:]
-    assert 0 < sum(int(window[0]) == 1 for window in _text.shares_of_shipped(texts, 8, 32, model)) < 8
+    # The first window of each of the other four begins with it anyway.
+    assert sum(int(window[0]) == 1 for window in _text.shares_of_shipped(texts, 8, 32, model)) == 4
     # Texts that are too short for all their windows have no more of those of others.
     short = {name: torch.arange(64) + 64 * n for n, name in enumerate(_text._SHIPPED)}
     assert len(_text.shares_of_shipped(short, 100, 32, model)) == 10

@@ -59,6 +59,21 @@ def test_the_report_says_what_it_is_of(report: wcodec.SensitivityReport, model: 
     assert report.kl is not None and report.kl > max(measured)
 
 
+def test_an_embedding_that_statistics_do_not_know_is_measured(report: wcodec.SensitivityReport, model: Path) -> None:
+    known = report.statistics
+    name = "model.embed_tokens.weight"
+    units = {key: unit for key, unit in known.units.items() if key != name}
+    earlier = wcodec.Statistics(units, known.sites, {}, known.names, source="text", tokens=known.tokens, text_hash="",
+                                model_hash="")  # fmt: skip
+    ids = torch.tensor(
+        transformers.AutoTokenizer.from_pretrained(model)((model / "heldout.txt").read_text())["input_ids"]
+    )
+    found = wcodec.sensitivity(model, bits=3, text=ids[:2048], statistics=earlier, measure=1, windows=1)
+    row = next(row for row in found if row.name == name)
+    assert row.estimated_kl is None and row.kl is not None and row.share is not None
+    assert [row.kl is not None for row in found].count(True) == 2
+
+
 def test_top_is_a_report_too(report: wcodec.SensitivityReport) -> None:
     top = report.top(3)
     assert (

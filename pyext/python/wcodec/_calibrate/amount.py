@@ -103,10 +103,10 @@ def mixed_pieces(
         both = pieces(model, windows, length, tokens, place)
         own = both.count // _WRITTEN_PART
         return Pieces(both.count - own, both.length), Pieces(own, both.length)
-    wanted = _wanted(model, tokens, place, few=False)
-    own = max(2, wanted // _WRITTEN_PART)
-    read = pieces(model, None, length, max(2, wanted - own), place)
-    return read, pieces(model, None, length, own, place, written=True)
+    count = _wanted(model, tokens, place, few=False)
+    of_model = max(2, count // _WRITTEN_PART)
+    read = pieces(model, None, length, max(2, count - of_model), place)
+    return read, pieces(model, None, length, of_model, place, written=True)
 
 
 def pieces(

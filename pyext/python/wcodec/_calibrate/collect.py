@@ -34,7 +34,7 @@ from .plan import Input, plan
 from .records import SiteRecord, UnitRecord
 from .statistics import RARE_TOKENS, Statistics
 from .tokens import TokenCosts
-from .units import ModelProducts, Product, products_of
+from .units import ModelProducts, Product, Unit, products_of
 
 _log = logging.getLogger(LOGGER)
 DEFAULT_MEMORY = "16GB"
@@ -241,7 +241,7 @@ class _Collector:
         self._row_costs: dict[str, torch.Tensor] = {}
         self._row_squares: dict[str, torch.Tensor] = {}
         self._token_costs = TokenCosts()
-        inputs = getattr(model, "get_input_embeddings", lambda: None)()
+        inputs = getattr(model, "get_input_embeddings", lambda: None)() if gradients else None
         self._embeddings = EmbeddingCosts(
             {name: self._modules[name] for name in model_layout.embeddings}, [] if inputs is None else [inputs]
         )
@@ -355,7 +355,7 @@ class _Collector:
             except hooks.Enough:
                 pass
             return
-        with self._embeddings.watching(), torch.enable_grad():
+        with self._embeddings.watching(ids), torch.enable_grad():
             logits = running.logits_of(self._model, ids, use_cache=False).flatten(0, -2).to(torch.float32)
             with torch.no_grad():
                 chances = torch.softmax(logits, -1)
@@ -504,7 +504,6 @@ class _Collector:
         """The statistics that were collected."""
         self._keep_sizes()
         units: dict[str, UnitRecord] = {}
-        count = sum(map(len, text))
         rows: dict[str, torch.Tensor] = {}
         head = getattr(self._model, "get_output_embeddings", lambda: None)()
         for product in self._layout.products:
@@ -532,18 +531,20 @@ class _Collector:
             # Alone, or with the layer that it is tied to.
             record = units.get(unit.name)
             if record is None:
-                record = UnitRecord(unit.rows, unit.cols, unit.transposed, unit.kind, False, None, count, 0.0)
+                tokens = self._embeddings.tokens[name]
+                record = UnitRecord(unit.rows, unit.cols, unit.transposed, unit.kind, False, None, tokens, 0.0)
             units[unit.name] = replace(record, embedding=record.embedding + self._embeddings[name])
         return Statistics(
             units,
             self._sites,
             self._kept,
-            self._layout.names,
+            # Embeddings are no units where no gradients were taken.
+            {name: parts for name, parts in self._layout.names.items() if all(part in units for part in parts)},
             rows,
             source=source,
-            tokens=count,
+            tokens=sum(map(len, text)),
             text_hash=_text.hash_of(text),
-            model_hash=_model_hash(self._model, units),
+            model_hash=_model_hash(self._model, [u for p in self._layout.products for u in p.units]),
         )
 
 
@@ -583,11 +584,11 @@ def _batches(text: list[torch.Tensor], vocabulary: Any, logits_bytes: int) -> It
         at = end
 
 
-def _model_hash(model: Any, units: dict[str, UnitRecord]) -> str:
+def _model_hash(model: Any, units: Iterable[Unit]) -> str:
     config: Any = getattr(model, "config", None)
     record = config.to_dict() if hasattr(config, "to_dict") else {}
     hashed = {key: value for key, value in record.items() if key not in _NOT_HASHED}
-    shapes = {name: [unit.rows, unit.cols] for name, unit in units.items()}
+    shapes = {unit.name: [unit.rows, unit.cols] for unit in units}
     text = json.dumps([type(model).__name__, hashed, shapes], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -31,6 +31,8 @@ class EmbeddingCosts:
         self._modules = dict(modules)
         self._others = [one for one in others if all(one is not module for module in self._modules.values())]
         self._sums: dict[str, torch.Tensor] = {}
+        self.tokens = dict.fromkeys(self._modules, 0)
+        """Rows that were looked up in each embedding."""
 
     def __getitem__(self, name: str) -> float:
         """Sum over tokens but the first ones, and columns, of (gradient x RMS of the row)^2; 0 where nothing was looked
@@ -38,14 +40,21 @@ class EmbeddingCosts:
         return float(self._sums.get(name, 0.0))
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """While this lasts, what embeddings give has gradients, which are summed up."""
+    def watching(self, ids: torch.Tensor) -> Iterator[None]:
+        """While this lasts, what embeddings give has gradients, which are summed up.
+
+        :param ids: the tokens that the model is to see, ``int64 [texts, tokens]``.
+        """
+        texts, tokens = ids.shape
         handles = [
-            module.register_forward_hook(functools.partial(self._looked_up, name))
+            module.register_forward_hook(functools.partial(self._looked_up, name, texts, tokens))
             for name, module in self._modules.items()
         ]
+        # A module around an embedding that is watched has gradients already.
         handles += [
-            other.register_forward_hook(lambda module, args, output: hooks.with_gradient(output))
+            other.register_forward_hook(
+                lambda module, args, output: None if output.requires_grad else hooks.with_gradient(output)
+            )
             for other in self._others
         ]
         try:
@@ -54,15 +63,34 @@ class EmbeddingCosts:
             for handle in handles:
                 handle.remove()
 
-    def _looked_up(self, name: str, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    def _looked_up(
+        self, name: str, texts: int, tokens: int, module: Any, args: Any, output: torch.Tensor
+    ) -> torch.Tensor | None:
         begun = hooks.with_gradient(output)
+        if not begun.requires_grad:
+            # Code of the model takes no gradients here, whatever depends on it.
+            return None
+        self.tokens[name] += output[..., 0].numel()
+        axis = _axis_of_tokens(output.shape[:-1], texts, tokens)
         # Some models multiply what they look up: these count as it is then, not as it is stored.
-        squares = output.detach()[..., 1:, :].to(torch.float32).square().mean(-1)
-        begun.register_hook(functools.partial(self._gradient, name, squares))
+        squares = _without_first(output.detach().to(torch.float32).square().mean(-1), axis)
+        begun.register_hook(functools.partial(self._gradient, name, squares, axis))
         return begun
 
-    def _gradient(self, name: str, squares: torch.Tensor, gradient: torch.Tensor) -> None:
-        costs = gradient.detach()[..., 1:, :].to(torch.float32).square().sum(-1)
+    def _gradient(self, name: str, squares: torch.Tensor, axis: int | None, gradient: torch.Tensor) -> None:
+        costs = _without_first(gradient.detach().to(torch.float32).square().sum(-1), axis)
         total = (costs * squares).sum(dtype=torch.float64)
         before = self._sums.get(name)
         self._sums[name] = total if before is None else before + total
+
+
+def _axis_of_tokens(shape: torch.Size, texts: int, tokens: int) -> int | None:
+    """The axis along which what was looked up has the tokens of a text; ``None`` where it is of something else."""
+    if tuple(shape) in ((texts, tokens), (1, tokens), (tokens,)):
+        return len(shape) - 1
+    return 0 if tuple(shape) == (tokens, texts) else None
+
+
+def _without_first(values: torch.Tensor, axis: int | None) -> torch.Tensor:
+    """Values of all tokens but the first of each text."""
+    return values if axis is None else values.narrow(axis, 1, values.shape[axis] - 1)

@@ -101,7 +101,8 @@ class Matrices:
         """The step of a matrix over the root mean square of each row, as a multiple of a common one."""
         if name not in self._steps:
             return 1.0
-        # An error matters less where factors of columns have put it where inputs are small.
+        # An error matters less where factors of columns have put it where inputs are small. A head that is tied to an
+        # embedding counts as a whole, since counting larger errors of what is looked up lost more.
         left = self._columns[name][1] if name in self._columns else 1.0
         return self._steps[name] * left ** (-0.5 * fisher_power(self._statistics, name))
 

@@ -177,7 +177,8 @@ def predictability(blocks: list[tuple[int, torch.Tensor]], tokens: float = math.
         order = by_falling_diagonal(moments)
         left += float(factor(moments[order][:, order])[1].sum(dtype=torch.float64))
         total += float(raw.diagonal().sum(dtype=torch.float64))
-    return left / total if total > 0 else 1.0
+    # Damping adds to what is left where hardly anything is compensated.
+    return min(left / total, 1.0) if total > 0 else 1.0
 
 
 @contextmanager

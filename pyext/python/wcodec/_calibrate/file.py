@@ -281,9 +281,11 @@ def _unit(value: Any, sites: dict[str, SiteRecord], version: int) -> UnitRecord:
     _must(len(embedding) <= (version >= _VERSIONS[3]), "a matrix with more numbers than it has")
     cols = _whole(cols, 1, _WIDEST)
     _must(site is None or sites[_text(site)].cols == cols, f"second moments of {cols} inputs are of others")
-    return UnitRecord(
+    record = UnitRecord(
         *(_whole(rows, 1, 2**40), cols, _flag(transposed), _text(kind), _flag(expert), site),
         _whole(tokens),
         _real(sensitivity),
         *map(_real, embedding),
     )
+    _must(math.isfinite(record.fisher), "costs beyond all numbers")
+    return record
