@@ -291,12 +291,12 @@ def test_encode_says_what_the_model_reads(run: Cli, folder: Path, tmp_path: Path
     for source, arguments, line in (
         (model, ("columns",), "the model reads 64 tokens of many kinds of text\n"),
         (folder, ("columns",), "the model reads 64 tokens that it writes, as no tokenizer of it was found\n"),
-        (model, (), "the model reads 64 tokens of many kinds of text and 64 tokens that it writes\n"),
+        (model, (), "the model reads 192 tokens of many kinds of text and 64 tokens that it writes\n"),
         (model, ("self",), "the model reads 64 tokens that it writes\n"),
         (model, (text,), "the model reads 64 tokens\n"),
     ):
         status, _, err = run("encode", source, "-o", tmp_path / "x.wcodec", "--overwrite", "--bits", 3, "--calibrate",
-                             *arguments, "--tokens", 128 if arguments == () else 64)  # fmt: skip
+                             *arguments, "--tokens", 256 if arguments == () else 64)  # fmt: skip
         assert status == 0 and err.endswith(line) and err.count("kinds") == line.count("kinds"), err
         assert (f"on {text}: " in err) == (text in arguments)
 

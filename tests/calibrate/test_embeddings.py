@@ -147,7 +147,7 @@ def test_names_of_embeddings_go_with_their_costs(tmp_path: Path) -> None:
     assert len(hashes) == 1
     table = "language_model.model.embed_tokens.weight"
     assert found.units[table].embedding > 0 and found.names["model.language_model.embed_tokens.weight"] == (table,)
-    # Nobody looked at a picture.
+    # There was no picture.
     assert "no token reached it" in [why for name, why in found.report.fallbacks.items() if "vision" in name]
 
 

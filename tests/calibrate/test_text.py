@@ -125,7 +125,7 @@ def test_default_amounts_of_both_parts(model: Any) -> None:
     read, drawn = amount.mixed_pieces(model, None, None, None, CPU, few=False)
     assert (read.length, drawn.length) == (512, 64) and read.tokens == 3 * drawn.tokens == 3 << 13
     read, drawn = amount.mixed_pieces(model, None, None, None, CPU, few=True)
-    assert read == amount.Pieces(8, 256) and drawn.tokens == 0
+    assert read == amount.Pieces(32, 128) and drawn.tokens == 0
     # However few positions a model has, there are as many tokens.
     few = llama(max_position_embeddings=32)
     read, drawn = amount.mixed_pieces(few, None, None, None, CPU, few=False)

@@ -92,7 +92,7 @@ def collect_statistics(
         windows of its own, until there are enough.
     :param windows: pieces of text. If they and ``tokens`` are left out, there are 32,768 tokens, and on a CPU fewer,
         down to 2,048, of models of more than 17 million weights: what two cores do in a minute or two. For sizes of
-        inputs alone there are 4,096 tokens, and on a CPU 2,048 or fewer.
+        inputs alone there are 4,096 tokens, and on a CPU fewer of models of more than 137 million weights.
     :param length: tokens of each. If left out, the model writes pieces of 64, since many short ones say more than a few
         long ones; and of a text there are pieces of 512, or what the model can take, and less where there are fewer
         than 8,192 tokens.
