@@ -82,7 +82,7 @@ def test_a_model_is_measured_while_it_writes(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_few_tokens_are_looked_at_in_short_texts() -> None:
     model, cpu = llama(), torch.device("cpu")
-    assert amount.pieces(model, None, None, None, cpu, few=True) == amount.Pieces(64, 32)
+    assert amount.pieces(model, None, None, None, cpu, few=True) == amount.Pieces(64, 64)
     assert amount.pieces(model, None, None, 512, cpu, few=True) == amount.Pieces(32, 16)
     assert amount.pieces(model, 7, 9, None, cpu, few=True) == amount.Pieces(7, 9)
 
