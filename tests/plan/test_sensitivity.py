@@ -25,12 +25,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint_of(llama(), tmp_path_factory)
 
 
+def held_out(model: Path) -> Any:
+    """The token ids of a text that the model has not seen."""
+    text = (model / "heldout.txt").read_text()
+    return torch.tensor(transformers.AutoTokenizer.from_pretrained(model)(text)["input_ids"])
+
+
 @pytest.fixture(scope="module")
 def report(model: Path) -> wcodec.SensitivityReport:
     """The trained model of the repository."""
-    ids = torch.tensor(
-        transformers.AutoTokenizer.from_pretrained(model)((model / "heldout.txt").read_text())["input_ids"]
-    )
+    ids = held_out(model)
     return wcodec.sensitivity(model, bits=3, text=ids[:4096], tokens=1024, measure=6, windows=3)
 
 
@@ -65,10 +69,7 @@ def test_an_embedding_that_statistics_do_not_know_is_measured(report: wcodec.Sen
     units = {key: unit for key, unit in known.units.items() if key != name}
     earlier = wcodec.Statistics(units, known.sites, {}, known.names, source="text", tokens=known.tokens, text_hash="",
                                 model_hash="")  # fmt: skip
-    ids = torch.tensor(
-        transformers.AutoTokenizer.from_pretrained(model)((model / "heldout.txt").read_text())["input_ids"]
-    )
-    found = wcodec.sensitivity(model, bits=3, text=ids[:2048], statistics=earlier, measure=1, windows=1)
+    found = wcodec.sensitivity(model, bits=3, text=held_out(model)[:2048], statistics=earlier, measure=1, windows=1)
     row = next(row for row in found if row.name == name)
     assert row.estimated_kl is None and row.kl is not None and row.share is not None
     assert [row.kl is not None for row in found].count(True) == 2

@@ -425,21 +425,10 @@ class _Collector:
         for product in self._layout.products:
             for unit in product.units:
                 costs = self._row_costs.get(unit.name)
-                if costs is not None and not bool(torch.isfinite(costs).all()):
-                    raise InputError(
-                        f"the gradients of '{product.name}' are not finite, so that nothing can be learned from them "
-                        "(use bfloat16 or float32)",
-                        tensor=unit.name,
-                        code="I607",
-                    )
-        for name in self._layout.embeddings:
-            if not math.isfinite(self._embeddings[name]):
-                raise InputError(
-                    f"the gradients of '{name}' are not finite, so that nothing can be learned from them (use bfloat16 "
-                    "or float32)",
-                    tensor=name,
-                    code="I607",
-                )
+                if costs is not None:
+                    _check_gradient(product.name, unit, bool(torch.isfinite(costs).all()))
+        for name, unit in self._layout.embeddings.items():
+            _check_gradient(name, unit, math.isfinite(self._embeddings[name]))
 
     def _squares_of_rows(self, product: Product) -> torch.Tensor:
         """Mean squares of the weights of each output."""
@@ -551,6 +540,16 @@ class _Collector:
 def _stack_of(product: Product) -> str:
     """The parameter that has the matrix, if it is an expert's."""
     return product.name.rpartition(".")[0]
+
+
+def _check_gradient(name: str, unit: Unit, is_finite: bool) -> None:
+    if not is_finite:
+        raise InputError(
+            f"the gradients of '{name}' are not finite, so that nothing can be learned from them "
+            "(use bfloat16 or float32)",
+            tensor=unit.name,
+            code="I607",
+        )
 
 
 def _check_finite(name: str, squares: torch.Tensor) -> None:

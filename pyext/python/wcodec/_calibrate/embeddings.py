@@ -4,8 +4,8 @@ A row that is looked up is an input of all that follows, so that an error of it 
 table that is also the head, as that of most small models, pays for both uses. With costs of the head alone,
 SmolLM2-135M had 3.8 bits there of 4.0 on average, and more than a third of its KL divergence in a fifth of its weights.
 
-Tokens at the first place of a text do not count. Models put states there that are thousands of times larger, so that
-such a token has as much as a fifth of all costs. It is one row of the table, mostly, and not what the others are like.
+Tokens at the first place of a text do not count. Models put states there that are thousands of times larger, so that a
+hundredth of SmolLM2's tokens had a fifth of all costs. They are one row of the table, mostly, and not like the others.
 """
 
 from __future__ import annotations

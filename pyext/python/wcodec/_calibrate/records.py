@@ -28,7 +28,7 @@ class UnitRecord:
     site: str | None
     """The site of its input; ``None`` where it was not collected."""
     tokens: int
-    """Tokens that it was multiplied with."""
+    """Tokens that it was multiplied with, or, of an embedding alone, rows that were looked up."""
     sensitivity: float
     """Sum over tokens, outputs and inputs of (gradient x RMS of the row x input)^2."""
     embedding: float = 0.0
