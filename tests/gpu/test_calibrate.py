@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from wcodec._calibrate import factor as _factor  # noqa: E402
 from wcodec._calibrate.quantize import quantize  # noqa: E402
+from wcodec._calibrate.replay import Replays  # noqa: E402
 from wcodec._calibrate.statistics import feedback_for  # noqa: E402
 
 gpu = gpu_helpers.gpu
@@ -45,6 +46,28 @@ def test_a_gpu_finds_the_symbols_that_a_cpu_finds(trellis: bool, fed: bool) -> N
         assert abs(one.bits / other.bits - 1) < 0.01
     again = quantize(weight.cuda(), known, step=step, tile=128, trellis=trellis)
     assert torch.equal(again.levels, other.levels) and torch.equal(again.scales, other.scales)
+
+
+@pytest.mark.parametrize("trellis", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns: bool) -> None:
+    torch.manual_seed(3)
+    replays = Replays()
+    # Two matrices of a shape share a graph, and a third has another one, in blocks of its own.
+    for rows, cols, widths in ((48, 300, [300]), (48, 300, [300]), (48, 300, [160, 140]), (80, 64, [64])):
+        blocks = [(sum(widths[:i]), inputs(width).cuda()) for i, width in enumerate(widths)]
+        known = _factor.feedback(blocks, trellis)
+        if columns:
+            known = known.divided(torch.rand(cols, device="cuda") + 0.5)
+        weight, step = torch.randn(rows, cols, device="cuda"), torch.full((rows,), 0.3, device="cuda")
+        arguments = {"step": step, "tile": 128, "trellis": trellis}
+        launched = quantize(weight, known, **arguments)
+        replayed = quantize(weight, known, **arguments, replays=replays)
+        assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
+        some = torch.arange(0, rows, 3)
+        launched = quantize(weight, known, **arguments, rows=some, prices=launched.prices)
+        replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
+        assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
 
 
 def test_a_model_is_measured_on_the_gpu_and_goes_back() -> None:

@@ -32,6 +32,7 @@ from .by_default import ByDefault
 from .collect import is_columns, is_given, statistics_of
 from .factor import Feedback
 from .quantize import FARTHEST, quantize
+from .replay import Replays
 from .statistics import Statistics, costs_of_rows, feedback_for, fisher_power, forget_feedback, has_moments, sizes_of
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Matrices:
         self._steps, self._step = statistics.factors(), step
         # By name, factors of columns, and the part of the cost of errors that is left with them.
         self._columns: dict[str, tuple[torch.Tensor | None, float]] = {}
+        # Steps of rows, which do not change from one pass to the next.
+        self._rows: dict[str, torch.Tensor] = {}
 
     def weight(self, name: str) -> torch.Tensor:
         """A matrix with outputs as rows."""
@@ -84,18 +87,23 @@ class Matrices:
 
     def __getitem__(self, name: str) -> Matrix:
         weight = self.weight(name)
-        sizes = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
         feedback = feedback_for(
             self._statistics, name, trellis=self._trellis, device=self._device, shape=tuple(weight.shape)
         )
         if feedback is not None:
             factors, _ = self._by_columns(name, weight, feedback)
             feedback = feedback if factors is None else feedback.divided(factors)
-            costs = costs_of_rows(self._statistics, name)
-            if costs is not None:
-                power = fisher_power(self._statistics, name)
-                sizes = row_steps.steps(sizes, costs[0].to(sizes.device), costs[1], power)
-        return Matrix(name, weight, sizes * self.step(name), feedback)
+        if name not in self._rows:
+            self._rows[name] = self._steps_of_rows(name, weight, by_cost=feedback is not None)
+        return Matrix(name, weight, self._rows[name], feedback)
+
+    def _steps_of_rows(self, name: str, weight: torch.Tensor, *, by_cost: bool) -> torch.Tensor:
+        steps = torch.linalg.vector_norm(weight, dim=1, dtype=torch.float32) / math.sqrt(max(weight.shape[1], 1))
+        costs = costs_of_rows(self._statistics, name) if by_cost else None
+        if costs is not None:
+            power = fisher_power(self._statistics, name)
+            steps = row_steps.steps(steps, costs[0].to(steps.device), costs[1], power)
+        return steps * self.step(name)
 
     def step(self, name: str) -> float:
         """The step of a matrix over the root mean square of each row, as a multiple of a common one."""
@@ -197,6 +205,7 @@ class Chooser:
         }
         # By name, bits of each magnitude in a sample of the rows, which are as good for the whole.
         self._prices: dict[str, torch.Tensor] = {}
+        self._replays = Replays()
         self._constant = 1.0
 
     def _first_power(self) -> float:
@@ -245,6 +254,7 @@ class Chooser:
             rows=rows,
             prices=self._prices.get(matrix.name),
             name=matrix.name,
+            replays=self._replays,
         )
         if rows is not None:
             self._prices[matrix.name] = quantized_matrix.prices

@@ -14,7 +14,8 @@ import torch
 from .. import _native
 from .._core.errors import InputError
 from . import tables
-from .factor import Feedback, one_thread
+from .factor import Block, Feedback, one_thread
+from .replay import Replays
 from .scalar import round_columns
 from .trellis import best_paths
 
@@ -74,6 +75,7 @@ def quantize(
     prices: torch.Tensor | None = None,
     rate_weight: float | None = None,
     name: str = "weight",
+    replays: Replays | None = None,
 ) -> Quantized:
     """Quantizes a matrix ``[outputs, inputs]``. Two calls with the same arguments on one machine give the same bits.
 
@@ -84,6 +86,7 @@ def quantize(
     :param rows: only these rows, of the step too: what a search for the rate counts.
     :param prices: bits of each magnitude, from a call before; learned from a sample of rows if left out.
     :param name: the tensor's name, for messages.
+    :param replays: those of an encoding, where many matrices have one shape.
     :raises InputError: if shapes do not fit, or if a value is not finite.
     """
     _check(weight, feedback, step, tile, name)
@@ -98,11 +101,12 @@ def quantize(
     step = torch.maximum(step, largest / (FARTHEST[trellis] + 0.5))
     if rate_weight is None:
         rate_weight = TRELLIS_RATE_WEIGHT if trellis else RATE_WEIGHT
-    work = _Work(weight, feedback, step, tile, trellis, rate_weight, name)
+    work = _Work(weight, feedback, step, tile, trellis, rate_weight, name, replays)
     if prices is None:
         prices = work.learn()
     levels, scales = work.all(prices.to(weight.device))
-    counts = tables.histogram(levels, trellis)
+    # A GPU waits for each number that is asked of it.
+    counts = tables.histogram(levels, trellis).cpu()
     return Quantized(
         *(levels, scales, tables.entropy_bits(counts), tables.table_bits(counts), tables.prices(counts)), factors
     )
@@ -146,9 +150,10 @@ class _Work:
         trellis: bool,
         rate_weight: float,
         name: str,
+        replays: Replays | None,
     ) -> None:
         self.weight, self.feedback, self.step, self.name = weight, feedback, step, name
-        self.tile, self.trellis, self.rate_weight = tile, trellis, rate_weight
+        self.tile, self.trellis, self.rate_weight, self.replays = tile, trellis, rate_weight, replays
         self.blocks = () if feedback is None else feedback.blocks
         self.order = None if feedback is None else feedback.order
         self.factors = None if feedback is None else feedback.factors
@@ -206,9 +211,18 @@ class _Work:
     def symbols(self, x: torch.Tensor, prices: torch.Tensor) -> torch.Tensor:
         """Symbols ``[cols, rows]`` of what :meth:`prepared` gave."""
         with one_thread(x.device, x.shape[1] <= _NARROW):
-            if self.trellis:
-                return best_paths(x, self.blocks, self.column_weights, self.tile, prices, self.rate_weight)
-            return round_columns(x, self.blocks, prices, self.rate_weight)
+            if self.replays is None:
+                return self.walk(x, self.blocks, self.column_weights, prices)
+            how = (self.trellis, self.tile if self.trellis else None, self.rate_weight)
+            return self.replays(self.walk, how, x, self.blocks, self.column_weights, prices)
+
+    def walk(
+        self, x: torch.Tensor, blocks: tuple[Block, ...], column_weights: torch.Tensor, prices: torch.Tensor
+    ) -> torch.Tensor:
+        """Symbols, column after column."""
+        if self.trellis:
+            return best_paths(x, blocks, column_weights, self.tile, prices, self.rate_weight)
+        return round_columns(x, blocks, prices, self.rate_weight)
 
     def scales(self, rows: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
         """The scale of each row with which its symbols are nearest to its weights, by what the layer's output shows."""
