@@ -15,9 +15,7 @@ pub use substitutes::{PATCH, Substitutes, choose, cost, cost_of_patches};
 
 /// Elements of a symbol.
 pub const QUAD: usize = 4;
-/// The largest high part that a symbol holds.
-pub const MOST: u8 = 7;
-/// The index under which a larger high part is counted.
+/// The index under which high parts are counted that a symbol does not hold: all that are larger than 7.
 pub const ESCAPE: usize = 8;
 /// The most uncoded bits of an element besides its sign: with these, every high part fits a symbol.
 pub const MOST_SHIFT: u32 = 4;

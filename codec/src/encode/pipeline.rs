@@ -164,8 +164,9 @@ impl<'scope, 'a: 'scope, W: Sink + Send + 'scope> Pipeline<'scope, 'a, W> {
         let threads = workers.pool.threads()?;
         let (first, tables) = channel();
         first.send(Vec::new()).ok();
-        // Enough tensors at once that some are in phases for many threads while others are in phases for one.
-        let encoders = threads.div_ceil(4).clamp(2, 8).min(tensors);
+        // Enough tensors at once that some are in phases for many threads while others are in phases for one, as the
+        // choice of a table of quads is.
+        let encoders = threads.div_ceil(2).clamp(2, 16).min(tensors);
         let started = match tensors {
             0 | 1 => Err(writer),
             _ => Threads::start(scope, workers, naming, encoders, writer),

@@ -25,10 +25,10 @@ const WAYS: [&[PatchMask]; QUAD] = [
     &[0b1111],
 ];
 
-/// Length and symbol of a code that shares some high parts with a quad.
-type Code = (u8, Quad);
-/// A length greater than that of any code.
-const NONE: Code = (u8::MAX, 0);
+/// A code that shares some high parts with a quad: its length, and in the low 16 bits its symbol. The smallest is best.
+type Code = u32;
+/// Worse than any code.
+const NONE: Code = Code::MAX;
 
 /// The shortest code for each quad in which escapes mark elements that may take any high part.
 struct Nearest(Vec<Code>);
@@ -37,11 +37,17 @@ impl Nearest {
     fn new(codes: impl Iterator<Item = (Quad, u8)>) -> Self {
         let mut best = vec![NONE; COUNTED];
         for (quad, length) in codes {
-            let highs: [usize; QUAD] = std::array::from_fn(|i| usize::from(quad >> (4 * i) & 7));
-            for free in 0..1u32 << QUAD {
-                let some = std::array::from_fn(|i| if free >> i & 1 == 1 { ESCAPE } else { highs[i] });
-                let place = &mut best[place_of(some)];
-                *place = (*place).min((length, quad));
+            let highs = std::array::from_fn(|i| usize::from(quad >> (4 * i) & 7));
+            let place = &mut best[place_of(highs)];
+            *place = (*place).min(Code::from(length) << Quad::BITS | Code::from(quad));
+        }
+        // Where one element may take any high part, the best of all; element by element for more of them.
+        for unit in PLACES {
+            for quads in best.chunks_exact_mut(unit * (ESCAPE + 1)) {
+                let (known, any) = quads.split_at_mut(unit * ESCAPE);
+                for some in known.chunks_exact(unit) {
+                    any.iter_mut().zip(some).for_each(|(any, &one)| *any = (*any).min(one));
+                }
             }
         }
         Self(best)
@@ -50,10 +56,11 @@ impl Nearest {
     /// The cheapest symbol for the four high parts at an index, the length of its code, and the elements that then need
     /// a patch.
     fn of(&self, place: usize) -> (u8, Quad, PatchMask) {
+        let found = |code: Code, mask| ((code >> Quad::BITS) as u8, code as Quad, mask);
         // Elements that keep their high parts need no patch; escapes have one whatever is coded.
         let substitute = self.0[place];
         if substitute != NONE {
-            return (substitute.0, substitute.1, 0);
+            return found(substitute, 0);
         }
         // By so much an index grows where an element may take any high part; by nothing where it is an escape already.
         let highs = highs_at(place);
@@ -66,8 +73,7 @@ impl Nearest {
                 best = best.min((self.0[place + free], mask));
             }
             if best.0 != NONE {
-                let ((length, quad), mask) = best;
-                return (length, quad, mask);
+                return found(best.0, best.1);
             }
         }
         (0, 0, 0)
