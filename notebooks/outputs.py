@@ -281,6 +281,8 @@ def environment(folder: Path, home: Path) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTER_", "IPYTHON", "MPL"))}
     kept = {k: v for k, v in kept.items() if not k.startswith("WCODEC_") or k == "WCODEC_NVCOMP"}
     (folder / "tmp").mkdir(exist_ok=True)
+    # torch makes its own folder in this one, but not this one.
+    (home / "cache").mkdir(exist_ok=True)
     places = {
         "HOME": home,
         "XDG_CACHE_HOME": home / "cache",
@@ -293,9 +295,10 @@ def environment(folder: Path, home: Path) -> dict[str, str]:
         "TMPDIR": folder / "tmp",
     }
     # Without the last two the kernel warns that a debugger would miss breakpoints, and tqdm that widgets are missing, which
-    # readers have.
+    # readers have. transformers warns of settings of the model's own tokenizer.
     told = {
         "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",
     }
