@@ -145,11 +145,10 @@ TABLES: dict[str, Columns | Grid] = {
     "residencies-h200": Columns(
         "residencies-h200",
         {
-            "coder, residency": "{name}",
-            "memory, MB": "{mb:,}",
+            "residency": "{name}",
+            "memory, MiB": "{mib:,}",
             "of bf16's, %": "{share}",
-            "tokens/s": "{speed}",
-            "of bf16's": "{of_bf16}",
+            "speed over bf16's": "{of_bf16}",
         },
     ),
     "steps-h100": Columns(
