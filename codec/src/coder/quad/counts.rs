@@ -94,7 +94,7 @@ impl QuadCounts {
 
     /// The number of elements that are escapes.
     pub fn escapes(&self) -> u64 {
-        // Of each element the counts lie together.
+        // The counts of an element's escapes lie together.
         let of_element = |unit: usize| self.0.chunks(unit * HIGHS).flat_map(move |quads| &quads[unit * ESCAPE..]);
         PLACES.iter().flat_map(|&unit| of_element(unit)).sum()
     }

@@ -41,7 +41,7 @@ impl Nearest {
             let place = &mut best[place_of(highs)];
             *place = (*place).min(Code::from(length) << Quad::BITS | Code::from(quad));
         }
-        // Where one element may take any high part, the best of all; element by element for more of them.
+        // An element that may take any high part has the best of all codes; one element after the other, so that several may.
         for unit in PLACES {
             for quads in best.chunks_exact_mut(unit * (ESCAPE + 1)) {
                 let (known, any) = quads.split_at_mut(unit * ESCAPE);

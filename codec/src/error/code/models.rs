@@ -95,8 +95,8 @@ codes! {
         changed. Or save the part by itself.";
 
     I520 DEVICE_MAP: "a device map that does not fit",
-        "It names a device that nothing decodes on, `\"disk\"`, or leaves modules out.",
-        "`\"cuda\"`, numbers of GPUs or `\"cpu\"`; an entry for each module, or `\"\"` for all that are left; more \
+        "It names a device that nothing decodes on, or leaves modules out.",
+        "`\"cuda\"`, numbers of GPUs, `\"cpu\"` or `\"disk\"`; an entry for each module, or `\"\"` for all that are left; more \
         `max_memory`.";
 
     I521 NOT_DIVISIBLE: "a model that so many ranks cannot share",

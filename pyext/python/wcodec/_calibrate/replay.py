@@ -49,7 +49,7 @@ class Replays:
         column_weights: torch.Tensor,
         prices: torch.Tensor,
     ) -> torch.Tensor:
-        """What ``walk`` returns, by a graph where that is faster.
+        """Symbols that ``walk`` chooses, by a graph where that is faster.
 
         :param how: whatever else the walk depends on.
         """

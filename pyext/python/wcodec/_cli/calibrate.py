@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     amount.add_argument("--windows", type=int, metavar="N", help="or so many pieces of text, of --length tokens each")
     parser.add_argument("--length", type=int, metavar="N",
                         help="tokens of a piece of text (default: 64 where the model writes it; 512 of a text, or "
-                             "fewer if it is short; 256 of wcodec's texts with --columns-only)")  # fmt: skip
+                             "fewer if it is short; 128 of wcodec's texts with --columns-only)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of random draws (default: 0)")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--columns-only", action="store_true",
