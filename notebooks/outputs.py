@@ -58,6 +58,8 @@ _PATHS = re.compile(
     r"(?<![\w.~…])/(?:home|root|tmp|var|opt|usr|mnt|work|private|Users|scratch|data)/\S*|\b[A-Z]:\\\S*|\bsite-packages\S*"
 )
 _WIDGETS = "application/vnd.jupyter.widget-view+json"
+# transformers says so of a setting in the real model's own files.
+_OF_A_TOKENIZER = re.compile(r"^\[transformers\] Ignoring clean_up_tokenization_spaces=.*\n?", re.M)
 
 
 def names(chosen: Iterable[str] = ()) -> list[str]:
@@ -232,7 +234,7 @@ def tidy(notebook: Any, neutral: Neutral) -> None:
                 kept.append(output)
         for output in kept:
             if output.output_type == "stream":
-                output.text = neutral(as_it_ended(output.text))
+                output.text = neutral(as_it_ended(_OF_A_TOKENIZER.sub("", output.text)))
                 continue
             if "metadata" in output:
                 output.metadata = {}
@@ -241,7 +243,7 @@ def tidy(notebook: Any, neutral: Neutral) -> None:
                     output.data[kind] = smaller(value)
                 elif isinstance(value, str):
                     output.data[kind] = neutral(value)
-        cell.outputs = kept
+        cell.outputs = [one for one in kept if one.output_type != "stream" or one.text]
     for gone in set(notebook.metadata) - {"jupytext", "kernelspec"}:
         del notebook.metadata[gone]
     # Not what Jupyter calls the kernel of the machine.
@@ -295,10 +297,9 @@ def environment(folder: Path, home: Path) -> dict[str, str]:
         "TMPDIR": folder / "tmp",
     }
     # Without the last two the kernel warns that a debugger would miss breakpoints, and tqdm that widgets are missing, which
-    # readers have. transformers warns of settings of the model's own tokenizer.
+    # readers have.
     told = {
         "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",
     }

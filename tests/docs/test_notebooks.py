@@ -159,6 +159,9 @@ def test_outputs_are_stored_without_the_machine(tmp_path: Path) -> None:
         nbformat.v4.new_output("stream", name="stdout", text="1\n"),
         nbformat.v4.new_output("display_data", {outputs._WIDGETS: {}, "text/plain": "x"}),
         nbformat.v4.new_output("stream", name="stdout", text="2\n"),
+        nbformat.v4.new_output(
+            "stream", name="stderr", text="[transformers] Ignoring clean_up_tokenization_spaces=1.\n"
+        ),
     ]
     code.metadata["execution"] = {"iopub.status.busy": "2020"}
     notebook = nbformat.v4.new_notebook(cells=[code], metadata={"language_info": {"name": "python"}, "widgets": {}})
