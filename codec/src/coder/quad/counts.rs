@@ -134,6 +134,14 @@ mod tests {
     }
 
     #[test]
+    fn each_element_may_be_an_escape() {
+        let mut counts = QuadCounts((0..COUNTED as u64).collect());
+        counts.add_padding(1000);
+        let of = |place: usize| highs_at(place).iter().filter(|&&high| high == ESCAPE).count() as u64;
+        assert_eq!(counts.escapes(), counts.iter().map(|(place, n)| n * of(place)).sum::<u64>());
+    }
+
+    #[test]
     fn independent_elements_occur_as_expected() {
         let symbols: Vec<i8> =
             (0..1 << 16).map(|i: i32| (i.wrapping_mul(i).wrapping_mul(7919) >> 7 & 3) as i8).collect();
