@@ -53,7 +53,7 @@ def test_a_gpu_finds_the_symbols_that_a_cpu_finds(trellis: bool, fed: bool) -> N
 def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns: bool) -> None:
     torch.manual_seed(3)
     replays = Replays()
-    # Two matrices of a shape share a graph, and a third has another one, in blocks of its own.
+    # Two matrices of a shape share a graph, and others have one of their own.
     for rows, cols, widths in ((48, 300, [300]), (48, 300, [300]), (48, 300, [160, 140]), (80, 64, [64])):
         blocks = [(sum(widths[:i]), inputs(width).cuda()) for i, width in enumerate(widths)]
         known = _factor.feedback(blocks, trellis)
@@ -68,6 +68,52 @@ def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns:
         launched = quantize(weight, known, **arguments, rows=some, prices=launched.prices)
         replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
         assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
+    # Of each of three shapes all rows, from which prices are learned too, and some.
+    assert replays.graphs == 6
+    # In another stream, which has graphs of its own.
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(replayed.levels, launched.levels) and replays.graphs == 7
+
+
+def test_a_walk_that_cannot_be_captured_is_launched() -> None:
+    torch.manual_seed(4)
+    replays, calls = Replays(), []
+    known = _factor.feedback([(0, inputs(64).cuda())], True)
+    x, weights, prices = (torch.rand(*shape, device="cuda") for shape in ((64, 8), (64,), (128,)))
+
+    def walk(x: Any, blocks: Any, column_weights: Any, prices: Any) -> Any:
+        # The host waits for a number, which no graph can have.
+        calls.append(float(x.sum()))
+        return (x * blocks[0].feed.sum()).round().to(torch.int8)
+
+    for _ in range(2):
+        found = replays(walk, "waits", x, known.blocks, weights, prices)
+        assert torch.equal(found, walk(x, known.blocks, weights, prices))
+    assert replays.graphs == 0
+    # Nothing of the capture is left behind.
+    assert torch.randn(5, device="cuda").isfinite().all()
+
+
+def test_memory_of_graphs_comes_back() -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=300, hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=64, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval().cuda()
+    statistics = wcodec.collect_statistics(model, data=torch.randint(0, 300, (6, 64)))
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.dim() == 2}
+    taken = []
+    for _ in range(4):
+        wcodec.compress_to_bytes(weights, scheme="rate", bits=4.0, calibrate=statistics, device="cuda")
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        taken.append(torch.cuda.memory_reserved())
+    # The first one loads what libraries keep.
+    assert taken[1] == taken[2] == taken[3]
 
 
 def test_a_model_is_measured_on_the_gpu_and_goes_back() -> None:

@@ -105,6 +105,10 @@ class Matrices:
             steps = row_steps.steps(steps, costs[0].to(steps.device), costs[1], power)
         return steps * self.step(name)
 
+    def forget_rows(self) -> None:
+        """Gives the memory of steps of rows back."""
+        self._rows.clear()
+
     def step(self, name: str) -> float:
         """The step of a matrix over the root mean square of each row, as a multiple of a common one."""
         if name not in self._steps:
@@ -219,6 +223,13 @@ class Chooser:
             return encode_options(**self._options), None
         self._constant = 2.0 ** self._search(advance or (lambda done, total: None))
         return self._native(self._constant), self.levels
+
+    def close(self) -> None:
+        """Gives back what is kept from one matrix to the next, on a GPU, too."""
+        self._replays.clear()
+        self._matrices.forget_rows()
+        self._prices.clear()
+        forget_feedback(self._statistics)
 
     def levels(self, name: str) -> _Chosen | None:
         """The levels of a tensor; ``None`` where the encoder is to choose them."""
@@ -466,6 +477,7 @@ def prepared(
             }
         advance = stages.of("encoding")
         statistics: Statistics | None = None
+        chooser: Chooser | None = None
         prepared_weights: tuple[_EncodeOptions, Any]
         try:
             try:
@@ -482,7 +494,9 @@ def prepared(
                 prepared_weights = encode_options(**options), None
             yield *prepared_weights, (lambda tensor, done, total: advance(done, total, tensor)) if progress else None
         finally:
-            if statistics is not None:
+            if chooser is not None:
+                chooser.close()
+            elif statistics is not None:
                 forget_feedback(statistics)
 
 

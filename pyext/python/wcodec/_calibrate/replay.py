@@ -6,9 +6,12 @@ them. A graph of the same kernels is one launch.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -17,10 +20,10 @@ from .factor import Block
 Walk = Callable[[torch.Tensor, "tuple[Block, ...]", torch.Tensor, torch.Tensor], torch.Tensor]
 """Symbols by weights, blocks of the feedback, the cost of an error in each column, and prices."""
 
-# Weights beyond which a kernel runs longer than it takes to launch it, and entries of the largest block whose shares of
-# errors are copied to where a graph reads them.
+# Weights beyond which a kernel runs longer than it takes to launch it.
 _MOST_WEIGHTS = 1 << 21
-_MOST_SHARES = 1 << 24
+# Bytes that graphs read from, those of one walk and of all of an encoding: weights, and shares of errors.
+_MOST_BYTES, _MOST_BYTES_TOGETHER = 1 << 27, 1 << 30
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,25 @@ class _Captured:
 
 
 class Replays:
-    """The walks of one encoding. Graphs keep their memory until this is dropped."""
+    """The walks of one encoding, which asks for one after the other. Graphs keep their memory until :meth:`clear`."""
 
     def __init__(self) -> None:
         self._known: dict[object, _Captured] = {}
-        # An encoder asks for levels from several threads, and a graph has one set of tensors.
-        self._lock = threading.Lock()
+        # By stream, the memory that its graphs share: they never run at the same time.
+        self._pools: dict[object, Any] = {}
+        self._room = _MOST_BYTES_TOGETHER
+        self._works = True
+
+    @property
+    def graphs(self) -> int:
+        """The number of walks that were captured."""
+        return len(self._known)
+
+    def clear(self) -> None:
+        """Gives all memory back, and launches walks from now on."""
+        self._works = False
+        self._known.clear()
+        self._pools.clear()
 
     def __call__(
         self,
@@ -49,46 +65,81 @@ class Replays:
         column_weights: torch.Tensor,
         prices: torch.Tensor,
     ) -> torch.Tensor:
-        """Symbols that ``walk`` chooses, by a graph where that is faster.
+        """Symbols that ``walk`` chooses, by a graph where that is faster and can be captured.
 
         :param how: whatever else the walk depends on.
         """
-        if not blocks or x.device.type != "cuda" or x.numel() > _MOST_WEIGHTS:
+        size = x.nbytes + sum(block.feed.nbytes for block in blocks)
+        small = x.numel() <= _MOST_WEIGHTS and size <= _MOST_BYTES
+        if not (self._works and blocks and x.device.type == "cuda" and small):
             return walk(x, blocks, column_weights, prices)
-        if max(block.feed.numel() for block in blocks) > _MOST_SHARES:
-            return walk(x, blocks, column_weights, prices)
-        shares = [block.passed(0, block.end - block.begin) for block in blocks]
-        inputs = (x, column_weights, prices, *shares)
         places = tuple((block.begin, block.end) for block in blocks)
-        # Two streams would write to a graph's tensors at once.
-        key = (how, tuple(x.shape), places, x.device, torch.cuda.current_stream(x.device).cuda_stream)
-        with self._lock, torch.cuda.device(x.device):
+        with torch.cuda.device(x.device):
+            # A graph's tensors are written in the order of one stream.
+            stream = (x.device, torch.cuda.current_stream().cuda_stream)
+            key = (how, tuple(x.shape), places, stream)
             known = self._known.get(key)
+            if known is None and size > self._room:
+                return walk(x, blocks, column_weights, prices)
+            inputs = (x, column_weights, prices, *(block.passed(0, block.end - block.begin) for block in blocks))
             if known is None:
-                known = self._known[key] = _captured(walk, inputs, blocks)
+                if stream not in self._pools:
+                    self._pools[stream] = torch.cuda.graph_pool_handle()
+                known = _captured(walk, inputs, blocks, self._pools[stream])
+                if known is None:
+                    # Whatever it was, the next capture would meet it too.
+                    self.clear()
+                    return walk(x, blocks, column_weights, prices)
+                self._known[key] = known
+                self._room -= size
             for place, one in zip(known.inputs, inputs, strict=True):
                 place.copy_(one)
             known.graph.replay()
             return known.output.clone()
 
 
-def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block, ...]) -> _Captured:
-    """The graph of a walk."""
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all captures on a device: libraries keep memory for each stream that they have seen."""
+    return torch.cuda.Stream(device)
+
+
+def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block, ...], pool: Any) -> _Captured | None:
+    """The graph of a walk; ``None`` where memory or another thread's work keeps it from being captured."""
     own = tuple(one.clone(memory_format=torch.contiguous_format) for one in inputs)
     x, column_weights, prices, *shares = own
     fed = tuple(replace(block, feed=one, factors=None) for block, one in zip(blocks, shares, strict=True))
-    stream, graph = torch.cuda.Stream(x.device), torch.cuda.CUDAGraph()
-    before = torch.cuda.current_stream(x.device)
+    stream, graph = _side_stream(x.device), torch.cuda.CUDAGraph()
+    before = torch.cuda.current_stream()
     stream.wait_stream(before)
     with torch.cuda.stream(stream):
         # Libraries allocate and kernels are loaded in the first run, which a capture does not allow.
         walk(x, fed, column_weights, prices)
         stream.synchronize()
-        # Other threads go on meanwhile.
-        graph.capture_begin(capture_error_mode="thread_local")
-        try:
-            output = walk(x, fed, column_weights, prices)
-        finally:
-            graph.capture_end()
+        with _no_collection():
+            # Other threads may launch and allocate meanwhile. If one waits for the whole device, the capture fails.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                output = walk(x, fed, column_weights, prices)
+                graph.capture_end()
+            except RuntimeError:
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                return None
+            except BaseException:
+                graph.capture_end()
+                raise
     before.wait_stream(stream)
     return _Captured(graph, own, output)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage is collected: a graph among it would be destroyed during the capture of another."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
