@@ -68,7 +68,7 @@ def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns:
         launched = quantize(weight, known, **arguments, rows=some, prices=launched.prices)
         replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
         assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
-    # Of each of three shapes all rows, from which prices are learned too, and some.
+    # Three shapes have two graphs each: for all rows, from which prices are learned too, and for some.
     assert replays.graphs == 6
     # In another stream, which has graphs of its own.
     stream = torch.cuda.Stream()
