@@ -8,7 +8,7 @@ use crate::pool::Pool;
 use crate::tensor::try_vec;
 
 /// The high parts that are counted for an element, [`ESCAPE`] included.
-const HIGHS: usize = ESCAPE + 1;
+pub const HIGHS: usize = ESCAPE + 1;
 /// The number of quads that are counted.
 pub const COUNTED: usize = HIGHS.pow(QUAD as u32);
 /// The weight of each element's high part in an index, as in a positional number; the first element's is 1.

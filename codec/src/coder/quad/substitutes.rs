@@ -3,7 +3,7 @@
 //! As with pairs (`coder/rare.rs`), rare quads would take slots of the table from all others. Instead, a chunk codes
 //! the closest quad that the table has, and patches store the true elements.
 
-use super::counts::{COUNTED, PLACES, QuadCounts, highs_at, place_of};
+use super::counts::{COUNTED, HIGHS, PLACES, QuadCounts, highs_at, place_of};
 use super::{ESCAPE, QUAD, QUADS, Quad, index_of};
 use crate::coder::table::{QuadTable, limited_lengths};
 
@@ -41,9 +41,10 @@ impl Nearest {
             let place = &mut best[place_of(highs)];
             *place = (*place).min(Code::from(length) << Quad::BITS | Code::from(quad));
         }
-        // An element that may take any high part has the best of all codes; one element after the other, so that several may.
+        // An element that may take any high part has the best of all codes; one element after the other, so that
+        // several may.
         for unit in PLACES {
-            for quads in best.chunks_exact_mut(unit * (ESCAPE + 1)) {
+            for quads in best.chunks_exact_mut(unit * HIGHS) {
                 let (known, any) = quads.split_at_mut(unit * ESCAPE);
                 for some in known.chunks_exact(unit) {
                     any.iter_mut().zip(some).for_each(|(any, &one)| *any = (*any).min(one));

@@ -96,8 +96,8 @@ codes! {
 
     I520 DEVICE_MAP: "a device map that does not fit",
         "It names a device that nothing decodes on, or leaves modules out.",
-        "`\"cuda\"`, numbers of GPUs, `\"cpu\"` or `\"disk\"`; an entry for each module, or `\"\"` for all that are left; more \
-        `max_memory`.";
+        "`\"cuda\"`, numbers of GPUs, `\"cpu\"` or `\"disk\"`; an entry for each module, or `\"\"` for all that are \
+        left; more `max_memory`.";
 
     I521 NOT_DIVISIBLE: "a model that so many ranks cannot share",
         "Heads, outputs, rows, columns or blocks of scales cannot be divided among the ranks, or the class has no \

@@ -229,7 +229,6 @@ class Chooser:
         self._replays.clear()
         self._matrices.forget_rows()
         self._prices.clear()
-        forget_feedback(self._statistics)
 
     def levels(self, name: str) -> _Chosen | None:
         """The levels of a tensor; ``None`` where the encoder is to choose them."""
@@ -496,7 +495,7 @@ def prepared(
         finally:
             if chooser is not None:
                 chooser.close()
-            elif statistics is not None:
+            if statistics is not None:
                 forget_feedback(statistics)
 
 
