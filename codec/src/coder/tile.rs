@@ -171,19 +171,23 @@ pub fn wide_tile(rows: usize, cols: usize) -> usize {
 
 /// The tile width of scheme `rate`, in a file with `weights` quantized weights.
 ///
-/// Each tile has some fixed bytes: at the widths that are fast on a GPU they are 0.03 to 0.07 bits per weight of a small
-/// matrix, and up to a tenth of the KL divergence. Coder `rans` is for size, and so has wide tiles in small files.
+/// Each tile has some fixed bytes: at the widths that are fast on a GPU they are 0.03 to 0.1 bits per weight of a small
+/// matrix, and up to a tenth of the KL divergence. So tiles are wide in small files: all of coder `rans`, which is for
+/// size, and those of small matrices with coder `huffman`. Products with these take about as long as a launch, and in an
+/// engine longer than bf16's whatever the width is.
 ///
 /// ```
 /// use wcodec::Coder::{Huffman, Rans};
 /// use wcodec::coder::tile::rate_tile;
-/// assert_eq!([rate_tile(Rans, 576, 576, 1 << 27), rate_tile(Rans, 576, 1536, 1 << 27)], [576, 768]);
+/// assert_eq!([rate_tile(Rans, 576, 576, 1 << 27), rate_tile(Huffman, 576, 1536, 1 << 27)], [576, 768]);
 /// assert_eq!([rate_tile(Rans, 2048, 2048, 1 << 30), rate_tile(Huffman, 2048, 2048, 1 << 27)], [256, 256]);
 /// ```
 pub fn rate_tile(coder: Coder, rows: usize, cols: usize, weights: usize) -> usize {
-    const SMALL: usize = 1 << 29;
+    const SMALL_FILE: usize = 1 << 29;
+    const SMALL_MATRIX: usize = 1 << 22;
     const WIDEST: usize = 768;
-    if coder == Coder::Rans && weights < SMALL { equal_tiles(cols, WIDEST) } else { wide_tile(rows, cols) }
+    let small = coder == Coder::Rans || rows.saturating_mul(cols) < SMALL_MATRIX;
+    if weights < SMALL_FILE && small { equal_tiles(cols, WIDEST) } else { wide_tile(rows, cols) }
 }
 
 /// The width of the fewest tiles of at most `target` columns, all about equally wide.
