@@ -65,8 +65,9 @@ def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns:
         replayed = quantize(weight, known, **arguments, replays=replays)
         assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
         some = torch.arange(0, rows, 3)
-        launched = quantize(weight, known, **arguments, rows=some, prices=launched.prices)
-        replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
+        prices = launched.prices
+        launched = quantize(weight, known, **arguments, rows=some, prices=prices)
+        replayed = quantize(weight, known, **arguments, rows=some, prices=prices, replays=replays)
         assert torch.equal(replayed.levels, launched.levels) and torch.equal(replayed.scales, launched.scales)
     # Three shapes have two graphs each: for all rows, from which prices are learned too, and for some.
     assert replays.graphs == 6
@@ -74,7 +75,7 @@ def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        replayed = quantize(weight, known, **arguments, rows=some, prices=replayed.prices, replays=replays)
+        replayed = quantize(weight, known, **arguments, rows=some, prices=prices, replays=replays)
     torch.cuda.current_stream().wait_stream(stream)
     assert torch.equal(replayed.levels, launched.levels) and replays.graphs == 7
 

@@ -43,7 +43,8 @@ class Replays:
         # By stream, the memory that its graphs share: they never run at the same time.
         self._pools: dict[object, Any] = {}
         self._room = _MOST_BYTES_TOGETHER
-        self._works = True
+        # Generators of older versions of torch cannot be mended where a capture fails.
+        self._works = hasattr(torch.Generator, "clone_state")
 
     @property
     def graphs(self) -> int:
@@ -111,6 +112,9 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
     fed = tuple(replace(block, feed=one, factors=None) for block, one in zip(blocks, shares, strict=True))
     stream, graph = _side_stream(x.device), torch.cuda.CUDAGraph()
     before = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[before.device_index]
+    # A capture that fails leaves the generator of random numbers as it is during one, and nothing can draw any more.
+    unused = generator.clone_state()
     stream.wait_stream(before)
     with torch.cuda.stream(stream):
         # Libraries allocate and kernels are loaded in the first run, which a capture does not allow.
@@ -125,9 +129,12 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
             except RuntimeError:
                 with suppress(RuntimeError):
                     graph.capture_end()
+                generator.graphsafe_set_state(unused)
                 return None
             except BaseException:
-                graph.capture_end()
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                generator.graphsafe_set_state(unused)
                 raise
     before.wait_stream(stream)
     return _Captured(graph, own, output)
