@@ -136,6 +136,7 @@ def collect_statistics(
         torch.inference_mode(False),
         _placed(model, device) as place,
         hooks.quiet(model),
+        running.plain_attention(),
         running.steps(progress or False, "calibrating", "token") as tell,
     ):
         text: list[torch.Tensor] = []

@@ -185,7 +185,7 @@ def generate(
     if pad is None:
         # Never used for one prompt; without it transformers warns at every call.
         arguments.setdefault("pad_token_id", 0)
-    with running.evaluating(model):
+    with running.evaluating(model), running.plain_attention():
         running.synchronize(device)
         clock = clocked(model, arguments)
         begin = time.perf_counter()
