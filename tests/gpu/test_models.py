@@ -24,6 +24,7 @@ import pytest
 import wcodec
 from command import call, document
 from gpu_helpers import NO_GPU, torch
+from wcodec._models import running
 from wcodec._models.running import cache_name
 from wcodec.nn import CompressedEmbedding, CompressedLinear
 
@@ -647,8 +648,9 @@ def test_commands(residency: str, model: Path, tmp_path: Path, capsys: pytest.Ca
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     ids = tokenizer("The function returns", return_tensors="pt")["input_ids"].to(DEVICE)
     plain = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(DEVICE)
-    wanted = decoded(plain).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False,
-                                     pad_token_id=0)[0, ids.shape[1] :]  # fmt: skip
+    with running.plain_attention():
+        wanted = decoded(plain).generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False,
+                                         pad_token_id=0)[0, ids.shape[1] :]  # fmt: skip
     assert found == wanted.tolist()
     # By default few tokens are multiplied with compressed weights, as here.
     record = document(call(capsys, "generate", tmp_path, *fused, *options)[1], "generate")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import wcodec
+from wcodec._calibrate.text import sampled
 from wcodec._measure import generate
 from wcodec._models import running
 
@@ -15,7 +16,9 @@ from tests.support import small_models
 torch = pytest.importorskip("torch")
 
 cuda = torch.backends.cuda
-without = pytest.mark.skipif(not hasattr(cuda, "cudnn_sdp_enabled"), reason="torch before 2.5 has none of cuDNN's")
+without = pytest.mark.skipif(
+    not hasattr(cuda, "cudnn_sdp_enabled"), reason="this torch has no switch for cuDNN's attention"
+)
 
 
 @without
@@ -24,8 +27,10 @@ without = pytest.mark.skipif(not hasattr(cuda, "cudnn_sdp_enabled"), reason="tor
     [
         lambda model: generate(model, [3, 1, 4], max_new_tokens=2),
         lambda model: wcodec.collect_statistics(model, windows=1, length=8),
+        lambda model: wcodec.bench(model, batch=1, prompt_tokens=3, new_tokens=2, repeats=1, profile=True),
+        lambda model: sampled(model, 1, 4, 0, torch.device("cpu"), lambda count: None),
     ],
-    ids=["generate", "collect_statistics"],
+    ids=["generate", "collect_statistics", "bench", "sampled"],
 )
 @pytest.mark.parametrize("enabled", [True, False])
 def test_models_write_without_attention_of_cudnn(work: Callable[[Any], Any], enabled: bool) -> None:
@@ -48,3 +53,27 @@ def test_attention_comes_back_where_the_work_fails() -> None:
     with pytest.raises(ZeroDivisionError), running.plain_attention():
         raise ZeroDivisionError
     assert cuda.cudnn_sdp_enabled() == before
+
+
+@without
+def test_the_last_thread_to_leave_brings_attention_back() -> None:
+    before = cuda.cudnn_sdp_enabled()
+    cuda.enable_cudnn_sdp(True)
+    try:
+        first, second = running.plain_attention(), running.plain_attention()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert not cuda.cudnn_sdp_enabled()
+        second.__exit__(None, None, None)
+        assert cuda.cudnn_sdp_enabled()
+    finally:
+        cuda.enable_cudnn_sdp(before)
+
+
+@without
+def test_attention_of_cudnn_stays_where_it_is_the_only_one() -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), running.plain_attention():
+        assert cuda.cudnn_sdp_enabled()

@@ -179,7 +179,7 @@ def sampled(
         cache: Any = None
         while ids.shape[1] < length:
             new = ids if cache is None else ids[:, -1:]
-            with nullcontext() if watching is None else watching(cache is None):
+            with nullcontext() if watching is None else watching(cache is None), running.plain_attention():
                 output = model(input_ids=new, use_cache=True, **{name: cache})
             logits = getattr(output, "logits", None)
             if logits is None:

@@ -10,10 +10,12 @@ def main() -> None:
     from transformers.cli.transformers import app
 
     import wcodec  # noqa: F401
+    from wcodec._models import running
 
     # Its own main() asks PyPI first whether there is a newer version.
     sys.argv[0] = "transformers"
-    app()
+    with running.plain_attention():
+        app()
 
 
 if __name__ == "__main__":

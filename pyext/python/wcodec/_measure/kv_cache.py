@@ -162,6 +162,8 @@ def generate(
 ) -> Generation:
     """Continues a prompt with the model's own ``generate``, greedily unless the options say otherwise.
 
+    Attention is not cuDNN's, which plans anew for each number of keys.
+
     :param model: a causal language model; or a path or the name of a repository, which :func:`wcodec.load_model` loads.
     :param prompt: text, or token ids. An empty text begins anew, with the token that texts of the model begin with.
     :param tokenizer: a tokenizer, or where to find one; the model's own if left out.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,22 +67,41 @@ def synchronize(device: torch.device) -> None:
         _torch.require().cuda.synchronize(device)
 
 
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Attention without cuDNN, which plans anew for each number of keys.
+class _PlainAttention:
+    """Switches cuDNN's attention off while any thread asks for that: the switch is one of the whole process."""
 
-    That takes 6 of the 8 seconds in which SmolLM2-135M writes its first 64 tokens in a process on an H200.
-    """
-    cuda = _torch.require().backends.cuda
-    # Versions of torch before 2.5 have no attention of cuDNN.
-    if not getattr(cuda, "cudnn_sdp_enabled", lambda: False)():
-        yield
-        return
-    cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        cuda.enable_cudnn_sdp(True)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._restores = False
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Attention without cuDNN, which plans anew for each number of keys.
+
+        That takes 6 of the 8 seconds in which SmolLM2-135M writes its first 64 tokens in a process on an H200. Where no
+        other attention is enabled, nothing changes.
+        """
+        cuda = _torch.require().backends.cuda
+        with self._lock:
+            if self._inside == 0:
+                others = (cuda.flash_sdp_enabled, cuda.mem_efficient_sdp_enabled, cuda.math_sdp_enabled)
+                # Old versions of torch have no such switch, or have it off.
+                enabled = getattr(cuda, "cudnn_sdp_enabled", lambda: False)()
+                self._restores = enabled and any(other() for other in others)
+                if self._restores:
+                    cuda.enable_cudnn_sdp(False)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0 and self._restores:
+                    cuda.enable_cudnn_sdp(True)
+
+
+plain_attention = _PlainAttention()
 
 
 def check_model(model: Any, what: str = "model") -> None:
