@@ -153,8 +153,8 @@ pub fn default_tile(coder: Coder, layout: Layout, rows: usize, cols: usize) -> u
 /// at low rates.
 ///
 /// Each warp of a GPU decodes one tile: matrices of up to some millions of weights need many tiles to fill the device,
-/// and a launch that cannot fill it takes as long as one tile does. Only for smaller matrices do bytes matter more; scheme
-/// `rate` decides otherwise in small files.
+/// and a launch that cannot fill it takes as long as one tile does. Only for smaller matrices do bytes matter more.
+/// Scheme `rate` decides otherwise in small files ([`rate_tile`]).
 ///
 /// ```
 /// use wcodec::coder::tile::wide_tile;

@@ -148,6 +148,7 @@ def beginning(model: Any) -> torch.Tensor:
     return torch.tensor([start if isinstance(start, int) and start >= 0 else 0])
 
 
+@running.plain_attention()
 def sampled(
     model: Any,
     windows: int,
@@ -179,7 +180,7 @@ def sampled(
         cache: Any = None
         while ids.shape[1] < length:
             new = ids if cache is None else ids[:, -1:]
-            with nullcontext() if watching is None else watching(cache is None), running.plain_attention():
+            with nullcontext() if watching is None else watching(cache is None):
                 output = model(input_ids=new, use_cache=True, **{name: cache})
             logits = getattr(output, "logits", None)
             if logits is None:

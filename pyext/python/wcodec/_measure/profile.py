@@ -72,8 +72,7 @@ class _Writer:
     def step(self) -> None:
         """The next token of each sequence."""
         options = {} if self._cache is None else {self._name: self._cache}
-        with running.plain_attention():
-            output = self._model(input_ids=self._ids, use_cache=True, **options)
+        output = self._model(input_ids=self._ids, use_cache=True, **options)
         self._cache = getattr(output, self._name)
         self._ids = output.logits[:, -1:].argmax(-1)
 

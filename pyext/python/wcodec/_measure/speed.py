@@ -138,7 +138,11 @@ def bench(
     spans: list[Span] = []
     total = len(batches) * len(models) * (repeats + 1)
     done = 0
-    with running.evaluating(*models.values()), running.steps(progress, "measuring", "run") as advance:
+    with (
+        running.evaluating(*models.values()),
+        running.plain_attention(),
+        running.steps(progress, "measuring", "run") as advance,
+    ):
         for size in batches:
             prompt = torch.randint(vocabulary, (size, prompt_tokens), generator=generator).to(place)
             times: dict[str, list[tuple[float, float, int | None]]] = {what: [] for what in models}
@@ -201,9 +205,8 @@ def _run(
     if gpu:
         torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device) if gpu else 0
-    with running.plain_attention():
-        clock.start()
-        model.generate(prompt, **arguments)
+    clock.start()
+    model.generate(prompt, **arguments)
     marks = clock.seconds()
     if len(marks) != new_tokens:
         raise InputError(
