@@ -5,6 +5,7 @@ Without a GPU these tests are skipped, with the reason; with WCODEC_REQUIRE_GPU=
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gpu_helpers
@@ -82,6 +83,10 @@ def test_a_graph_chooses_what_launches_one_by_one_choose(trellis: bool, columns:
 
 def test_a_walk_that_cannot_be_captured_is_launched() -> None:
     torch.manual_seed(4)
+    # A graph of the caller, which draws numbers.
+    drawn, graph = torch.empty(5, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        drawn.copy_(torch.rand(5, device="cuda"))
     replays, calls = Replays(), []
     known = _factor.feedback([(0, inputs(64).cuda())], True)
     x, weights, prices = (torch.rand(*shape, device="cuda") for shape in ((64, 8), (64,), (128,)))
@@ -95,8 +100,38 @@ def test_a_walk_that_cannot_be_captured_is_launched() -> None:
         found = replays(walk, "waits", x, known.blocks, weights, prices)
         assert torch.equal(found, walk(x, known.blocks, weights, prices))
     assert replays.graphs == 0
-    # Nothing of the capture is left behind.
+    # Nothing of the capture is left behind, and the caller's graph still draws from the numbers that the caller seeds.
     assert torch.randn(5, device="cuda").isfinite().all()
+    seen = []
+    for seed in (1, 1, 2):
+        torch.cuda.manual_seed(seed)
+        graph.replay()
+        seen.append(drawn.tolist())
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_threads_capture_one_after_the_other() -> None:
+    known = _factor.feedback([(0, inputs(64).cuda())], True)
+
+    def walk(x: Any, blocks: Any, column_weights: Any, prices: Any) -> Any:
+        for _ in range(50):
+            x = x + blocks[0].feed.sum()
+        return x.round().to(torch.int16)
+
+    def work(seed: int) -> int:
+        replays, stream = Replays(), torch.cuda.Stream()
+        for rows in range(8, 24):
+            with torch.cuda.stream(stream):
+                generator = torch.Generator("cuda").manual_seed(seed + rows)
+                x = torch.rand((64, rows), device="cuda", generator=generator)
+                weights, prices = (torch.ones(n, device="cuda") for n in (64, 128))
+                found = replays(walk, "threads", x, known.blocks, weights, prices)
+                assert torch.equal(found, walk(x, known.blocks, weights, prices))
+        return replays.graphs
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [16] * 4
 
 
 def test_memory_of_graphs_comes_back() -> None:

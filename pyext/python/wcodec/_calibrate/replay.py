@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ Walk = Callable[[torch.Tensor, "tuple[Block, ...]", torch.Tensor, torch.Tensor],
 
 # Weights beyond which a kernel runs longer than it takes to launch it.
 _MOST_WEIGHTS = 1 << 21
+# Captures on a device share a stream.
+_captures = threading.Lock()
 # Bytes that graphs read from, those of one walk and of all of an encoding: weights, and shares of errors.
 _MOST_BYTES, _MOST_BYTES_TOGETHER = 1 << 27, 1 << 30
 
@@ -43,7 +46,7 @@ class Replays:
         # By stream, the memory that its graphs share: they never run at the same time.
         self._pools: dict[object, Any] = {}
         self._room = _MOST_BYTES_TOGETHER
-        # Generators of older versions of torch cannot be mended where a capture fails.
+        # Generators of older versions of torch cannot be kept out of a capture that fails.
         self._works = hasattr(torch.Generator, "clone_state")
 
     @property
@@ -112,32 +115,47 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
     fed = tuple(replace(block, feed=one, factors=None) for block, one in zip(blocks, shares, strict=True))
     stream, graph = _side_stream(x.device), torch.cuda.CUDAGraph()
     before = torch.cuda.current_stream()
-    generator = torch.cuda.default_generators[before.device_index]
-    # A capture that fails leaves the generator of random numbers as it is during one, and nothing can draw any more.
-    unused = generator.clone_state()
-    stream.wait_stream(before)
-    with torch.cuda.stream(stream):
-        # Libraries allocate and kernels are loaded in the first run, which a capture does not allow.
-        walk(x, fed, column_weights, prices)
-        stream.synchronize()
-        with _no_collection():
-            # Other threads may launch and allocate meanwhile. If one waits for the whole device, the capture fails.
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    with _captures:
+        stream.wait_stream(before)
+        with torch.cuda.stream(stream):
+            # Libraries allocate and kernels are loaded in the first run, which a capture does not allow.
+            walk(x, fed, column_weights, prices)
+            stream.synchronize()
             try:
-                output = walk(x, fed, column_weights, prices)
-                graph.capture_end()
+                with _no_collection(), _own_random_numbers(before.device_index):
+                    output = _capture(graph, pool, lambda: walk(x, fed, column_weights, prices))
             except RuntimeError:
-                with suppress(RuntimeError):
-                    graph.capture_end()
-                generator.graphsafe_set_state(unused)
                 return None
-            except BaseException:
-                with suppress(RuntimeError):
-                    graph.capture_end()
-                generator.graphsafe_set_state(unused)
-                raise
-    before.wait_stream(stream)
+        # Before the next capture begins: a stream that waits for one that is captured becomes part of that.
+        before.wait_stream(stream)
     return _Captured(graph, own, output)
+
+
+def _capture(graph: torch.cuda.CUDAGraph, pool: Any, run: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Captures what ``run`` launches, and returns the tensor that a replay writes."""
+    # Other threads may launch and allocate meanwhile. If one waits for the whole device, the capture fails.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        output = run()
+    except BaseException:
+        with suppress(RuntimeError):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+    return output
+
+
+@contextmanager
+def _own_random_numbers(device: int) -> Iterator[None]:
+    """Gives a capture a state of random numbers of its own. One that fails leaves it as it is during a capture, and
+    nothing could draw from it any more. Graphs of others that draw stay with the state that they know."""
+    generator = torch.cuda.default_generators[device]
+    known = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(known)
 
 
 @contextmanager
