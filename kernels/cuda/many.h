@@ -47,6 +47,8 @@ static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u <<
 #endif
 // Factors of bf16 vectors, two of them.
 #define MANY_UP 0x67806780u
+// The bits of a factor of a column, 2^47, that is infinite times that.
+#define MANY_LARGE_FACTOR 0x5700u
 
 // Slots of the ring.
 DEVICE constexpr u32 many_slots(u32 vectors) {
@@ -98,15 +100,13 @@ struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
   // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
   enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1 };
-  // Factors of columns are loaded with the vectors; where registers are few, only when they are used.
-  enum : bool { EARLY = BATCHES == 1 };
 
   const ProductBatch& batch;
   const Tiles& t;
   u64 x;
   u32 lane, vectors;
   u32 held[BATCH][4];
-  u32 factors[EARLY ? 4 : 1];  // of the lane's columns
+  u32 factors;     // of two of the block's columns; other lanes get them from this one
   u32 rows[ROWS];  // numbers of the lane's vectors, where they are looked up
 
   DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane, u32 vectors)
@@ -122,63 +122,28 @@ struct VectorRing {
     }
   }
 
-  // Takes every MANY_STAGERS-th step from `first` on.
+  // Takes every MANY_STAGERS-th batch from `first` on, counted through the steps. It is loaded before its slot is empty.
   DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
-    // `mma` reads 16 columns of a vector from a lane: they lie as they are, with every two times 16 bytes exchanged in
-    // rows with odd numbers, so that lanes meet in no bank. `wgmma` reads rows that are swizzled; of 16 columns that
-    // belong to a lane, operand j has columns 4 j to 4 j + 3, the first two as its columns 2 t, 2 t + 1, and the others
-    // as 2 t + 8, 2 t + 9.
-    const u32 u = lane % 8, row = lane / 8;
-    const u32 to = row * 128 + (MMA ? (u ^ row % 2) * 16 : ((4 * (u % 2)) ^ row) * 16 + u / 2 * 4);
     const u32 begin = share.first_tile * t.blocks;
     const u32 end = share.end_tile == t.tiles ? (t.tiles - 1u) * t.blocks + t.last_blocks : share.end_tile * t.blocks;
-    const u32 steps = end - begin;
-    if (first < steps) load(begin + first, 0);
+    const u32 all = (end - begin) * BATCHES;
+    if (first < all) load(begin + first / BATCHES, first % BATCHES);
 #pragma unroll 1
-    for (u32 step = first; step < steps; step += MANY_STAGERS) {
-      const u32 slot = step % many_slots(N), use = step / many_slots(N);
+    for (u32 at = first; at < all; at += MANY_STAGERS) {
+      const u32 step = at / BATCHES, slot = step % many_slots(N), use = step / many_slots(N);
       if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
-      const u32 from_slot = share.window + MANY_RING_AT + slot * (N * 128);
-#pragma unroll 1
-      for (u32 b = 0; b < BATCHES; b++) {
-        if (!EARLY && t.output.columns) multiply(begin + step);
-#pragma unroll
-        for (u32 i = 0; i < BATCH; i++) {
-          const u32 at = from_slot + (b * BATCH + i) * 512;
-          if constexpr (EARLY) {
-            if (t.output.columns) multiply_by<BF16>(held[i], factors);
-          }
-          if constexpr (BF16) {
-#pragma unroll
-            for (u32 w = 0; w < 4; w++) held[i][w] = mul_bf16(held[i][w], MANY_UP);
-          }
-          if constexpr (MMA) {
-            sts128(at + to, {held[i][0], held[i][1], held[i][2], held[i][3]});
-          } else {
-            // Rows 4 to 7 of eight are swizzled the other way round.
-#pragma unroll
-            for (u32 w = 0; w < 4; w++) sts32(at + (to ^ ((w + i % 2 * 4) * 16)), held[i][w]);
-          }
-        }
-        if (b + 1 < BATCHES) load(begin + step, b + 1);
-        else if (step + MANY_STAGERS < steps) load(begin + step + MANY_STAGERS, 0);
-      }
+      lift();
+      store(share.window + MANY_RING_AT + slot * (N * 128) + at % BATCHES * (BATCH * 512));
       // `wgmma` reads through another way than stores take.
       if constexpr (!MMA) copy_fence();
       syncwarp();
       signal_arrive(share.window + MANY_FULL + 8 * slot, lane);
+      const u32 next = at + MANY_STAGERS;
+      if (next < all) load(begin + next / BATCHES, next % BATCHES);
     }
   }
 
  private:
-  // Multiplies what is held by the factors of a block's columns.
-  DEVICE_MEMBER void multiply(u32 block) {
-    u32 own[4];
-    load_factors(batch, t, block * BLOCK_COLS + lane % 8 * 8, own);
-#pragma unroll
-    for (u32 i = 0; i < BATCH; i++) multiply_by<BF16>(held[i], own);
-  }
-
   // Places that have no vector get the last one's, and nobody asks for their sums.
   DEVICE_MEMBER u32 which(u32 place) const { return place < vectors ? place : vectors - 1; }
 
@@ -186,15 +151,65 @@ struct VectorRing {
   DEVICE_MEMBER void load(u32 block, u32 b) {
     const u32 col = block * BLOCK_COLS, from = col + lane % 8 * 8;
     const bool inside = batch.vector && col + BLOCK_COLS <= t.cols;
-    if constexpr (EARLY) {
-      if (t.output.columns) load_factors(batch, t, from, factors);
-    }
+    if (t.output.columns) factors = two_factors(col + lane * 2);
 #pragma unroll
     for (u32 i = 0; i < BATCH; i++) {
       const u32 place = (b * BATCH + i) * 4 + lane / 8;
       const u64 vector = x + (u64)(ROUTED ? rows[i] : which(place)) * batch.x_stride * 2;
       if (inside) load_vector(vector + (u64)from * 2, held[i]);
       else load_words(batch, vector, from, t.cols, held[i]);
+    }
+  }
+
+  // The factors of a column with an even number and of the next one.
+  DEVICE_MEMBER u32 two_factors(u32 col) const {
+    const u8* const at = (const u8*)t.output.columns + (u64)col * 2;
+    if (batch.vector && col + 2 <= t.cols) return ldg32(at);
+    u32 word = col < t.cols ? ldg16(at) : 0;
+    if (col + 1 < t.cols) word |= ldg16(at + 2) << 16;
+    return word;
+  }
+
+  // Multiplies what is held by the factors of the columns, and bf16 by a power of two. All lanes call it.
+  DEVICE_MEMBER void lift() {
+    const u32 up[4] = {MANY_UP, MANY_UP, MANY_UP, MANY_UP};
+    if (t.output.columns) {
+      u32 own[4];
+#pragma unroll
+      for (u32 k = 0; k < 4; k++) own[k] = shfl(factors, lane % 8 * 4 + k);
+      // Both at once, where factors times the power are finite. Only products too small to be normal differ by that: they
+      // keep all bits.
+      const bool large = (factors & 0xFFFF) >= MANY_LARGE_FACTOR || factors >> 16 >= MANY_LARGE_FACTOR;
+      if (BF16 && ballot(large) == 0) {
+        multiply_by<BF16>(own, up);
+        multiply_held_by(own);
+        return;
+      }
+      multiply_held_by(own);
+    }
+    if constexpr (BF16) multiply_held_by(up);
+  }
+  DEVICE_MEMBER void multiply_held_by(const u32 (&by)[4]) {
+#pragma unroll
+    for (u32 i = 0; i < BATCH; i++) multiply_by<BF16>(held[i], by);
+  }
+
+  // `mma` reads 16 columns of a vector from a lane: they lie as they are, with every two times 16 bytes exchanged in rows
+  // with odd numbers, so that lanes meet in no bank. `wgmma` reads rows that are swizzled; of 16 columns that belong to a
+  // lane, operand j has columns 4 j to 4 j + 3, the first two as its columns 2 t, 2 t + 1, and the others as 2 t + 8,
+  // 2 t + 9.
+  DEVICE_MEMBER void store(u32 to) const {
+    const u32 u = lane % 8, row = lane / 8;
+    const u32 own = row * 128 + (MMA ? (u ^ row % 2) * 16 : ((4 * (u % 2)) ^ row) * 16 + u / 2 * 4);
+#pragma unroll
+    for (u32 i = 0; i < BATCH; i++) {
+      if constexpr (MMA) {
+        sts128(to + i * 512 + own, {held[i][0], held[i][1], held[i][2], held[i][3]});
+      } else {
+        // Rows 4 to 7 of eight are swizzled the other way round.
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) sts32(to + i * 512 + (own ^ ((w + i % 2 * 4) * 16)), held[i][w]);
+      }
     }
   }
 };
@@ -752,7 +767,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
   const bool half = item.minus == 0;
   if (thread_index() == share.warps * LANES) {
     const u32 window = share.window;
-    for (u32 j = 0; j < many_slots(N); j++) signal_init(window + MANY_FULL + 8 * j, 1), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
+    for (u32 j = 0; j < many_slots(N); j++) signal_init(window + MANY_FULL + 8 * j, VectorRing<N, BF16, ROUTED>::BATCHES), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
     for (u32 j = 0; j < 2 * share.warps; j++) copy_init(window + MANY_ARRIVED + 8 * j), signal_init(window + MANY_RELEASED + 8 * j, 1);
     copy_init(window + MANY_TABLE);
     copy_init_fence();

@@ -272,6 +272,35 @@ fn factors_of_any_size_and_vectors_of_any() {
     assert!(compared > 5000, "{compared}");
 }
 
+/// Kernels of many vectors multiply bf16 by a power of two and by factors at once, but for factors that this would make infinite.
+#[test]
+fn factors_too_large_for_the_power_of_many_vectors() {
+    let mut rng = StdRng::seed_from_u64(125);
+    let mut compared = 0;
+    for o in quads() {
+        let source = sample(&mut rng, &[vec![48, 320]]);
+        let mut o = EncodeOptions { step: Some(0.3), ..o };
+        // The second block has them, and the fourth has the largest that are none.
+        let powers = [0, 47, 3, 46, 0];
+        o.columns.insert("w0".to_owned(), (0..320).map(|c| 2f32.powi(powers[c / 64]) * [1.0, 1.9][c % 2]).collect());
+        let container = Container::from_bytes(encode(&source, &o)).unwrap();
+        for mut pair in pairs(&container) {
+            for (n, limits) in [(5, many::DEVICES[0]), (16, many::DEVICES[1]), (33, many::DEVICES[0])] {
+                let mut inputs = Inputs::new(&mut rng, OutputKind::BF16, n, 320, 1.0);
+                for (v, c) in (0..n).flat_map(|v| (0..320).map(move |c| (v, c))) {
+                    let element = inputs.get(v, c) as f32 * 2f32.powi(-powers[c / 64]);
+                    let at = inputs.off + (v * inputs.stride + c) * 2;
+                    inputs.memory[at..at + 2].copy_from_slice(&bits(OutputKind::BF16, element));
+                }
+                let (results, used) = pair.compare(&inputs, None, limits, (0..3, n as u64));
+                assert!(used.iter().all(|kernel| kernel.contains("many")), "{used:?}");
+                compared += results;
+            }
+        }
+    }
+    assert!(compared > 5000, "{compared}");
+}
+
 /// A launch's epilogue takes results as they are, and the norm's vectors have no factors.
 #[test]
 fn epilogues_of_products_with_factors() {
