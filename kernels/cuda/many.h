@@ -11,7 +11,7 @@
 // Nothing is converted: the level of a symbol is a signed magnitude of eight bits, and a number whose bits are the
 // magnitude below a sign is that magnitude times a power of two, since subnormal numbers and the first normal ones are
 // equally spaced. In f16 it is 2^-24. In bf16 it is 2^-133, so that vectors are multiplied by 2^80 on their way into the
-// ring; only vectors of 2^47 and more become infinite by that. Results are multiplied by what is left of the power. Tensor
+// ring; only vectors of 2^48 and more become infinite by that. Results are multiplied by what is left of the power. Tensor
 // cores take such numbers exactly, as the host checks once on each device (`wcodec_many_selftest`).
 //
 // Up to MANY_MOST_MMA vectors are multiplied by `mma`; more by `wgmma`, where there is one, while the warp decodes the
@@ -20,7 +20,7 @@
 #include "async.h"
 #include "product.h"
 
-// Barriers, by address: of each slot of the ring, filled and empty again; of the table; and for each warp and each of
+// Barriers, by address: of each slot of the ring, filled by all batches and empty again; of the table; and for each warp and each of
 // its two places for what is copied, arrived and released. Behind them the ends of the two chunks of each warp.
 #define MANY_FULL MANY_BARRIERS_AT
 #define MANY_EMPTY (MANY_FULL + 8 * MANY_MOST_SLOTS)
@@ -47,7 +47,7 @@ static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u <<
 #endif
 // Factors of bf16 vectors, two of them.
 #define MANY_UP 0x67806780u
-// The bits of a factor of a column, 2^47, that is infinite times that.
+// The bits of 2^47. Larger factors of columns are multiplied apart: from 2^48 on they would become infinite times that.
 #define MANY_LARGE_FACTOR 0x5700u
 
 // Slots of the ring.
@@ -93,8 +93,8 @@ struct ManyShare {
   }
 };
 
-// Fills the ring with 64 columns of all vectors at a time: steps are the blocks of the share's tiles, one after the
-// other, times the factors of the columns if these have some. What lies beyond the matrix is 0.
+// Fills the ring with 64 columns of up to 32 vectors at a time, a batch. Steps are the blocks of the share's tiles, one
+// after the other, times the factors of the columns if these have some. What lies beyond the matrix is 0.
 template <u32 N, bool BF16, bool ROUTED>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
@@ -122,7 +122,8 @@ struct VectorRing {
     }
   }
 
-  // Takes every MANY_STAGERS-th batch from `first` on, counted through the steps. It is loaded before its slot is empty.
+  // Takes every MANY_STAGERS-th batch from `first` on: batch `at` is part `at % BATCHES` of step `at / BATCHES`. It is in
+  // registers before its slot is empty.
   DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
     const u32 begin = share.first_tile * t.blocks;
     const u32 end = share.end_tile == t.tiles ? (t.tiles - 1u) * t.blocks + t.last_blocks : share.end_tile * t.blocks;
@@ -177,8 +178,8 @@ struct VectorRing {
       u32 own[4];
 #pragma unroll
       for (u32 k = 0; k < 4; k++) own[k] = shfl(factors, lane % 8 * 4 + k);
-      // Both at once, where factors times the power are finite. Only products too small to be normal differ by that: they
-      // keep all bits.
+      // Both at once, where factors times the power are finite. Only products below 2^-126 differ by that: they keep 8
+      // bits, where they would lose some.
       const bool large = (factors & 0xFFFF) >= MANY_LARGE_FACTOR || factors >> 16 >= MANY_LARGE_FACTOR;
       if (BF16 && ballot(large) == 0) {
         multiply_by<BF16>(own, up);

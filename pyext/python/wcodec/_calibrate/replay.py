@@ -113,9 +113,9 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
     own = tuple(one.clone(memory_format=torch.contiguous_format) for one in inputs)
     x, column_weights, prices, *shares = own
     fed = tuple(replace(block, feed=one, factors=None) for block, one in zip(blocks, shares, strict=True))
-    stream, graph = _side_stream(x.device), torch.cuda.CUDAGraph()
-    before = torch.cuda.current_stream()
+    before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     with _captures:
+        stream = _side_stream(x.device)
         stream.wait_stream(before)
         with torch.cuda.stream(stream):
             # Libraries allocate and kernels are loaded in the first run, which a capture does not allow.
@@ -133,7 +133,8 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
 
 def _capture(graph: torch.cuda.CUDAGraph, pool: Any, run: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Captures what ``run`` launches, and returns the tensor that a replay writes."""
-    # Other threads may launch and allocate meanwhile. If one waits for the whole device, the capture fails.
+    # Other threads may launch and allocate meanwhile, but not draw from the default generator, nor seed it. If one waits
+    # for the whole device, the capture fails.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         output = run()

@@ -277,18 +277,25 @@ fn factors_of_any_size_and_vectors_of_any() {
 fn factors_too_large_for_the_power_of_many_vectors() {
     let mut rng = StdRng::seed_from_u64(125);
     let mut compared = 0;
+    // Of each block of columns: the second and the last are multiplied apart, and the fourth has the largest that are not.
+    let powers = [0, 48, 3, 46, 100];
+    let of = |c: usize| 2f32.powi(powers[c / 64]);
     for o in quads() {
-        let source = sample(&mut rng, &[vec![48, 320]]);
+        // Weights grow with their factors, so that levels are the usual ones.
+        let mut weights = vec![];
+        for i in 0..48 * 320 {
+            weights.extend(bits(OutputKind::BF16, rng.random_range(-1.0f32..1.0) * of(i % 320)));
+        }
+        let mut source = MemorySource::new();
+        source.push("w0".to_owned(), Dtype::BF16, vec![48, 320], weights.into()).unwrap();
         let mut o = EncodeOptions { step: Some(0.3), ..o };
-        // The second block has them, and the fourth has the largest that are none.
-        let powers = [0, 47, 3, 46, 0];
-        o.columns.insert("w0".to_owned(), (0..320).map(|c| 2f32.powi(powers[c / 64]) * [1.0, 1.9][c % 2]).collect());
+        o.columns.insert("w0".to_owned(), (0..320).map(|c| of(c) * [1.0, 1.9][c % 2]).collect());
         let container = Container::from_bytes(encode(&source, &o)).unwrap();
         for mut pair in pairs(&container) {
             for (n, limits) in [(5, many::DEVICES[0]), (16, many::DEVICES[1]), (33, many::DEVICES[0])] {
                 let mut inputs = Inputs::new(&mut rng, OutputKind::BF16, n, 320, 1.0);
                 for (v, c) in (0..n).flat_map(|v| (0..320).map(move |c| (v, c))) {
-                    let element = inputs.get(v, c) as f32 * 2f32.powi(-powers[c / 64]);
+                    let element = inputs.get(v, c) as f32 / of(c);
                     let at = inputs.off + (v * inputs.stride + c) * 2;
                     inputs.memory[at..at + 2].copy_from_slice(&bits(OutputKind::BF16, element));
                 }
