@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::cancel::Cancel;
 use crate::checkpoint::{Dequantized, Quantization, Source, SourceBytes, SourceTensor};
 use crate::coder::plane::{Filters, PlaneOptions};
-use crate::coder::{Coder, Layout, tile, zstd};
+use crate::coder::{Coder, Layout, tile};
 use crate::container::{Index, MemoryFile, Reader, Sink, Writer};
 use crate::decode::Container;
 use crate::error::{Error, Result};
@@ -23,6 +23,7 @@ use crate::progress::{Progress, ProgressEvent};
 use crate::scheme::int8::Granularity;
 use crate::scheme::{Levels, Scheme};
 
+mod check;
 mod columns;
 mod matrix;
 mod naming;
@@ -492,14 +493,7 @@ fn encode_into<W: Sink + Send>(
     progress: &mut Progress<'_>,
 ) -> Result<(EncodeReport, W)> {
     let begin = Instant::now();
-    let advice = "leave block out, or use 16, 32, 64, 128 or such";
-    let ways = options.rules.iter().map(|rule| (rule.scheme, rule.coder));
-    for (scheme, coder) in [(options.scheme, options.coder)].into_iter().chain(ways) {
-        scheme.check().map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice(advice))?;
-        if coder == Coder::Zstd {
-            zstd::check_level(options.zstd_level)?;
-        }
-    }
+    options.check()?;
     let (dequantized, mut choices) = dequantized(source, options)?;
     let source: &dyn Source = dequantized.as_ref().map_or(source, |made| made);
     let tensors = source.tensors();

@@ -50,7 +50,7 @@ mod _native {
     #[pymodule_export]
     use crate::layers::{instruction_sets, is_legacy, layer_decode, layer_encode, legacy_decode, legacy_encode};
     #[pymodule_export]
-    use crate::options::{encoding_facts, rate_tile};
+    use crate::options::{check_encode_options, encoding_facts, rate_tile};
     #[pymodule_export]
     use crate::quantized::{quantized_checkpoint, quantized_container};
     #[pymodule_export]

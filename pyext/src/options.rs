@@ -149,6 +149,12 @@ pub fn encoding_facts() -> EncodingFacts {
     }
 }
 
+/// Refuses options that no tensor can be encoded with.
+#[pyfunction]
+pub fn check_encode_options(py: Python<'_>, options: Encode) -> PyResult<()> {
+    options.build(Cancel::new()).and_then(|options| options.check()).map_err(|e| to_py(py, &e))
+}
+
 /// The default tile width of scheme `rate`, columns, for a matrix of the given size that a coder codes, in a file with so
 /// many quantized weights.
 #[pyfunction]

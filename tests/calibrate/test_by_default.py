@@ -146,6 +146,29 @@ def test_no_model_runs_where_it_would_be_of_no_use(
     assert kind_of(tmp_path / "x.wcodec") is None
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"tile": 100}, "tile width 100"), ({"table_bits": 20}, "not 20"),
+        ({"coder": "rans", "table_bits": 8}, "not 8"),
+        ({"rules": {"*norm*": {"coder": "zstd"}}, "level": 99}, "level 99"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", [{"bits": 3}, {"bits": 3, "calibrate": True}, {"budget": "4 bits"}, {}])
+def test_numbers_that_no_tensor_can_have_are_refused_before_a_model_runs(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: dict[str, Any],
+    options: dict[str, Any],
+    why: str,
+) -> None:
+    monkeypatch.setattr(_collect, "collect_statistics", lambda *_, **__: pytest.fail("the model ran"))
+    with pytest.raises(wcodec.InputError, match=why) as error:
+        wcodec.compress(folder, tmp_path / "x.wcodec", progress=False, **how, **options)
+    assert error.value.code == "I313" and not list(tmp_path.iterdir())
+
+
 def test_rules_without_bits_go_with_it(folder: Path, tmp_path: Path) -> None:
     rules = {"*q_proj*": "lossless", "*k_proj*": {"scheme": "raw"}, "*v_proj*": {"coder": "huffman"}}
     wcodec.compress(folder, tmp_path / "x.wcodec", bits=3, rules=rules, progress=False)

@@ -8,7 +8,7 @@ mod form;
 pub use super::chunk::Scratch;
 pub(crate) use super::split::elements;
 pub use decode::{Plane, PlaneSource, check_tiles};
-pub use encode::{Draft, encode};
+pub use encode::{Draft, check_table_bits, check_tile_width, check_zstd_chunk, encode};
 pub use encoded::{EncodedPlane, Filters, PlaneOptions, SymbolMatrices, TableChoice};
 pub use form::{Coding, PlaneForm, Tiling};
 

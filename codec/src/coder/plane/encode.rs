@@ -20,6 +20,9 @@ mod tables;
 mod tiles;
 mod zstd;
 
+pub use tiles::{check_table_bits, check_tile_width};
+pub use zstd::check_zstd_chunk;
+
 /// Encodes `symbols`, or returns a raw plane if coding does not make them smaller.
 ///
 /// # Errors

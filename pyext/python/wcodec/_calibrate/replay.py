@@ -133,8 +133,8 @@ def _captured(walk: Walk, inputs: tuple[torch.Tensor, ...], blocks: tuple[Block,
 
 def _capture(graph: torch.cuda.CUDAGraph, pool: Any, run: Callable[[], torch.Tensor]) -> torch.Tensor:
     """Captures what ``run`` launches, and returns the tensor that a replay writes."""
-    # Other threads may launch and allocate meanwhile, but not draw from the default generator, nor seed it. If one waits
-    # for the whole device, the capture fails.
+    # Other threads may launch and allocate meanwhile, but not draw from the default generator, nor seed it. If one
+    # waits for the whole device, the capture fails.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         output = run()

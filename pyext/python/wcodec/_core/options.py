@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .._native import residencies
+from .._native import check_encode_options, residencies
 from .errors import InputError
 from .option_table import (
     CODERS,
@@ -390,7 +390,7 @@ def _checked(option: Option, value: Any) -> Any:
 
 def encode_options(**given: Any) -> _EncodeOptions:
     """All options of encoding, those of :data:`OPTIONS`, with the defaults filled in: those that ``optimize`` says,
-    where it is for them to say."""
+    where it is for them to say. Numbers that no tensor can be encoded with are refused here, before any work."""
     if unknown := given.keys() - OPTIONS.keys():
         raise TypeError(f"encode_options() has no option {', '.join(sorted(unknown))}")
     values = {name: given.get(name, option.default) for name, option in OPTIONS.items()}
@@ -402,7 +402,9 @@ def encode_options(**given: Any) -> _EncodeOptions:
         "coder_of_few": coder_for(PURPOSES[1]) if coder is None and purpose == PURPOSES[0] else None,
     }
     alone = [option for name, option in OPTIONS.items() if option.native is not None and name not in together]
-    return cast("_EncodeOptions", {**together, **{o.name: _checked(o, values[o.name]) for o in alone}})
+    options = cast("_EncodeOptions", {**together, **{o.name: _checked(o, values[o.name]) for o in alone}})
+    check_encode_options(options)
+    return options
 
 
 def decode_options(threads: int | None = None, isa: str | None = None, check: bool = True) -> _DecodeOptions:

@@ -60,6 +60,18 @@ enum TryTable {
     Chosen(TableChoice),
 }
 
+/// Refuses tables of so many bits where `coder` has none.
+pub fn check_table_bits(coder: Coder, bits: u32) -> Result<()> {
+    check_bits(coder, bits).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice(TABLE_ADVICE))
+}
+
+/// Refuses a width that no tile has.
+pub fn check_tile_width(tile: usize) -> Result<()> {
+    TileGeometry::new(1, 1, 1, tile)
+        .map(drop)
+        .map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice("leave tile out"))
+}
+
 impl TilesDraft {
     /// Counts symbols for the tables; `None` if tiles could not win.
     pub fn new(
@@ -74,7 +86,7 @@ impl TilesDraft {
             return Err(coded!(CODER_CONFLICT, "layout {layout} with coder {coder}")
                 .advice("use coder huffman, or leave layout out"));
         }
-        check_bits(coder, table_bits).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice(TABLE_ADVICE))?;
+        check_table_bits(coder, table_bits)?;
         let kind = TableKind { coder, layout, bits: table_bits };
         let patch_rare = coder == Coder::Huffman && (options.patch_rare || table_bits < LEAST_BITS);
         let advice = if options.tile.is_some() { "leave tile out" } else { "use coder raw for this tensor" };

@@ -24,11 +24,16 @@ pub struct ZstdDraft {
     filters: Vec<Filter>,
 }
 
+/// Refuses frames of so many decoded bytes that none has.
+pub fn check_zstd_chunk(chunk: usize) -> Result<()> {
+    zstd::check_chunk(chunk).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice("leave frame out"))
+}
+
 impl ZstdDraft {
     pub fn new(symbols: &SymbolMatrices<'_>, options: &PlaneOptions, pool: &Pool, cancel: &Cancel) -> Result<Self> {
         let default = || zstd::default_chunk(symbols.data.len(), symbols.cols);
         let chunk = options.zstd_chunk.unwrap_or_else(default);
-        zstd::check_chunk(chunk).map_err(|e| coded!(BAD_CODING_NUMBER, e.message()).advice("leave frame out"))?;
+        check_zstd_chunk(chunk)?;
         let mut filters = vec![Filter::None];
         filters.extend(filters::worth_trying(symbols, options.filters == Filters::Tried, pool, cancel)?);
         filters.retain(|&f| zstd::filter_allowed(f, chunk, symbols.cols));
