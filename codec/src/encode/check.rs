@@ -63,7 +63,7 @@ mod tests {
         for (options, why) in wrong {
             let error = options.check().unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
-            // Of a rule, too.
+            // A rule has the same.
             let rule = Rule { pattern: "*".to_owned(), scheme: options.scheme, coder: options.coder };
             let ruled = EncodeOptions { rules: vec![rule], scheme: Scheme::Raw, coder: Coder::Raw, ..options };
             assert_eq!(ruled.check().unwrap_err().to_string(), error);

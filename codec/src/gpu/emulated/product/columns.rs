@@ -277,7 +277,7 @@ fn factors_of_any_size_and_vectors_of_any() {
 fn factors_too_large_for_the_power_of_many_vectors() {
     let mut rng = StdRng::seed_from_u64(125);
     let mut compared = 0;
-    // Of each block of columns: the second and the last are multiplied apart, and the fourth has the largest that are not.
+    // A power for each block of columns: the second and the last are multiplied apart, and the fourth has the largest that are not.
     let powers = [0, 48, 3, 46, 100];
     let of = |c: usize| 2f32.powi(powers[c / 64]);
     for o in quads() {
