@@ -75,6 +75,8 @@ struct Store {
     if (OUT != OUT_INT8) load_scales(a, b);
     s = a;
     s8 = b;
+    // A line for each block: the factors of all of them come while the first one is decoded.
+    if (has_factors() && lane < c.blocks) prefetch((const u8*)t.output.columns + (u64)(factor - (lane & 3) * 16 + lane * BLOCK_COLS) * 2);
   }
 
   // Several scales per row, for which interior blocks need registers, are allowed only if the compiler knows their type.
@@ -103,8 +105,7 @@ struct Store {
     }
     if (has_factors()) {
       const u64 factors = t.output.columns + (u64)factor * 2;
-      emit_with_factors<OUT>(to, b.q, {base(), s}, factors);
-      emit_with_factors<OUT>(to_row8(), b.q + 4, {base(), s8}, factors);
+      emit_with_factors<OUT>(to, to_row8(), b.q, {base(), s}, {base(), s8}, factors);
     } else {
       emit_exchanged<OUT>(to, b.q, base(), scales);
       emit_exchanged<OUT>(SCALES == SCALES_INT8 ? to + row8 : to_row8(), b.q + 4, base(), scales8);

@@ -161,27 +161,34 @@ DEVICE void emit_exchanged(u8* to, const u32* q, u32 base, const float* scales) 
   }
 }
 
-// Writes a row as `emit_exchanged` does, times the factors of its columns: `factors` is the address of that of the first
-// column of the lane's first store. Factors are loaded one after the other: all at once they would take registers of the
-// decoder.
+// Writes two rows as `emit_exchanged` does, times the factors of their columns: `factors` is the address of that of the
+// first column of the lane's first stores. Factors are loaded one after the other: all at once they would take registers
+// of the decoder.
 template <u32 OUT>
-DEVICE void emit_with_factors(u8* to, const u32* q, Steps s, u64 factors) {
+DEVICE void emit_with_factors(u8* to, u8* to8, const u32* q, Steps s, Steps s8, u64 factors) {
   if constexpr (OUT != OUT_INT8) {
     float v[4], w[4];
-    const auto values = [&](u32 k, u32 col, float* of) {
-      const u64 four = load64((const u8*)factors + col * 2);
-      scaled(q[k], s, of);
-      times_factors({(u32)four, (u32)(four >> 32)}, of);
+    const auto values = [&](u32 k, Steps by, Vec2 four, float* of) {
+      scaled(q[k], by, of);
+      times_factors(four, of);
     };
 #pragma unroll
     for (u32 j = 0; j < (OUT == OUT_F32 ? 4 : 2); j++) {
+      const u8* const at = (const u8*)factors + 32 * j;
       if constexpr (OUT == OUT_F32) {
-        values(j, 16 * j, v);
+        const Vec2 four = ldg64_late(at);
+        values(j, s, four, v);
         emit4(to + 64 * j, v);
+        values(4 + j, s8, four, w);
+        emit4(to8 + 64 * j, w);
       } else {
-        values(2 * j, 16 * j, v);
-        values(2 * j + 1, 16 * j + 4, w);
+        const Vec4 eight = load128(at);
+        values(2 * j, s, {eight.x, eight.y}, v);
+        values(2 * j + 1, s, {eight.z, eight.w}, w);
         emit8<OUT>(to + 32 * j, v, w);
+        values(4 + 2 * j, s8, {eight.x, eight.y}, v);
+        values(5 + 2 * j, s8, {eight.z, eight.w}, w);
+        emit8<OUT>(to8 + 32 * j, v, w);
       }
     }
   }

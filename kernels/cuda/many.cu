@@ -2,9 +2,11 @@
 #include "many.h"
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
-#define MANY_THREADS ((MANY_WARPS + MANY_HELPERS) * LANES)
+// A kernel is compiled for so many threads, which decides its registers: up to 8 vectors need 80, and two small blocks of
+// threads share a multiprocessor (gpu/plan/many/shape.rs).
+#define MANY_THREADS(n) ((n) <= 8 ? 24 * LANES : (MANY_WARPS + MANY_HELPERS) * LANES)
 #define MANY(mode, TRELLIS, kind, BF16, n) \
-  KERNEL(wcodec_huffman_##mode##_times_##kind##_many##n, MANY_THREADS, 1, ProductBatch) { multiply_many<TRELLIS, n, BF16>(params); }
+  KERNEL(wcodec_huffman_##mode##_times_##kind##_many##n, MANY_THREADS(n), 1, ProductBatch) { multiply_many<TRELLIS, n, BF16>(params); }
 #define MANY_OF(mode, TRELLIS, kind, BF16) \
   MANY(mode, TRELLIS, kind, BF16, 8)       \
   MANY(mode, TRELLIS, kind, BF16, 16)      \
@@ -14,10 +16,8 @@ MANY_OF(quad, false, f16, false)
 MANY_OF(quad, false, bf16, true)
 MANY_OF(quadtrellis, true, f16, false)
 MANY_OF(quadtrellis, true, bf16, true)
-#define MANY_ROUTED(mode, TRELLIS, kind, BF16, n)                                                                      \
-  KERNEL(wcodec_huffman_##mode##_times_##kind##_routed##n, (MANY_WARPS + MANY_HELPERS) * LANES, 1, ProductBatch) {     \
-    multiply_routed<TRELLIS, n, BF16>(params);                                                                         \
-  }
+#define MANY_ROUTED(mode, TRELLIS, kind, BF16, n) \
+  KERNEL(wcodec_huffman_##mode##_times_##kind##_routed##n, MANY_THREADS(n), 1, ProductBatch) { multiply_routed<TRELLIS, n, BF16>(params); }
 MANY_ROUTED(quad, false, f16, false, 8)
 MANY_ROUTED(quad, false, f16, false, 32)
 MANY_ROUTED(quad, false, bf16, true, 8)

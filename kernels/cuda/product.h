@@ -28,7 +28,10 @@
 // more registers.
 template <u32 N, bool BF16, bool EARLY>
 struct Multiply {
-  enum : u32 { SETS = N / 8 };
+  // AT_ONCE: blocks whose vectors are loaded together.
+  enum : u32 { SETS = N / 8, AT_ONCE = 4 };
+  // ASKS: a block's vectors are prefetched while it is decoded. With 16 vectors that takes longer.
+  enum : bool { ASKS = !EARLY && N <= 8 };
 
   struct State {
     const ProductBatch& batch;
@@ -53,8 +56,8 @@ struct Multiply {
     }
 
     DEVICE_MEMBER void end(const Tiles& t, const Chunk& c, u32 lane, bool) {
-      wait();
       if constexpr (EARLY) multiply_staged(t, c, lane);
+      else wait();
       if (!several(t)) each([&](u32 i, u32 j, u32 v, u32 r) { sts32(place(c, v, r), f32_bits(sum[i][j])); }, lane);
     }
     DEVICE_MEMBER void lost(const Tiles& t, const Chunk& c, u32 lane) const {
@@ -62,6 +65,14 @@ struct Multiply {
     }
 
     DEVICE_MEMBER void finish() { wait(); }
+
+    // Brings what the block will be multiplied with into L1; vectors if they have been waited for.
+    DEVICE_MEMBER void ask(const Tiles& t) const {
+      if (t.output.columns) prefetch_l1(factors_at(t, 0));
+      if (!waited) return;
+#pragma unroll
+      for (u32 s = 0; s < SETS; s++) prefetch_l1((const u8*)batch.x + at[s] + col * 2);
+    }
 
     // For the vectors, once.
     DEVICE_MEMBER void wait() {
@@ -76,20 +87,47 @@ struct Multiply {
       staged++;
     }
 
+    // All blocks of the chunk. Loads of several are on their way at a time, and factors do not depend on the launch before this one.
     DEVICE_MEMBER void multiply_staged(const Tiles& t, const Chunk& c, u32 lane) {
+      const bool inside = batch.vector && !several(t) && (c.tile * t.blocks + staged) * BLOCK_COLS <= t.cols;
+      u32 k = 0;
+      if (inside && staged % AT_ONCE == 0) {
 #pragma unroll 1
-      for (u32 k = 0; k < staged; k++) {
-        u32 w[16];
+        for (; k < staged; k += AT_ONCE) {
+          u32 x[AT_ONCE][SETS][8], factors[AT_ONCE][8];
+          if (t.output.columns) {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-          const Vec4 v = lds128(staging + k * 2048 + j * 512);
-          w[4 * j] = v.x;
-          w[4 * j + 1] = v.y;
-          w[4 * j + 2] = v.z;
-          w[4 * j + 3] = v.w;
+            for (u32 i = 0; i < AT_ONCE; i++) load_factors(t, i * BLOCK_COLS, factors[i]);
+          }
+          wait();
+#pragma unroll
+          for (u32 i = 0; i < AT_ONCE; i++) load_vectors<false>(t, i * BLOCK_COLS, x[i]);
+#pragma unroll
+          for (u32 i = 0; i < AT_ONCE; i++) {
+            if (t.output.columns) times_all(x[i], factors[i]);
+            multiply_block(k + i, x[i]);
+          }
+          col += AT_ONCE * BLOCK_COLS;
         }
-        product<true>(t, c, lane, w);
       }
+      wait();
+#pragma unroll 1
+      for (; k < staged; k++) {
+        u32 x[SETS][8];
+        load<true>(t, x);
+        multiply_block(k, x);
+        done<true>(t, c, lane);
+      }
+    }
+    // A block that was put there.
+    DEVICE_MEMBER void multiply_block(u32 k, const u32 (&x)[SETS][8]) {
+      u32 w[16];
+#pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        const Vec4 v = lds128(staging + k * 2048 + j * 512);
+        w[4 * j] = v.x, w[4 * j + 1] = v.y, w[4 * j + 2] = v.z, w[4 * j + 3] = v.w;
+      }
+      multiply_all(w, x);
     }
 
     // A block's operands with the vectors. EDGE: as in `load` and `done`.
@@ -97,18 +135,41 @@ struct Multiply {
     DEVICE_MEMBER void product(const Tiles& t, const Chunk& c, u32 lane, const u32 (&w)[16]) {
       u32 x[SETS][8];
       load<EDGE>(t, x);
+      multiply_all(w, x);
+      done<EDGE>(t, c, lane);
+    }
+    DEVICE_MEMBER void multiply_all(const u32 (&w)[16], const u32 (&x)[SETS][8]) {
 #pragma unroll
       for (u32 j = 0; j < 4; j++) multiply({w[2 * j], w[8 + 2 * j], w[2 * j + 1], w[9 + 2 * j]}, x, j);
-      done<EDGE>(t, c, lane);
     }
 
     // The lane's elements of the vectors in the block's columns, times the columns' factors. EDGE: zeros beyond the matrix's edge, and vectors and
     // factors anywhere.
     template <bool EDGE>
     DEVICE_MEMBER void load(const Tiles& t, u32 (&x)[SETS][8]) const {
+      const bool vector = !EDGE || (batch.vector && col + 16 <= t.cols);
+      load_vectors<EDGE>(t, 0, x);
+      if (t.output.columns == 0) return;
+      if (vector) {
+        // Loaded one after the other: all at once they would take registers of the decoder.
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+          const Vec4 f = load128(factors_at(t, 0) + 16 * h);
+          const u32 factors[4] = {f.x, f.y, f.z, f.w};
+#pragma unroll
+          for (u32 k = 0; k < 4; k++) times_factors(x, 4 * h + k, factors[k]);
+        }
+      } else {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) times_factors(x, i, edge_word(t, factors_at(t, 0), i));
+      }
+    }
+    // The lane's elements so many columns further on.
+    template <bool EDGE>
+    DEVICE_MEMBER void load_vectors(const Tiles& t, u32 more, u32 (&x)[SETS][8]) const {
 #pragma unroll
       for (u32 s = 0; s < SETS; s++) {
-        const u8* const from = (const u8*)batch.x + at[s] + col * 2;
+        const u8* const from = (const u8*)batch.x + at[s] + (col + more) * 2;
         if (!EDGE || (batch.vector && col + 16 <= t.cols)) {
           const Vec4 a = load128(from), b = load128(from + 16);
           x[s][0] = a.x, x[s][1] = a.y, x[s][2] = a.z, x[s][3] = a.w;
@@ -117,21 +178,17 @@ struct Multiply {
           edge(t, from, x[s]);
         }
       }
-      if (t.output.columns == 0) return;
-      const u8* const by = (const u8*)t.output.columns + (u64)col * 2;
-      if (!EDGE || (batch.vector && col + 16 <= t.cols)) {
-        // Loaded one after the other: all at once they would take registers of the decoder.
+    }
+    // The factors of these columns.
+    DEVICE_MEMBER const u8* factors_at(const Tiles& t, u32 more) const { return (const u8*)t.output.columns + (u64)(col + more) * 2; }
+    DEVICE_MEMBER void load_factors(const Tiles& t, u32 more, u32 (&factors)[8]) const {
+      const Vec4 a = load128(factors_at(t, more)), b = load128(factors_at(t, more) + 16);
+      factors[0] = a.x, factors[1] = a.y, factors[2] = a.z, factors[3] = a.w;
+      factors[4] = b.x, factors[5] = b.y, factors[6] = b.z, factors[7] = b.w;
+    }
+    static DEVICE_MEMBER void times_all(u32 (&x)[SETS][8], const u32 (&factors)[8]) {
 #pragma unroll
-        for (u32 h = 0; h < 2; h++) {
-          const Vec4 f = load128(by + 16 * h);
-          const u32 factors[4] = {f.x, f.y, f.z, f.w};
-#pragma unroll
-          for (u32 k = 0; k < 4; k++) times_factors(x, 4 * h + k, factors[k]);
-        }
-      } else {
-#pragma unroll
-        for (u32 i = 0; i < 8; i++) times_factors(x, i, edge_word(t, by, i));
-      }
+      for (u32 i = 0; i < 8; i++) times_factors(x, i, factors[i]);
     }
 
     // Columns 4 j to 4 j + 3 of each lane.
@@ -244,6 +301,7 @@ struct Multiply {
 
   // Words of the first row wait for those of the second.
   DEVICE_MEMBER void operands(u32 k, Signed s) {
+    if (ASKS && k == 0) state.ask(t);
     if (EARLY || k < 4) {
       pairs(s, w + 2 * k);
     } else {

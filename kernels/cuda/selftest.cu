@@ -301,7 +301,7 @@ KERNEL(memory, 1024, 1, SelfTest) {
   const u8* const in = (const u8*)params.input + t * 32;
   u8* const out = (u8*)params.output + t * 112;
   const Vec4 v = ldg128(in), w = ldg128_stream(in + 16), u = load128(in);
-  const Vec2 x = ldg64_stream(in + 8), y = ldg64_stream(in + 24);
+  const Vec2 x = ldg64_stream(in + 8), y = ldg64_late(in + 24);
   const u64 z = load64(in + 8);
   stg128(out, v);
   stg128(out + 16, w);

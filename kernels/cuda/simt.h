@@ -197,6 +197,12 @@ DEVICE Vec2 ldg64(const void* p) {
   const uint2 v = __ldg((const uint2*)p);
   return {v.x, v.y};
 }
+// The same, for where registers are few: as an ordinary load, it is not moved before stores. L1 keeps it.
+DEVICE Vec2 ldg64_late(const void* p) {
+  Vec2 v;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+  return v;
+}
 // For data that is read once: it need not be kept in L1.
 DEVICE u32 ldg32_stream(const void* p) {
   u32 v;
@@ -217,6 +223,12 @@ DEVICE Vec4 ldg128_stream(const void* p) {
 DEVICE void prefetch(const void* p) {
 #if __CUDA_ARCH__ != 1200
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#endif
+}
+// Prefetches it into L1, too: for what this launch reads soon, and nothing writes meanwhile.
+DEVICE void prefetch_l1(const void* p) {
+#if __CUDA_ARCH__ != 1200
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(p));
 #endif
 }
 // Forces the load of a value whose result is unused.

@@ -133,10 +133,12 @@ DEVICE u32 ldg16(const void* p, SIMT_AT) { return simt::load_global<u16>(p, SIMT
 DEVICE u32 ldg8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 DEVICE Vec2 ldg64(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
+DEVICE Vec2 ldg64_late(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE u32 ldg32_stream(const void* p, SIMT_AT) { return simt::load_global<u32>(p, SIMT_HERE); }
 DEVICE Vec2 ldg64_stream(const void* p, SIMT_AT) { return simt::load_global<Vec2>(p, SIMT_HERE); }
 DEVICE Vec4 ldg128_stream(const void* p, SIMT_AT) { return simt::load_global<Vec4>(p, SIMT_HERE); }
 DEVICE void prefetch(const void* p, SIMT_AT) { simt::check_global<true>(p, 1, 1, simt::ANY, SIMT_HERE); }
+DEVICE void prefetch_l1(const void* p, SIMT_AT) { simt::check_global<true>(p, 1, 1, simt::ANY, SIMT_HERE); }
 DEVICE void keep(u32) {}
 // Ordinary loads, of memory that this kernel or a concurrent one may write.
 DEVICE u32 load8(const void* p, SIMT_AT) { return simt::load_global<u8>(p, SIMT_HERE, true); }
