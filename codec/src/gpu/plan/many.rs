@@ -8,7 +8,7 @@ use wcodec_kernels::abi::{
 };
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Shape, Work, step};
+use self::shape::{Shape, Work, beside, step};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
@@ -22,7 +22,7 @@ mod tests;
 pub use self::routed::{RoutedLaunch, launches as routed_launches};
 
 /// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
-/// `pyext/benches/products.py`).
+/// `pyext/benches/products.py`). A matrix that is one of a pair counts twice with 16: those are multiplied together.
 const LEAST: [(usize, usize); 2] = [(8, 40 << 20), (16, 20 << 20)];
 /// Bytes of shared memory up to which sums have a place of their own where vectors are more than so many. Those kernels keep some registers in local
 /// memory, for which the first-level cache needs room, and it has what shared memory leaves of 256 KiB. That is the probable reason why 28672x4096 with 64
@@ -41,7 +41,8 @@ pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits
 /// Whether an item's products with up to `vectors` vectors are left to these kernels.
 pub fn is_for(item: &ProductTiles<'_>, vectors: usize, limits: Limits) -> bool {
     let (plan, tiles) = (item.tiles.tensor, item.tiles.tiles);
-    let weights = plan.matrix.1 * plan.matrix.2;
+    let pair = vectors == FEW_VECTORS && shape_of(item).is_tall();
+    let weights = plan.matrix.1 * plan.matrix.2 * if pair { 2 } else { 1 };
     let large = LEAST.iter().any(|&(most, least)| most == vectors && weights >= least);
     let wanted = vectors > FEW_VECTORS || large;
     wanted && fits(plan, tiles, vectors, limits)
@@ -58,9 +59,10 @@ fn limit(limits: Limits) -> usize {
 /// Items have too many strips or results for a launch.
 pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     let mut items: Vec<_> = items.iter().copied().flat_map(ProductTiles::by_matrix).collect();
-    items.sort_by_key(ranks);
+    let of = |item: &ProductTiles<'_>| ranks(item, vectors);
+    items.sort_by_key(of);
     let mut launches = Vec::new();
-    for items in items.chunk_by(|a, b| ranks(a) == ranks(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
+    for items in items.chunk_by(|a, b| of(a) == of(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
         match shape(items, vectors, limits) {
             Some(warps) => launches.push(launch(items, vectors, warps, limits)?),
             // Each has room, but one has long chunks and another one many bits beside them.
@@ -81,19 +83,18 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
 
 /// The shape of an item's matrix.
 fn shape_of(item: &ProductTiles<'_>) -> Shape {
-    let (geometry, (_, rows, cols)) = (&item.tiles.tiles.geometry, item.tiles.tensor.matrix);
-    let blocks = geometry.tile() / BLOCK_COLS;
-    Shape { strips: geometry.strips_per_matrix(), tiles: geometry.tiles(), blocks, tall: rows >= 2 * cols }
+    let (_, rows, cols) = item.tiles.tensor.matrix;
+    Shape { rows, cols, tile: item.tiles.tiles.geometry.tile() }
 }
 
-/// Blocks of the clusters that take a matrix.
-fn ranks(item: &ProductTiles<'_>) -> usize {
-    shape_of(item).ranks()
+/// Blocks of the clusters that multiply a matrix with up to so many vectors.
+fn ranks(item: &ProductTiles<'_>, vectors: usize) -> usize {
+    shape_of(item).ranks(vectors)
 }
 
 /// The work with items of one number of ranks.
 fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
-    let ranks = ranks(&items[0]);
+    let ranks = ranks(&items[0], vectors);
     let steps = items.iter().map(|item| shape_of(item).steps(ranks)).max().unwrap_or(0);
     Work { strips: items.iter().map(ProductTiles::strips).collect(), ranks, steps, vectors }
 }
@@ -106,7 +107,7 @@ fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<u
 
 fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
-    let ranks = ranks(&items[0]);
+    let ranks = ranks(&items[0], vectors);
     let memory = Memory { warps, ..Memory::of_all(items, vectors) }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     let mut blocks = 0;
@@ -180,7 +181,7 @@ impl Memory {
             segments: a.segments.max(b.segments),
             ..a
         };
-        let ranks = items.first().map_or(1, ranks);
+        let ranks = items.first().map_or(1, |item| ranks(item, vectors));
         Self { vectors, gates, ranks, ..each.reduce(larger).unwrap_or_default() }
     }
 
@@ -245,10 +246,16 @@ impl Memory {
         self.known_end() + if self.apart { self.sums() } else { 0 }
     }
 
-    /// With a place for sums, if there is room.
+    /// With a place for sums, if there is room, and as many blocks share a multiprocessor.
     fn placed(self, limits: Limits) -> Self {
         let apart = Self { apart: true, ..self };
         let most = if self.vectors > SPARING_VECTORS { limit(limits).min(SPARED) } else { limit(limits) };
-        if apart.bytes() <= most { apart } else { self }
+        let beside = |memory: Self| beside(self.warps, self.vectors).min(memory.blocks(limits));
+        if apart.bytes() <= most && beside(apart) >= beside(self) { apart } else { self }
+    }
+
+    /// Blocks of a multiprocessor for which there is room.
+    fn blocks(self, limits: Limits) -> usize {
+        limits.shared_per_multiprocessor / (self.bytes() + RESERVED)
     }
 }

@@ -73,7 +73,8 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
                 return Err(refused(Some(item), "it is several matrices whose columns have factors"));
             }
             let same = form(item) == form(like) && item.key() == first[0].key();
-            if !same || columns(item) != columns(&first[0]) || ranks(item) != ranks(&first[0]) {
+            let like = |&(vectors, _): &(usize, Variant)| ranks(item, vectors) == ranks(&first[0], vectors);
+            if !same || columns(item) != columns(&first[0]) || !SIZES.iter().all(like) {
                 return Err(refused(Some(item), "it is stored otherwise than others, or has another shape"));
             }
         }
@@ -104,7 +105,7 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
     let mut ranges = Vec::with_capacity(first.len());
     for item in first {
         let begin = blocks;
-        blocks += item.strips().div_ceil(warps) * ranks(item);
+        blocks += item.strips().div_ceil(warps) * ranks(item, vectors);
         ranges.push(begin..blocks);
     }
     let table = all.iter().zip(ranges.iter().cycle()).map(|(item, range)| {
@@ -112,7 +113,7 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         item.params(range.clone(), 0, abi::MOST_ROUTES)
     });
     let table = table.collect::<Result<Vec<_>>>()?;
-    let (ranks, memory) = (ranks(&first[0]) as u32, Memory { warps, ..memory }.placed(limits));
+    let (ranks, memory) = (ranks(&first[0], vectors) as u32, Memory { warps, ..memory }.placed(limits));
     let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
     params.vector = aligned_factors(&table);
     params.staged = ranks;

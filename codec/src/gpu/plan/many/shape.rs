@@ -7,14 +7,23 @@ use wcodec_kernels::abi::{MANY_HELPERS, MANY_WARPS};
 
 use super::super::Limits;
 use super::super::product::{FEW_VECTORS, RESERVED};
-use crate::coder::LANES;
+use crate::coder::tile::default_tile;
+use crate::coder::{BLOCK_COLS, Coder, LANES, Layout, TILE_ROWS};
 
-/// Threads of a multiprocessor.
+/// Threads and registers of a multiprocessor.
 const THREADS: usize = 2 << 10;
+const REGISTERS: usize = 64 << 10;
+/// Vectors up to which kernels have few registers for each thread, and how many: two blocks may share a multiprocessor.
+const SHARING_VECTORS: usize = 8;
+const FEW_REGISTERS: usize = 80;
 /// Multiprocessors of an H100, and blocks that it has at a time, one on each of them, by the blocks of a cluster
 /// (`cuOccupancyMaxActiveClusters`): those of a cluster lie on one part of the device.
 const PROCESSORS: usize = 132;
 const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
+/// The same where each has up to two.
+const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
+/// Rows up to which a matrix may be a key or value projection.
+const NARROW: usize = 1 << 10;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
 
@@ -24,8 +33,8 @@ const STRIPS_TOGETHER: usize = 4;
 /// Of a block beside its steps: until its first chunk is open, and from the last product to the end.
 const BLOCK: usize = 18_000;
 /// A step, in which each warp decodes and multiplies 64 columns.
-const STEP: usize = 800;
-/// More of a step, for each warp of the block.
+const STEP: usize = 750;
+/// More of a step, for each warp of the multiprocessor's blocks, of which each has one more: its helpers.
 const WARP: usize = 50;
 
 /// Warps that decode come in such numbers.
@@ -36,33 +45,57 @@ pub fn step(vectors: usize) -> usize {
 /// A matrix, as far as it decides how its products are divided.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    pub strips: usize,
-    /// Tiles of a strip, and blocks of 64 columns of a tile.
-    pub tiles: usize,
-    pub blocks: usize,
-    /// Whether it has at least twice as many rows as columns. Such matrices are gate and up projections, which come in pairs.
-    pub tall: bool,
+    pub rows: usize,
+    pub cols: usize,
+    /// Columns of a tile.
+    pub tile: usize,
 }
 
 impl Shape {
-    /// Blocks of the clusters that share its columns: those with which it takes an H100 the least time by itself, and with another one of its kind if it
-    /// is one of a pair.
-    pub fn ranks(self) -> usize {
-        let most = self.tiles.min(PLACES.len());
-        (1..=most).min_by_key(|&ranks| self.cycles(ranks)).unwrap_or(1)
+    /// Whether it has at least twice as many rows as columns. Such matrices are gate and up projections, which come in pairs.
+    pub fn is_tall(self) -> bool {
+        self.rows >= 2 * self.cols
     }
 
-    fn cycles(self, ranks: usize) -> usize {
-        let work = |strips| Work { strips, ranks, steps: self.steps(ranks), vectors: FEW_VECTORS + 1 };
-        let least = |work: Work| work.numbers().map(|warps| work.cycles(warps, PROCESSORS)).min().unwrap_or(usize::MAX);
-        let alone = least(work(vec![self.strips]));
+    /// The matrix whose clusters it has: itself, or a square one if it is narrow. Narrow ones are key and value projections, which share a launch with a
+    /// query's if their clusters are of one size.
+    fn like(self) -> Self {
+        let narrow = self.rows <= NARROW && 2 * self.rows <= self.cols && self.cols.is_multiple_of(self.rows.max(1));
+        if !narrow {
+            return self;
+        }
+        let tile = default_tile(Coder::Huffman, Layout::Quad, self.cols, self.cols);
+        Self { rows: self.cols, tile, ..self }
+    }
+
+    fn strips(self) -> usize {
+        self.rows.div_ceil(TILE_ROWS)
+    }
+
+    fn tiles(self) -> usize {
+        self.cols.div_ceil(self.tile)
+    }
+
+    /// Blocks of the clusters that share its columns: those with which it takes an H100 the least time by itself, and with another one of its kind if it
+    /// is one of a pair. Kernels of few registers may have others.
+    pub fn ranks(self, vectors: usize) -> usize {
+        let vectors = if vectors > SHARING_VECTORS { FEW_VECTORS + 1 } else { vectors };
+        let (like, most) = (self.like(), self.tiles().min(PLACES.len()));
+        (1..=most).min_by_key(|&ranks| like.cycles(ranks, vectors)).unwrap_or(1)
+    }
+
+    fn cycles(self, ranks: usize, vectors: usize) -> usize {
+        let work = |strips| Work { strips, ranks, steps: self.steps(ranks), vectors };
+        let time = |work: &Work, warps| work.cycles(warps, beside(warps, vectors), PROCESSORS);
+        let least = |work: Work| work.numbers().map(|warps| time(&work, warps)).min().unwrap_or(usize::MAX);
+        let alone = least(work(vec![self.strips()]));
         // Some matrices of that form are a pair already.
-        if self.tall { 2 * alone + least(work(vec![self.strips; 2])) } else { alone }
+        if self.is_tall() { 2 * alone + least(work(vec![self.strips(); 2])) } else { alone }
     }
 
     /// Blocks of 64 columns that a warp decodes, at most.
     pub fn steps(self, ranks: usize) -> usize {
-        self.tiles.div_ceil(ranks) * self.blocks
+        self.tiles().div_ceil(ranks) * (self.tile / BLOCK_COLS)
     }
 }
 
@@ -85,7 +118,11 @@ impl Work {
     pub fn warps(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
         let room = limits.shared_per_block.min(limits.shared_per_multiprocessor.saturating_sub(RESERVED));
         let fitting = self.numbers().filter(|&warps| bytes(warps) <= room && (warps + MANY_HELPERS) * LANES <= THREADS);
-        fitting.min_by_key(|&warps| self.cycles(warps, limits.multiprocessors))
+        let room = |warps| limits.shared_per_multiprocessor / (bytes(warps) + RESERVED);
+        fitting.min_by_key(|&warps| {
+            let beside = beside(warps, self.vectors).min(room(warps)).max(1);
+            self.cycles(warps, beside, limits.multiprocessors)
+        })
     }
 
     /// The numbers of warps that a block can have.
@@ -99,14 +136,24 @@ impl Work {
         self.strips.iter().map(|strips| strips.div_ceil(warps) * self.ranks).sum()
     }
 
-    /// Cycles of the launch on a device with so many multiprocessors, each of which has one block at a time.
-    fn cycles(&self, warps: usize, processors: usize) -> usize {
-        let rounds = self.grid(warps).div_ceil(places(self.ranks, processors));
-        rounds * (BLOCK + self.steps * (STEP + WARP * warps))
+    /// Cycles of the launch on a device with so many multiprocessors, each of which has up to so many blocks at a time.
+    fn cycles(&self, warps: usize, beside: usize, processors: usize) -> usize {
+        let grid = self.grid(warps);
+        // Blocks go to multiprocessors that have none as long as there are some.
+        let beside = if grid <= places(self.ranks, 1, processors) { 1 } else { beside };
+        let rounds = grid.div_ceil(places(self.ranks, beside, processors));
+        rounds * (BLOCK + self.steps * (STEP + WARP * (warps + 1) * beside))
     }
 }
 
-/// Blocks that a device with so many multiprocessors has at a time.
-pub fn places(ranks: usize, processors: usize) -> usize {
-    (PLACES[ranks - 1] * processors / PROCESSORS).max(1)
+/// Blocks of so many warps, one or two, for which a multiprocessor has registers.
+pub fn beside(warps: usize, vectors: usize) -> usize {
+    let registers = (warps + MANY_HELPERS) * LANES * FEW_REGISTERS;
+    if vectors <= SHARING_VECTORS && 2 * registers <= REGISTERS { 2 } else { 1 }
+}
+
+/// Blocks that a device with so many multiprocessors has at a time, one or two on each.
+pub fn places(ranks: usize, beside: usize, processors: usize) -> usize {
+    let most = if beside > 1 { PLACES_OF_PAIRS } else { PLACES };
+    (most[ranks - 1] * processors / PROCESSORS).max(1)
 }

@@ -12,16 +12,15 @@ const H100: Limits =
 fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
     let each = rows.iter().map(|&rows| {
         let tile = default_tile(Coder::Huffman, Layout::Quad, rows, cols);
-        let (strips, tiles, blocks) = (rows / TILE_ROWS, cols.div_ceil(tile), tile / BLOCK_COLS);
-        (Shape { strips, tiles, blocks, tall: rows >= 2 * cols }, tile)
+        (Shape { rows, cols, tile }, rows / TILE_ROWS)
     });
     let each: Vec<_> = each.collect();
-    let ranks = each[0].0.ranks();
-    assert!(each.iter().all(|item| item.0.ranks() == ranks), "they share no launch");
+    let ranks = each[0].0.ranks(vectors);
+    assert!(each.iter().all(|item| item.0.ranks(vectors) == ranks), "they share no launch");
     let steps = each.iter().map(|item| item.0.steps(ranks)).max().unwrap();
-    let work = Work { strips: each.iter().map(|item| item.0.strips).collect(), ranks, steps, vectors };
+    let work = Work { strips: each.iter().map(|item| item.1).collect(), ranks, steps, vectors };
     // Chunks of `int8` with two bits a symbol.
-    let buffer = each.iter().map(|item| item.1 * 4 + 16).max().unwrap();
+    let buffer = each.iter().map(|item| item.0.tile * 4 + 16).max().unwrap();
     (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, ranks, ..Memory::default() })
 }
 
@@ -29,31 +28,33 @@ fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
 fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize, usize) {
     let bytes = |warps| Memory { warps, ..*memory }.bytes();
     let warps = work.warps(bytes, limits).expect("there is room");
-    (warps, work.ranks, work.grid(warps), places(work.ranks, limits.multiprocessors))
+    let beside = beside(warps, work.vectors);
+    (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
 }
 
 #[test]
 fn matrices_of_models_have_blocks_of_these_sizes() {
-    // Blocks of a cluster, and the warps of a block for 8, 16, 32 and 64 vectors.
-    let cases: [(&[usize], usize, usize, [usize; 4]); 11] = [
-        (&[2048], 2048, 8, [9, 9, 12, 12]),
-        (&[2048, 512], 2048, 8, [11, 11, 12, 12]),
-        (&[2048, 256, 256], 2048, 8, [12, 12, 12, 12]),
-        (&[5632, 5632], 2048, 2, [11, 11, 12, 12]),
-        (&[11264], 2048, 2, [11, 11, 12, 12]),
-        (&[2048], 5632, 8, [9, 9, 12, 12]),
-        (&[4096], 4096, 4, [9, 9, 12, 12]),
-        (&[6144], 4096, 4, [13, 13, 16, 16]),
-        (&[14336], 4096, 2, [14, 14, 16, 16]),
-        (&[28672], 4096, 1, [14, 14, 16, 16]),
-        (&[4096], 14336, 6, [16, 16, 16, 16]),
+    // Blocks of a cluster for up to 8 vectors and for more, and the warps of a block for 8, 16, 32 and 64.
+    let cases: [(&[usize], usize, [usize; 2], [usize; 4]); 12] = [
+        (&[2048], 2048, [8, 8], [9, 9, 12, 12]),
+        (&[2048, 512], 2048, [8, 8], [11, 11, 12, 12]),
+        (&[2048, 256, 256], 2048, [8, 8], [12, 12, 12, 12]),
+        (&[5632, 5632], 2048, [2, 2], [11, 11, 12, 12]),
+        (&[11264], 2048, [2, 2], [11, 11, 12, 12]),
+        (&[2048], 5632, [8, 8], [9, 9, 12, 12]),
+        (&[4096], 4096, [4, 4], [9, 9, 12, 12]),
+        (&[4096, 1024, 1024], 4096, [4, 4], [13, 13, 16, 16]),
+        (&[6144], 4096, [4, 4], [13, 13, 16, 16]),
+        (&[14336], 4096, [2, 2], [14, 14, 16, 16]),
+        (&[28672], 4096, [1, 1], [14, 14, 16, 16]),
+        (&[4096], 14336, [7, 6], [8, 16, 16, 16]),
     ];
     for (rows, cols, ranks, warps) in cases {
         for (vectors, wanted) in [8, 16, 32, 64].into_iter().zip(warps) {
             let launch = launch_of(rows, cols, vectors);
             let (warps, found, grid, places) = chosen(&launch, H100);
             let context = format!("{rows:?} x {cols}, {vectors} vectors: {grid} blocks of {warps}, {places} places");
-            assert_eq!((found, warps), (ranks, wanted), "{context}");
+            assert_eq!((found, warps), (ranks[usize::from(vectors > 8)], wanted), "{context}");
             // All of them run at once, on most of the device.
             assert!(grid <= places && grid >= 88, "{context}");
         }
@@ -139,4 +140,17 @@ fn sums_have_a_place_of_their_own_where_there_is_room() {
     assert!(placed(32, 384, 1100) && placed(16, 640, 1616) && !placed(32, 640, 2100));
     // Kernels of 64 vectors need a cache.
     assert!(!placed(64, 384, 1100) && placed(64, 128, 600));
+}
+
+/// A place of their own for sums is worth less than a second block on a multiprocessor.
+#[test]
+fn sums_take_no_room_that_a_second_block_needs() {
+    let of = |buffer| Memory { vectors: 8, warps: 8, ranks: 7, side: 640, buffer, ..Memory::default() };
+    let blocks = |memory: Memory| memory.blocks(H100).min(2);
+    let all: Vec<_> = (1000..3600).step_by(16).map(|buffer| (of(buffer), of(buffer).placed(H100))).collect();
+    assert!(all.iter().all(|&(before, placed)| blocks(placed) == blocks(before)));
+    // Both ways occur with two blocks, and so does one block.
+    for (blocks_of, apart) in [(2, true), (2, false), (1, true)] {
+        assert!(all.iter().any(|&(_, m)| blocks(m) == blocks_of && m.apart == apart), "{blocks_of} blocks, {apart}");
+    }
 }
