@@ -182,7 +182,7 @@ struct Multiply {
     // The factors of these columns.
     DEVICE_MEMBER const u8* factors_at(const Tiles& t, u32 more) const { return (const u8*)t.output.columns + (u64)(col + more) * 2; }
     DEVICE_MEMBER void load_factors(const Tiles& t, u32 more, u32 (&factors)[8]) const {
-      const Vec4 a = load128(factors_at(t, more)), b = load128(factors_at(t, more) + 16);
+      const Vec4 a = ldg128(factors_at(t, more)), b = ldg128(factors_at(t, more) + 16);
       factors[0] = a.x, factors[1] = a.y, factors[2] = a.z, factors[3] = a.w;
       factors[4] = b.x, factors[5] = b.y, factors[6] = b.z, factors[7] = b.w;
     }

@@ -22,7 +22,7 @@ const PROCESSORS: usize = 132;
 const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
 /// The same where each has up to two.
 const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
-/// Rows up to which a matrix may be a key or value projection.
+/// Rows up to which a matrix of at least twice as many columns may be a key or value projection.
 const NARROW: usize = 1 << 10;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
@@ -60,7 +60,7 @@ impl Shape {
     /// The matrix whose clusters it has: itself, or a square one if it is narrow. Narrow ones are key and value projections, which share a launch with a
     /// query's if their clusters are of one size.
     fn like(self) -> Self {
-        let narrow = self.rows <= NARROW && 2 * self.rows <= self.cols && self.cols.is_multiple_of(self.rows.max(1));
+        let narrow = self.rows <= NARROW && self.cols >= 2 * NARROW && self.cols.is_multiple_of(self.rows.max(1));
         if !narrow {
             return self;
         }
