@@ -356,6 +356,10 @@ TABLES: dict[str, Columns | Grid] = {
         "vllm-h100",
         {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
     ),
+    "vllm-8b-h100": Columns(
+        "vllm-8b-h100",
+        {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
+    ),
     "vllm-70b": Columns(
         "vllm-70b",
         {

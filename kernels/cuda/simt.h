@@ -197,7 +197,7 @@ DEVICE Vec2 ldg64(const void* p) {
   const uint2 v = __ldg((const uint2*)p);
   return {v.x, v.y};
 }
-// The same, for where registers are few: as an ordinary load, it is not moved before stores. L1 keeps it.
+// As `ldg64`, for where registers are few: as an ordinary load, it is not moved before stores. L1 keeps it.
 DEVICE Vec2 ldg64_late(const void* p) {
   Vec2 v;
   asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");

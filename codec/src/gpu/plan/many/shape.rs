@@ -20,7 +20,7 @@ const FEW_REGISTERS: usize = 80;
 /// (`cuOccupancyMaxActiveClusters`): those of a cluster lie on one part of the device.
 const PROCESSORS: usize = 132;
 const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
-/// The same where each has up to two.
+/// Those blocks where each multiprocessor has up to two.
 const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
 /// Rows up to which a matrix of at least twice as many columns may be a key or value projection.
 const NARROW: usize = 1 << 10;
