@@ -21,6 +21,13 @@
 #include "tile.h"
 #include "mainloop.h"
 
+// Blocks whose vectors are loaded together by kernels that decode early. Those of rANS take one at a time: their tiles often have three.
+#if defined(WCODEC_CODER) && WCODEC_CODER == RANS
+#define BLOCKS_AT_ONCE 1u
+#else
+#define BLOCKS_AT_ONCE 4u
+#endif
+
 // Bytes of a line of constant memory.
 #define PARAMS_LINE 64u
 
@@ -28,8 +35,7 @@
 // more registers.
 template <u32 N, bool BF16, bool EARLY>
 struct Multiply {
-  // AT_ONCE: blocks whose vectors are loaded together.
-  enum : u32 { SETS = N / 8, AT_ONCE = 4 };
+  enum : u32 { SETS = N / 8, AT_ONCE = BLOCKS_AT_ONCE };
   // ASKS: a block's vectors are prefetched while it is decoded. With 16 vectors that takes longer.
   enum : bool { ASKS = !EARLY && N <= 8 };
 
@@ -87,27 +93,30 @@ struct Multiply {
       staged++;
     }
 
-    // All blocks of the chunk. Loads of several are on their way at a time, and factors do not depend on the launch before this one.
+    // All blocks of the chunk. Where whole fours lie inside the matrix, their loads are on their way together, and those of factors, which do not
+    // depend on the launch before this one, begin before it is waited for.
     DEVICE_MEMBER void multiply_staged(const Tiles& t, const Chunk& c, u32 lane) {
-      const bool inside = batch.vector && !several(t) && (c.tile * t.blocks + staged) * BLOCK_COLS <= t.cols;
       u32 k = 0;
-      if (inside && staged % AT_ONCE == 0) {
+      if constexpr (AT_ONCE > 1) {
+        const bool inside = batch.vector && !several(t) && (c.tile * t.blocks + staged) * BLOCK_COLS <= t.cols;
+        if (inside && staged % AT_ONCE == 0) {
 #pragma unroll 1
-        for (; k < staged; k += AT_ONCE) {
-          u32 x[AT_ONCE][SETS][8], factors[AT_ONCE][8];
-          if (t.output.columns) {
+          for (; k < staged; k += AT_ONCE) {
+            u32 x[AT_ONCE][SETS][8], factors[AT_ONCE][8];
+            if (t.output.columns) {
 #pragma unroll
-            for (u32 i = 0; i < AT_ONCE; i++) load_factors(t, i * BLOCK_COLS, factors[i]);
+              for (u32 i = 0; i < AT_ONCE; i++) load_factors(t, i * BLOCK_COLS, factors[i]);
+            }
+            wait();
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) load_vectors<false>(t, i * BLOCK_COLS, x[i]);
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+              if (t.output.columns) times_all(x[i], factors[i]);
+              multiply_block(k + i, x[i]);
+            }
+            col += AT_ONCE * BLOCK_COLS;
           }
-          wait();
-#pragma unroll
-          for (u32 i = 0; i < AT_ONCE; i++) load_vectors<false>(t, i * BLOCK_COLS, x[i]);
-#pragma unroll
-          for (u32 i = 0; i < AT_ONCE; i++) {
-            if (t.output.columns) times_all(x[i], factors[i]);
-            multiply_block(k + i, x[i]);
-          }
-          col += AT_ONCE * BLOCK_COLS;
         }
       }
       wait();

@@ -14,6 +14,8 @@ pub const HALF_BLOCK_THREADS: u32 = 512;
 const QUAD_THREADS: u32 = 768;
 /// Threads of the largest block of kernels of many vectors.
 const MANY_THREADS: u32 = 32 * (MANY_WARPS + MANY_HELPERS) as u32;
+/// Those that kernels of up to 8 of them are compiled for: they have fewer registers, so that small blocks share a multiprocessor.
+const SHARING_THREADS: u32 = 768;
 
 /// The types of decoded elements, without the symbols themselves.
 const FLOATS: &[OutputKind] = &[OutputKind::F16, OutputKind::BF16, OutputKind::F32];
@@ -214,8 +216,8 @@ impl Mode {
             Variant::One | Variant::Eight => Some(mainloop),
             Variant::OneEarly => Some(BLOCK_THREADS),
             Variant::EightEarly | Variant::Sixteen => Some(HALF_BLOCK_THREADS),
-            Variant::Many8 | Variant::Many16 | Variant::Many32 | Variant::Many64 => many,
-            Variant::Routed8 | Variant::Routed32 => many,
+            Variant::Many8 | Variant::Routed8 => many.map(|_| SHARING_THREADS),
+            Variant::Many16 | Variant::Many32 | Variant::Many64 | Variant::Routed32 => many,
         }
     }
 }

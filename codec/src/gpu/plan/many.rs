@@ -1,7 +1,7 @@
 //! Launches of the kernels of many vectors (`kernels/cuda/many.h`): which matrices they are for, and how their blocks of threads lie.
 //!
 //! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
-//! of sums: it is a fact of the matrix, whereas the number of warps, which decides nothing, is what suits the device.
+//! of sums: it is a fact of the matrix and of whether vectors are more than 8, whereas the number of warps, which decides nothing, is what suits the device.
 
 use wcodec_kernels::abi::{
     self, MANY_BARRIERS_AT, MANY_GROUP, MANY_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,
@@ -22,7 +22,7 @@ mod tests;
 pub use self::routed::{RoutedLaunch, launches as routed_launches};
 
 /// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
-/// `pyext/benches/products.py`). A matrix that is one of a pair counts twice with 16: those are multiplied together.
+/// `pyext/benches/products.py`). A tall matrix counts twice with 16: most are one of a pair, which is multiplied together.
 const LEAST: [(usize, usize); 2] = [(8, 40 << 20), (16, 20 << 20)];
 /// Bytes of shared memory up to which sums have a place of their own where vectors are more than so many. Those kernels keep some registers in local
 /// memory, for which the first-level cache needs room, and it has what shared memory leaves of 256 KiB. That is the probable reason why 28672x4096 with 64

@@ -1,6 +1,7 @@
 //! The division of a launch of the kernels of many vectors: the blocks of a cluster, which share the columns of a matrix, and the warps of each block.
 //!
-//! The first is a fact of the matrix, since it decides the order of sums; it is the one that suits an H100 best. The second changes no result, and is
+//! The first is a fact of the matrix and of whether vectors are more than 8, since it decides the order of sums; it is the one that suits an H100 best,
+//! where two blocks of its chunks fit a multiprocessor. The second changes no result, and is
 //! what suits the device. Cycles are estimates, and only their order counts.
 
 use wcodec_kernels::abi::{MANY_HELPERS, MANY_WARPS};
@@ -22,7 +23,7 @@ const PROCESSORS: usize = 132;
 const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
 /// Those blocks where each multiprocessor has up to two.
 const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
-/// Rows up to which a matrix of at least twice as many columns may be a key or value projection.
+/// Rows up to which a matrix may be a key or value projection, if it has at least twice as many columns as that, and these are a multiple of its rows.
 const NARROW: usize = 1 << 10;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
@@ -57,15 +58,11 @@ impl Shape {
         self.rows >= 2 * self.cols
     }
 
-    /// The matrix whose clusters it has: itself, or a square one if it is narrow. Narrow ones are key and value projections, which share a launch with a
-    /// query's if their clusters are of one size.
-    fn like(self) -> Self {
+    /// The square matrix that it may share a launch with if it is narrow: narrow ones are key and value projections, and the square one a query's.
+    fn query(self) -> Option<Self> {
         let narrow = self.rows <= NARROW && self.cols >= 2 * NARROW && self.cols.is_multiple_of(self.rows.max(1));
-        if !narrow {
-            return self;
-        }
         let tile = default_tile(Coder::Huffman, Layout::Quad, self.cols, self.cols);
-        Self { rows: self.cols, tile, ..self }
+        narrow.then_some(Self { rows: self.cols, tile, ..self })
     }
 
     fn strips(self) -> usize {
@@ -80,8 +77,15 @@ impl Shape {
     /// is one of a pair. Kernels of few registers may have others.
     pub fn ranks(self, vectors: usize) -> usize {
         let vectors = if vectors > SHARING_VECTORS { FEW_VECTORS + 1 } else { vectors };
-        let (like, most) = (self.like(), self.tiles().min(PLACES.len()));
-        (1..=most).min_by_key(|&ranks| like.cycles(ranks, vectors)).unwrap_or(1)
+        let best = |of: Self| {
+            let most = self.tiles().min(PLACES.len());
+            (1..=most).min_by_key(|&ranks| of.cycles(ranks, vectors)).unwrap_or(1)
+        };
+        let own = best(self);
+        let shared = self.query().map_or(own, best);
+        // One launch is worth so much time of a launch by itself, and not more.
+        let cycles = |ranks| self.cycles(ranks, FEW_VECTORS + 1);
+        if 4 * cycles(shared) <= 5 * cycles(own) { shared } else { own }
     }
 
     fn cycles(self, ranks: usize, vectors: usize) -> usize {

@@ -28,7 +28,7 @@ fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
 fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize, usize) {
     let bytes = |warps| Memory { warps, ..*memory }.bytes();
     let warps = work.warps(bytes, limits).expect("there is room");
-    let beside = beside(warps, work.vectors);
+    let beside = beside(warps, work.vectors).min(Memory { warps, ..*memory }.blocks(limits));
     (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
 }
 
@@ -61,12 +61,29 @@ fn matrices_of_models_have_blocks_of_these_sizes() {
     }
 }
 
-/// The order of sums hangs on the matrix alone.
+/// The order of sums hangs on the matrix, and on whether vectors are more than 8.
 #[test]
-fn clusters_are_the_same_whatever_the_device_and_the_number_of_vectors() {
+fn clusters_are_the_same_whatever_the_device() {
     let large = Limits { multiprocessors: 200, ..H100 };
-    for (vectors, limits) in [(8, H100), (64, H100), (8, large), (64, large)] {
-        assert_eq!(chosen(&launch_of(&[2048], 5632, vectors), limits).1, 8);
+    for (rows, cols, [few, more]) in [(2048, 5632, [8, 8]), (4096, 14336, [7, 6])] {
+        for limits in [H100, large] {
+            let of = |vectors| chosen(&launch_of(&[rows], cols, vectors), limits).1;
+            assert_eq!([8, 16, 32, 64].map(of), [few, more, more, more], "{rows}x{cols}");
+        }
+    }
+}
+
+/// Narrow matrices have a query's clusters only where that costs them little by themselves.
+#[test]
+fn narrow_matrices_have_the_clusters_of_a_query_where_that_costs_little() {
+    let ranks = |rows: usize, cols: usize| {
+        let tile = default_tile(Coder::Huffman, Layout::Quad, rows, cols);
+        Shape { rows, cols, tile }.ranks(32)
+    };
+    assert_eq!((ranks(4096, 4096), ranks(1024, 4096)), (4, 4));
+    // Parts of them, as ranks of tensor parallelism have, and those of much wider ones keep their own.
+    for (rows, cols) in [(512, 4096), (256, 8192), (1024, 8192), (1023, 4096)] {
+        assert_eq!(ranks(rows, cols), 8, "{rows}x{cols}");
     }
 }
 
