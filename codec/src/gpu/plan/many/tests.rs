@@ -32,10 +32,12 @@ fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usi
     (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
 }
 
+/// Rows of matrices and their columns; blocks of a cluster for up to 8 vectors and for more; warps of a block for 8, 16, 32 and 64.
+type Case = (&'static [usize], usize, [usize; 2], [usize; 4]);
+
 #[test]
 fn matrices_of_models_have_blocks_of_these_sizes() {
-    // Blocks of a cluster for up to 8 vectors and for more, and the warps of a block for 8, 16, 32 and 64.
-    let cases: [(&[usize], usize, [usize; 2], [usize; 4]); 12] = [
+    let cases: [Case; 12] = [
         (&[2048], 2048, [8, 8], [9, 9, 12, 12]),
         (&[2048, 512], 2048, [8, 8], [11, 11, 12, 12]),
         (&[2048, 256, 256], 2048, [8, 8], [12, 12, 12, 12]),
