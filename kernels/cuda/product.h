@@ -21,23 +21,17 @@
 #include "tile.h"
 #include "mainloop.h"
 
-// Blocks whose vectors are loaded together by kernels that decode early. Those of rANS take one at a time: their tiles often have three.
-#if defined(WCODEC_CODER) && WCODEC_CODER == RANS
-#define BLOCKS_AT_ONCE 1u
-#else
-#define BLOCKS_AT_ONCE 4u
-#endif
-
 // Bytes of a line of constant memory.
 #define PARAMS_LINE 64u
 
 // N: vectors at most, 8 or 16. EARLY: decodes all of a chunk before it multiplies, and the first one before the vectors are there; it takes
-// more registers.
-template <u32 N, bool BF16, bool EARLY>
+// more registers. QUADS: of layout `quad`, which is decoded so fast that loads of vectors are waited for.
+template <u32 N, bool BF16, bool EARLY, bool QUADS>
 struct Multiply {
-  enum : u32 { SETS = N / 8, AT_ONCE = BLOCKS_AT_ONCE };
+  // AT_ONCE: blocks whose vectors are loaded together.
+  enum : u32 { SETS = N / 8, AT_ONCE = QUADS ? 4 : 1 };
   // ASKS: a block's vectors are prefetched while it is decoded. With 16 vectors that takes longer.
-  enum : bool { ASKS = !EARLY && N <= 8 };
+  enum : bool { ASKS = QUADS && !EARLY && N <= 8 };
 
   struct State {
     const ProductBatch& batch;
@@ -339,12 +333,12 @@ struct Multiply {
 };
 
 // The chunk epilogue that multiplies with N vectors at most.
-template <u32 N, bool BF16, bool EARLY>
+template <u32 N, bool BF16, bool EARLY, bool QUADS>
 struct Multiplier {
-  typedef Multiply<N, BF16, EARLY> Type;
+  typedef Multiply<N, BF16, EARLY, QUADS> Type;
 };
-template <bool BF16, bool EARLY>
-struct Multiplier<1, BF16, EARLY> {
+template <bool BF16, bool EARLY, bool QUADS>
+struct Multiplier<1, BF16, EARLY, QUADS> {
   typedef MultiplyOne<BF16, EARLY> Type;
 };
 
@@ -465,7 +459,7 @@ DEVICE void multiply_all(const ProductBatch& batch) {
     atomic_min((u32*)t.status, t.chunk_begin);
     return;
   }
-  typedef typename Multiplier<N, BF16, EARLY>::Type Epilogue;
+  typedef typename Multiplier<N, BF16, EARLY, Tile::SMALL>::Type Epilogue;
   const bool spread = Epilogue::COPIES && Tile::COPIES && batch.copies != 0;
   // Everything else waits for the first chunk: it is requested first.
   const u32 held = first + warp < last ? load_arrival(t, first + warp, thread_index() % LANES) : 0;

@@ -288,17 +288,7 @@ struct MultiplyOne {
         const bool has_chunk = staged != 0 || invalid;
         // Factors do not depend on the launch before this one.
         HeldWords words, factors = {};
-        if ((is & KNOWN_FACTORS) && (is & KNOWN_VECTOR)) {
-          const u8* const at = (const u8*)t.output.columns + (u64)begin * 2 + lane * 16;
-#pragma unroll
-          for (u32 h = 0; h < DIGITS_HELD; h++) {
-            if (!has_chunk || h * DIGITS_COLS + lane * 8 >= cols) continue;
-            const Vec4 eight = ldg128(at + h * DIGITS_COLS * 2);
-            factors[h][0] = eight.x, factors[h][1] = eight.y, factors[h][2] = eight.z, factors[h][3] = eight.w;
-          }
-        } else if (is & KNOWN_FACTORS) {
-          load_held_factors(batch, t, begin, has_chunk ? cols : 0, lane, factors);
-        }
+        if (is & KNOWN_FACTORS) load_held_factors(batch, t, begin, has_chunk ? cols : 0, lane, factors);
         // All lanes have decoded: digits replace the chunk.
         syncwarp();
         overlap_wait();
