@@ -8,7 +8,7 @@ use wcodec_kernels::abi::{
 };
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Shape, Work, beside, step};
+use self::shape::{Shape, Work, beside_with, step};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
@@ -60,7 +60,7 @@ fn limit(limits: Limits) -> usize {
 pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     let mut items: Vec<_> = items.iter().copied().flat_map(ProductTiles::by_matrix).collect();
     let of = |item: &ProductTiles<'_>| ranks(item, vectors);
-    items.sort_by_key(of);
+    items.sort_by_cached_key(of);
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| of(a) == of(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
         match shape(items, vectors, limits) {
@@ -250,12 +250,7 @@ impl Memory {
     fn placed(self, limits: Limits) -> Self {
         let apart = Self { apart: true, ..self };
         let most = if self.vectors > SPARING_VECTORS { limit(limits).min(SPARED) } else { limit(limits) };
-        let beside = |memory: Self| beside(self.warps, self.vectors).min(memory.blocks(limits));
+        let beside = |memory: Self| beside_with(self.warps, self.vectors, memory.bytes(), limits);
         if apart.bytes() <= most && beside(apart) >= beside(self) { apart } else { self }
-    }
-
-    /// Blocks of a multiprocessor for which there is room.
-    fn blocks(self, limits: Limits) -> usize {
-        limits.shared_per_multiprocessor / (self.bytes() + RESERVED)
     }
 }

@@ -61,6 +61,8 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
         return Err(refused(None, "none are given"));
     };
     let most = SIZES[SIZES.len() - 1].0;
+    let clusters = |item: &ProductTiles<'_>| SIZES.map(|(vectors, _)| ranks(item, vectors));
+    let wanted = clusters(&first[0]);
     for expert in experts {
         if expert.len() != first.len() {
             return Err(refused(expert.first(), "some have other numbers of matrices"));
@@ -73,8 +75,7 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
                 return Err(refused(Some(item), "it is several matrices whose columns have factors"));
             }
             let same = form(item) == form(like) && item.key() == first[0].key();
-            let like = |&(vectors, _): &(usize, Variant)| ranks(item, vectors) == ranks(&first[0], vectors);
-            if !same || columns(item) != columns(&first[0]) || !SIZES.iter().all(like) {
+            if !same || columns(item) != columns(&first[0]) || clusters(item) != wanted {
                 return Err(refused(Some(item), "it is stored otherwise than others, or has another shape"));
             }
         }

@@ -1,8 +1,8 @@
 //! The division of a launch of the kernels of many vectors: the blocks of a cluster, which share the columns of a matrix, and the warps of each block.
 //!
 //! The first is a fact of the matrix and of whether vectors are more than 8, since it decides the order of sums; it is the one that suits an H100 best,
-//! where two blocks of its chunks fit a multiprocessor. The second changes no result, and is
-//! what suits the device. Cycles are estimates, and only their order counts.
+//! where two blocks have room on a multiprocessor. The second changes no result, and is what suits the device. Cycles are estimates, and only their
+//! order counts.
 
 use wcodec_kernels::abi::{MANY_HELPERS, MANY_WARPS};
 
@@ -122,9 +122,8 @@ impl Work {
     pub fn warps(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
         let room = limits.shared_per_block.min(limits.shared_per_multiprocessor.saturating_sub(RESERVED));
         let fitting = self.numbers().filter(|&warps| bytes(warps) <= room && (warps + MANY_HELPERS) * LANES <= THREADS);
-        let room = |warps| limits.shared_per_multiprocessor / (bytes(warps) + RESERVED);
         fitting.min_by_key(|&warps| {
-            let beside = beside(warps, self.vectors).min(room(warps)).max(1);
+            let beside = beside_with(warps, self.vectors, bytes(warps), limits);
             self.cycles(warps, beside, limits.multiprocessors)
         })
     }
@@ -151,9 +150,14 @@ impl Work {
 }
 
 /// Blocks of so many warps, one or two, for which a multiprocessor has registers.
-pub fn beside(warps: usize, vectors: usize) -> usize {
+fn beside(warps: usize, vectors: usize) -> usize {
     let registers = (warps + MANY_HELPERS) * LANES * FEW_REGISTERS;
     if vectors <= SHARING_VECTORS && 2 * registers <= REGISTERS { 2 } else { 1 }
+}
+
+/// The same, if a block takes so many `bytes` of shared memory: two only if there is room for both.
+pub fn beside_with(warps: usize, vectors: usize, bytes: usize, limits: Limits) -> usize {
+    beside(warps, vectors).min(limits.shared_per_multiprocessor / (bytes + RESERVED)).max(1)
 }
 
 /// Blocks that a device with so many multiprocessors has at a time, one or two on each.

@@ -28,7 +28,7 @@ fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
 fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize, usize) {
     let bytes = |warps| Memory { warps, ..*memory }.bytes();
     let warps = work.warps(bytes, limits).expect("there is room");
-    let beside = beside(warps, work.vectors).min(Memory { warps, ..*memory }.blocks(limits));
+    let beside = beside_with(warps, work.vectors, bytes(warps), limits);
     (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
 }
 
@@ -165,7 +165,7 @@ fn sums_have_a_place_of_their_own_where_there_is_room() {
 #[test]
 fn sums_take_no_room_that_a_second_block_needs() {
     let of = |buffer| Memory { vectors: 8, warps: 8, ranks: 7, side: 640, buffer, ..Memory::default() };
-    let blocks = |memory: Memory| memory.blocks(H100).min(2);
+    let blocks = |memory: Memory| beside_with(memory.warps, memory.vectors, memory.bytes(), H100);
     let all: Vec<_> = (1000..3600).step_by(16).map(|buffer| (of(buffer), of(buffer).placed(H100))).collect();
     assert!(all.iter().all(|&(before, placed)| blocks(placed) == blocks(before)));
     // Both ways occur with two blocks, and so does one block.
