@@ -155,7 +155,7 @@ fn beside(warps: usize, vectors: usize) -> usize {
     if vectors <= SHARING_VECTORS && 2 * registers <= REGISTERS { 2 } else { 1 }
 }
 
-/// The same, if a block takes so many `bytes` of shared memory: two only if there is room for both.
+/// Blocks that share a multiprocessor if each takes so many `bytes` of its shared memory, too: one or two.
 pub fn beside_with(warps: usize, vectors: usize, bytes: usize, limits: Limits) -> usize {
     beside(warps, vectors).min(limits.shared_per_multiprocessor / (bytes + RESERVED)).max(1)
 }
