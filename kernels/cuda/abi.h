@@ -17,13 +17,16 @@
 // Bytes of shared memory for the facts that a warp, or a thread, knows before the vector is available.
 #define KNOWN_BYTES 32
 
-// Kernels of many vectors: a block's warps that decode, at most, its other warps, and the blocks of a chunk whose side words it has at once.
+// Kernels of many vectors: a block's warps that decode, at most, and with 128 vectors, its other warps in the same two cases, and the blocks of a chunk whose side words it has at once.
 #define MANY_WARPS 16
+#define MANY_FEW_WARPS 8
 #define MANY_HELPERS 4
+#define MANY_MORE_HELPERS 8
 #define MANY_GROUP 4
 
-// Their rings: slots, at most, and vectors of all slots together, at most.
+// Their rings: slots, at most and at least, and vectors of all slots together in between.
 #define MANY_MOST_SLOTS 8
+#define MANY_LEAST_SLOTS 4
 #define MANY_RING_VECTORS 256
 
 // Addresses in shared memory of the barriers and of the ring of kernels of many vectors.

@@ -116,6 +116,11 @@ DEVICE void held_until_here(u32 (&v)[COUNT]) {
 #define WGMMA_32                                                                                                       \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "    \
   "%24, %25, %26, %27, %28, %29, %30, %31}"
+#define WGMMA_64                                                                                                       \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "                   \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "                    \
+  "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "                    \
+  "%59, %60, %61, %62, %63}"
 #define WGMMA(type, n, registers, a0, a1, a2, a3, d, add)                                                              \
   "{\n.reg .pred p;\n.reg .b64 d;\nsetp.ne.b32 p, %" #add ", 0;\nmov.b64 d, {%" #d ", " WGMMA_MATRIX_UPPER "};\n"      \
   "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " " registers ", {%" #a0 ", %" #a1 ", %" #a2       \
@@ -141,6 +146,20 @@ DEVICE void wgmma(float (&c)[32], const u32 (&a)[4], u32 matrix, bool add) {
   } else {
     asm volatile(WGMMA(f16, 64, WGMMA_32, 32, 33, 34, 35, 36, 37)
                  : WGMMA_REGISTERS_8(c, 0), WGMMA_REGISTERS_8(c, 8), WGMMA_REGISTERS_8(c, 16), WGMMA_REGISTERS_8(c, 24)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(matrix), "r"((u32)add));
+  }
+}
+template <bool BF16>
+DEVICE void wgmma(float (&c)[64], const u32 (&a)[4], u32 matrix, bool add) {
+  if constexpr (BF16) {
+    asm volatile(WGMMA(bf16, 128, WGMMA_64, 64, 65, 66, 67, 68, 69)
+                 : WGMMA_REGISTERS_8(c, 0), WGMMA_REGISTERS_8(c, 8), WGMMA_REGISTERS_8(c, 16), WGMMA_REGISTERS_8(c, 24),
+                   WGMMA_REGISTERS_8(c, 32), WGMMA_REGISTERS_8(c, 40), WGMMA_REGISTERS_8(c, 48), WGMMA_REGISTERS_8(c, 56)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(matrix), "r"((u32)add));
+  } else {
+    asm volatile(WGMMA(f16, 128, WGMMA_64, 64, 65, 66, 67, 68, 69)
+                 : WGMMA_REGISTERS_8(c, 0), WGMMA_REGISTERS_8(c, 8), WGMMA_REGISTERS_8(c, 16), WGMMA_REGISTERS_8(c, 24),
+                   WGMMA_REGISTERS_8(c, 32), WGMMA_REGISTERS_8(c, 40), WGMMA_REGISTERS_8(c, 48), WGMMA_REGISTERS_8(c, 56)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(matrix), "r"((u32)add));
   }
 }

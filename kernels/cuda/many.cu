@@ -1,17 +1,18 @@
-// The kernels that multiply up to 64 vectors with weights in quads (many.h), and the test of what they rely on.
+// The kernels that multiply up to 128 vectors with weights in quads (many.h), and the test of what they rely on.
 #include "many.h"
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 900
 // A kernel is compiled for so many threads, which decides its registers: up to 8 vectors need 80, and two small blocks of
-// threads share a multiprocessor (gpu/plan/many/shape.rs).
-#define MANY_THREADS(n) ((n) <= 8 ? 24 * LANES : (MANY_WARPS + MANY_HELPERS) * LANES)
+// threads share a multiprocessor (gpu/plan/many/shape.rs); 128 need more than 128, of which half are their sums.
+#define MANY_THREADS(n) ((n) <= 8 ? 24 * LANES : (((n) <= 64 ? MANY_WARPS : MANY_FEW_WARPS) + many_helpers(n)) * LANES)
 #define MANY(mode, TRELLIS, kind, BF16, n) \
   KERNEL(wcodec_huffman_##mode##_times_##kind##_many##n, MANY_THREADS(n), 1, ProductBatch) { multiply_many<TRELLIS, n, BF16>(params); }
 #define MANY_OF(mode, TRELLIS, kind, BF16) \
   MANY(mode, TRELLIS, kind, BF16, 8)       \
   MANY(mode, TRELLIS, kind, BF16, 16)      \
   MANY(mode, TRELLIS, kind, BF16, 32)      \
-  MANY(mode, TRELLIS, kind, BF16, 64)
+  MANY(mode, TRELLIS, kind, BF16, 64)      \
+  MANY(mode, TRELLIS, kind, BF16, 128)
 MANY_OF(quad, false, f16, false)
 MANY_OF(quad, false, bf16, true)
 MANY_OF(quadtrellis, true, f16, false)

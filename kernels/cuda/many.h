@@ -1,7 +1,7 @@
-// Products of matrices with up to 64 vectors, from compressed weights of layout `quad`: y = W x.
+// Products of matrices with up to 128 vectors, from compressed weights of layout `quad`: y = W x.
 //
-// A thread block has a group of strips of one matrix, a warp for each, and MANY_HELPERS warps more. All warps are at the
-// same columns, so that they read the vectors from one ring in shared memory, which three helpers fill. The fourth
+// A thread block has a group of strips of one matrix, a warp for each, and four or eight warps more. All warps are at the
+// same columns, so that they read the vectors from one ring in shared memory, which all helpers but one fill. That one
 // copies chunks and side words for all warps, each as soon as its warp has released the place.
 //
 // A cluster of thread blocks has the same strips, and each block a part of their columns. Each block writes the results of
@@ -30,16 +30,17 @@
 #define MANY_BODIES (MANY_RELEASED + 16 * MANY_WARPS)
 static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u << 12) <= MANY_BARRIERS_AT, "they overlap");
 
-// Helpers that fill the ring.
-#define MANY_STAGERS (MANY_HELPERS - 1)
+// Warps of a block beside those that decode, and those of them that fill the ring.
+DEVICE constexpr u32 many_helpers(u32 vectors) { return vectors > 64 ? MANY_MORE_HELPERS : MANY_HELPERS; }
+DEVICE constexpr u32 many_stagers(u32 vectors) { return many_helpers(vectors) - 1; }
 // The most vectors that are multiplied by `mma`.
 #if HAS_WGMMA
 #define MANY_MOST_MMA 16u
 #else
-#define MANY_MOST_MMA 64u
+#define MANY_MOST_MMA 128u
 #endif
 // Warps that multiply so many vectors take registers of helpers meanwhile, where that can be: a kernel is compiled for 96
-// of each thread, and then 104 and 64 are there.
+// of each thread, and then 104 and 64 are there; with 128 vectors for 128, and then 160 and 96.
 #if HAS_WGMMA && defined(__CUDACC__)
 #define MANY_TAKES_REGISTERS(n) (n > 32)
 #else
@@ -52,7 +53,9 @@ static_assert(MANY_BODIES + 16 * MANY_WARPS <= MANY_RING_AT && TABLE_AT + (4u <<
 
 // Slots of the ring.
 DEVICE constexpr u32 many_slots(u32 vectors) {
-  return MANY_RING_VECTORS / vectors < MANY_MOST_SLOTS ? MANY_RING_VECTORS / vectors : MANY_MOST_SLOTS;
+  return vectors * MANY_MOST_SLOTS <= MANY_RING_VECTORS   ? MANY_MOST_SLOTS
+         : vectors * MANY_LEAST_SLOTS >= MANY_RING_VECTORS ? MANY_LEAST_SLOTS
+                                                           : MANY_RING_VECTORS / vectors;
 }
 
 // Devices without what the kernels need have none.
@@ -76,9 +79,9 @@ struct ManyShare {
   u32 vectors;  // to multiply
 
   // `at`: number of the thread block, counted as the item's are.
-  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t, u32 at, u32 vectors) : vectors(vectors) {
+  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t, u32 at, u32 vectors, u32 helpers) : vectors(vectors) {
     window = shared_window();
-    warps = block_threads() / LANES - MANY_HELPERS;
+    warps = block_threads() / LANES - helpers;
     ranks = batch.staged;
     const u32 block = at - t.block_begin, group = block / ranks;
     rank = block - group * ranks;
@@ -99,7 +102,7 @@ template <u32 N, bool BF16, bool ROUTED>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
   // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
-  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1 };
+  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1, STAGERS = many_stagers(N) };
 
   const ProductBatch& batch;
   const Tiles& t;
@@ -122,7 +125,7 @@ struct VectorRing {
     }
   }
 
-  // Takes every MANY_STAGERS-th batch from `first` on: batch `at` is part `at % BATCHES` of step `at / BATCHES`. It is in
+  // Takes every STAGERS-th batch from `first` on: batch `at` is part `at % BATCHES` of step `at / BATCHES`. It is in
   // registers before its slot is empty.
   DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
     const u32 begin = share.first_tile * t.blocks;
@@ -130,7 +133,7 @@ struct VectorRing {
     const u32 all = (end - begin) * BATCHES;
     if (first < all) load(begin + first / BATCHES, first % BATCHES);
 #pragma unroll 1
-    for (u32 at = first; at < all; at += MANY_STAGERS) {
+    for (u32 at = first; at < all; at += STAGERS) {
       const u32 step = at / BATCHES, slot = step % many_slots(N), use = step / many_slots(N);
       if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
       lift();
@@ -139,7 +142,7 @@ struct VectorRing {
       if constexpr (!MMA) copy_fence();
       syncwarp();
       signal_arrive(share.window + MANY_FULL + 8 * slot, lane);
-      const u32 next = at + MANY_STAGERS;
+      const u32 next = at + STAGERS;
       if (next < all) load(begin + next / BATCHES, next % BATCHES);
     }
   }
@@ -763,7 +766,7 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
 template <bool TRELLIS, u32 N, bool BF16, bool ROUTED>
 DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u32 at, u32 vectors) {
   const Tiles& t = item.tiles;
-  const ManyShare share(batch, t, at, vectors);
+  const ManyShare share(batch, t, at, vectors, many_helpers(N));
   const u32 warp = thread_index() / LANES, lane = thread_index() % LANES;
   const bool half = item.minus == 0;
   if (thread_index() == share.warps * LANES) {
@@ -783,7 +786,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
   for (u32 j = 0; j < N / 2; j++) sum[j] = 0;
   bool good = true;
   if (warp < share.warps) {
-    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<104>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<N <= 64 ? 104 : 160>();
     // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
 #define MANY_CASE(shift, halves)                                                                             \
   case shift * 2 + halves:                                                                                   \
@@ -804,21 +807,21 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
       default: good = false;
     }
 #undef MANY_CASE
-    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<96>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<N <= 64 ? 96 : 128>();
   } else {
-    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<64>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<N <= 64 ? 64 : 96>();
     if (warp == share.warps) {
       many_fetch(batch, t, share, lane);
     } else {
       prefetch_factors(t, share.first_tile * t.blocks + thread_index() - (share.warps + 1) * LANES);
       overlap_wait();
       VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
-      many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, MANY_STAGERS * LANES);
+      many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, many_stagers(N) * LANES);
     }
-    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<96>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<N <= 64 ? 96 : 128>();
   }
   // Found again: in registers it would take the place of what warps decode.
-  const ManyShare found(batch, t, found_again(at), vectors);
+  const ManyShare found(batch, t, found_again(at), vectors, many_helpers(N));
   if (!apart) {
     // Sums take the place of the ring and the copies, which all blocks of the cluster have read then.
     syncthreads();

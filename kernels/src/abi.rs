@@ -31,11 +31,17 @@ pub const KNOWN_BYTES: usize = 32;
 
 /// Warps of a block of the kernels of many vectors that decode and multiply, at most: a strip each.
 pub const MANY_WARPS: usize = 16;
+/// Those warps where vectors are more than 64, at most: sums take half of the registers then.
+pub const MANY_FEW_WARPS: usize = 8;
 /// Warps of such a block beside them: three prepare the vectors, one requests chunks.
 pub const MANY_HELPERS: usize = 4;
+/// Those beside where vectors are more than 64: seven prepare them.
+pub const MANY_MORE_HELPERS: usize = 8;
 /// Slots of the ring in which a block of those kernels has the vectors, at most: 64 columns of all vectors each.
 pub const MANY_MOST_SLOTS: usize = 8;
-/// Vectors of all slots together, at most: rings of more than 32 vectors have fewer slots.
+/// The fewest slots.
+pub const MANY_LEAST_SLOTS: usize = 4;
+/// Vectors of all slots together, where slots are between the fewest and the most.
 pub const MANY_RING_VECTORS: usize = 256;
 /// Blocks of a chunk whose side words a warp of those kernels has at once.
 pub const MANY_GROUP: usize = 4;

@@ -2,7 +2,7 @@
 //! compiled for. `cuda/abi.h` gets its `MODE_*` and `*_THREADS` from it, and a test compares the table with the images.
 
 use crate::Module;
-use crate::abi::{MANY_HELPERS, MANY_WARPS, OutputKind};
+use crate::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_WARPS, OutputKind};
 
 /// Threads of the largest block of most kernels: with 64 registers per thread one such block, or two of
 /// [`HALF_BLOCK_THREADS`], fill a multiprocessor.
@@ -16,6 +16,8 @@ const QUAD_THREADS: u32 = 768;
 const MANY_THREADS: u32 = 32 * (MANY_WARPS + MANY_HELPERS) as u32;
 /// Those that kernels of up to 8 of them are compiled for: they have fewer registers, so that small blocks share a multiprocessor.
 const SHARING_THREADS: u32 = 768;
+/// Those of kernels of up to 128, which have more.
+const FEW_THREADS: u32 = 32 * (MANY_FEW_WARPS + MANY_MORE_HELPERS) as u32;
 
 /// The types of decoded elements, without the symbols themselves.
 const FLOATS: &[OutputKind] = &[OutputKind::F16, OutputKind::BF16, OutputKind::F32];
@@ -118,6 +120,8 @@ pub enum Variant {
     Many32,
     /// Up to 64 vectors, by a kernel of many vectors.
     Many64,
+    /// Up to 128 vectors, by a kernel of many vectors.
+    Many128,
     /// Up to eight vectors for each routed expert, by a kernel of many vectors.
     Routed8,
     /// Up to 32 vectors for each routed expert, by a kernel of many vectors.
@@ -126,7 +130,7 @@ pub enum Variant {
 
 impl Variant {
     /// Every variant.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::One,
         Self::OneEarly,
         Self::Eight,
@@ -136,6 +140,7 @@ impl Variant {
         Self::Many16,
         Self::Many32,
         Self::Many64,
+        Self::Many128,
         Self::Routed8,
         Self::Routed32,
     ];
@@ -143,7 +148,10 @@ impl Variant {
     /// Whether a kernel of many vectors is meant: those of layout `quad` in the module `huffmanmany`, for which cuda/many.h
     /// says how they work.
     pub fn is_many(self) -> bool {
-        matches!(self, Self::Many8 | Self::Many16 | Self::Many32 | Self::Many64 | Self::Routed8 | Self::Routed32)
+        matches!(
+            self,
+            Self::Many8 | Self::Many16 | Self::Many32 | Self::Many64 | Self::Many128 | Self::Routed8 | Self::Routed32
+        )
     }
 
     /// The last part of the kernels' names.
@@ -158,6 +166,7 @@ impl Variant {
             Self::Many16 => "many16",
             Self::Many32 => "many32",
             Self::Many64 => "many64",
+            Self::Many128 => "many128",
             Self::Routed8 => "routed8",
             Self::Routed32 => "routed32",
         }
@@ -217,6 +226,7 @@ impl Mode {
             Variant::OneEarly => Some(BLOCK_THREADS),
             Variant::EightEarly | Variant::Sixteen => Some(HALF_BLOCK_THREADS),
             Variant::Many8 | Variant::Routed8 => many.map(|_| SHARING_THREADS),
+            Variant::Many128 => many.map(|_| FEW_THREADS),
             Variant::Many16 | Variant::Many32 | Variant::Many64 | Variant::Routed32 => many,
         }
     }

@@ -103,7 +103,7 @@ def test_products_are_those_of_vectors_times_factors(way: str, trellis: bool, tm
         plain = decoder.decode(name, torch.float32).double() / of_columns.double()
         for dtype in DTYPES:
             products = decoder.products([(name, None)], dtype)
-            for count in (n for n in (1, 2, 7, 8, 9, 16, 17, 32, 33, 64) if n <= products.most):
+            for count in (n for n in (1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128) if n <= products.most):
                 x = torch.randn((count, shape[1]), generator=generator).to("cuda", dtype)
                 scaled = (x.float() * of_columns).to(dtype)
                 torch.full((count * shape[0],), float("nan"), dtype=dtype, device="cuda")

@@ -50,12 +50,12 @@ def fits(scheme: str, way: str) -> bool:
 def most_vectors(scheme: str, way: str) -> int:
     """The most vectors of a call: more are for kernels of newer GPUs, with one scale in a row at most."""
     many = "quad" in way and scheme != "blocks" and torch.cuda.get_device_capability() >= (9, 0)
-    return 64 if many else 16
+    return 128 if many else 16
 
 
 def fewer(count: int) -> int:
     """The least number of vectors for which the kernels are those of ``count``, for matrices that are not large."""
-    return next(least for least in (33, 17, 2, 1) if least <= count)
+    return next(least for least in (65, 33, 17, 2, 1) if least <= count)
 
 
 def weights(shape: tuple[int, int], generator: torch.Generator) -> torch.Tensor:
@@ -103,7 +103,7 @@ def test_products_are_near_the_exact_ones(scheme: str, way: str, tmp_path: Path)
             bias = torch.randn(tensor.shape[0], generator=generator).to("cuda", dtype) * 0.1
             most = most_vectors(scheme, way)
             assert decoder.most_vectors(name) == most
-            for count in (n for n in (1, 2, 7, 8, 9, 16, 17, 32, 33, 64) if n <= most):
+            for count in (n for n in (1, 2, 7, 8, 9, 16, 17, 32, 33, 64, 65, 128) if n <= most):
                 with_bias = count % 2 == 0
                 x = torch.randn((count, tensor.shape[1]), generator=generator).to("cuda", dtype)
                 products = decoder.products([(name, bias if with_bias else None)], dtype)
@@ -159,7 +159,7 @@ def test_factors_of_columns_are_multiplied_into_vectors(way: str, trellis: bool,
                 most_vectors("trellis" if trellis else "scalar", way),
             )
             assert products.most == most
-            for count in (n for n in (1, 2, 8, 9, 16, 17, 33, 64) if n <= most):
+            for count in (n for n in (1, 2, 8, 9, 16, 17, 33, 64, 100) if n <= most):
                 x = torch.randn((count, weight.shape[1]), generator=generator).to("cuda", dtype)
                 scaled = (x.float() * factors).to(dtype)
                 exact = scaled.double() @ weight.T

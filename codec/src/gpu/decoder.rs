@@ -233,7 +233,7 @@ impl TensorDecoder {
 
     /// Prepares products of vectors with `items`, which all read the same vectors: what a linear layer does, without its weight being
     /// written anywhere. Results are the same bits whatever else is launched, and wherever compressed bytes are; of one vector, which is
-    /// multiplied in integers, they may be others than beside other vectors, and beside up to 8, 16, 32 and 64 vectors they may be others, too.
+    /// multiplied in integers, they may be others than beside other vectors, and beside up to 8, 16, 32, 64 and 128 vectors they may be others, too.
     ///
     /// # Errors
     /// Those of [`decode`](Self::decode); and a tensor is stored in a way that no kernel multiplies with

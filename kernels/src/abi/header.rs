@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::{
     ACTIVATION_GELU, ACTIVATION_GELU_TANH, ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_RELU_SQUARED, ACTIVATION_SILU,
     CHANGES_BYTES, COMBINE_THREADS, FILTER_LEFT, FILTER_NONE, FILTER_TRELLIS, FILTER_UP, KNOWN_BYTES, LAYOUT_BYTE,
-    LAYOUT_PAIR, LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_GROUP, MANY_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT,
-    MANY_RING_VECTORS, MANY_WARPS, MAX_ITEMS, MAX_PRODUCT_ITEMS, MAX_RUNS, MOST_EXPERTS, MOST_ROUTES, NORM_LAYER,
-    NORM_RMS, NORM_THREADS, OutputKind, PART_GATE, PART_RESULT, PART_UP, QUANTIZE_COLUMNS, QUANTIZE_THREADS,
-    SQUARES_COLS, STRUCTURES, TABLE_AT,
+    LAYOUT_PAIR, LAYOUT_QUAD, LAYOUT_SPLIT, MANY_BARRIERS_AT, MANY_FEW_WARPS, MANY_GROUP, MANY_HELPERS,
+    MANY_LEAST_SLOTS, MANY_MORE_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS, MANY_WARPS, MAX_ITEMS,
+    MAX_PRODUCT_ITEMS, MAX_RUNS, MOST_EXPERTS, MOST_ROUTES, NORM_LAYER, NORM_RMS, NORM_THREADS, OutputKind, PART_GATE,
+    PART_RESULT, PART_UP, QUANTIZE_COLUMNS, QUANTIZE_THREADS, SQUARES_COLS, STRUCTURES, TABLE_AT,
 };
 use crate::{BLOCK_THREADS, HALF_BLOCK_THREADS, Mode, Variant};
 
@@ -77,12 +77,22 @@ fn header() -> String {
         &[("KNOWN_BYTES", KNOWN_BYTES)],
     );
     define(
-        "Kernels of many vectors: a block's warps that decode, at most, its other warps, and the blocks of a chunk whose side words it has at once.",
-        &[("MANY_WARPS", MANY_WARPS), ("MANY_HELPERS", MANY_HELPERS), ("MANY_GROUP", MANY_GROUP)],
+        "Kernels of many vectors: a block's warps that decode, at most, and with 128 vectors, its other warps in the same two cases, and the blocks of a chunk whose side words it has at once.",
+        &[
+            ("MANY_WARPS", MANY_WARPS),
+            ("MANY_FEW_WARPS", MANY_FEW_WARPS),
+            ("MANY_HELPERS", MANY_HELPERS),
+            ("MANY_MORE_HELPERS", MANY_MORE_HELPERS),
+            ("MANY_GROUP", MANY_GROUP),
+        ],
     );
     define(
-        "Their rings: slots, at most, and vectors of all slots together, at most.",
-        &[("MANY_MOST_SLOTS", MANY_MOST_SLOTS), ("MANY_RING_VECTORS", MANY_RING_VECTORS)],
+        "Their rings: slots, at most and at least, and vectors of all slots together in between.",
+        &[
+            ("MANY_MOST_SLOTS", MANY_MOST_SLOTS),
+            ("MANY_LEAST_SLOTS", MANY_LEAST_SLOTS),
+            ("MANY_RING_VECTORS", MANY_RING_VECTORS),
+        ],
     );
     define(
         "Addresses in shared memory of the barriers and of the ring of kernels of many vectors.",

@@ -4,14 +4,14 @@
 //! of sums: it is a fact of the matrix and of whether vectors are more than 8, whereas the number of warps, which decides nothing, is what suits the device.
 
 use wcodec_kernels::abi::{
-    self, MANY_BARRIERS_AT, MANY_GROUP, MANY_HELPERS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,
+    self, MANY_BARRIERS_AT, MANY_GROUP, MANY_LEAST_SLOTS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,
 };
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Shape, Work, beside_with, step};
+use self::shape::{Shape, Work, beside_with, step, threads};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
-use crate::coder::{BLOCK_COLS, LANES, TILE_ROWS};
+use crate::coder::{BLOCK_COLS, TILE_ROWS};
 use crate::error::Result;
 
 mod routed;
@@ -53,7 +53,7 @@ fn limit(limits: Limits) -> usize {
     limits.shared_per_multiprocessor.saturating_sub(RESERVED).min(limits.shared_per_block)
 }
 
-/// The launches that do `items`, which have one key and [fit](fits), for up to `vectors` vectors: 8, 16, 32 or 64.
+/// The launches that do `items`, which have one key and [fit](fits), for up to `vectors` vectors: 8, 16, 32, 64 or 128.
 ///
 /// # Errors
 /// Items have too many strips or results for a launch.
@@ -123,7 +123,8 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limi
         8 => Variant::Many8,
         16 => Variant::Many16,
         32 => Variant::Many32,
-        _ => Variant::Many64,
+        64 => Variant::Many64,
+        _ => Variant::Many128,
     };
     let kernel = mode.multiplying_kernel(module, kind, variant).expect("`takes_many` was asked");
     Ok(ProductLaunch {
@@ -132,7 +133,7 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limi
         params,
         grid: blocks as u32,
         cluster: ranks as u32,
-        threads: ((warps + MANY_HELPERS) * LANES) as u32,
+        threads: threads(warps, vectors) as u32,
         shared: memory.bytes() as u32,
     })
 }
@@ -199,7 +200,7 @@ impl Memory {
     }
 
     fn side_at(self) -> usize {
-        let slots = MANY_MOST_SLOTS.min(MANY_RING_VECTORS / self.vectors);
+        let slots = (MANY_RING_VECTORS / self.vectors).clamp(MANY_LEAST_SLOTS, MANY_MOST_SLOTS);
         MANY_RING_AT + slots * self.vectors * BLOCK_COLS * 2
     }
 

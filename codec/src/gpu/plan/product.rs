@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::gpu::plan::Method;
 
 /// Vectors that a launch is prepared for, at most. Few vectors leave more of shared memory to the weights.
-pub const MOST_VECTORS: [usize; 5] = [1, 8, 16, 32, 64];
+pub const MOST_VECTORS: [usize; 6] = [1, 8, 16, 32, 64, 128];
 /// Vectors up to which every matrix that kernels multiply with has a launch. More are for kernels of many vectors alone.
 pub const FEW_VECTORS: usize = 16;
 

@@ -210,7 +210,7 @@ def compress_(
         save most time for each byte. If left out, or ``"auto"``, none on a GPU, and on a CPU what is free when the
         first weight is decoded, less a fifth, unless there is a ``ram_budget``; 0 decodes at each use. Results are the
         same, bit for bit.
-    :param fused: whether GPUs multiply up to 16 or 64 tokens straight from the compressed weights, and do blocks of
+    :param fused: whether GPUs multiply up to 16 or 128 tokens straight from the compressed weights, and do blocks of
         models like Llama's in four launches, as :func:`wcodec.nn.fuse_` says. ``False`` decodes weights first: then
         results are those of torch with the decoded weights, bit for bit. On a CPU they are in any case.
     :param device: the device on which calibration computes; it does not move the model.

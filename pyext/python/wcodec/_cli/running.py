@@ -66,7 +66,7 @@ def _fused(parser: argparse.ArgumentParser) -> None:
     either.add_argument(
         "--fused",
         action="store_true",
-        help="on a GPU, multiply up to 16 or 64 tokens straight from compressed weights (default there)",
+        help="on a GPU, multiply up to 16 or 128 tokens straight from compressed weights (default there)",
     )
     either.add_argument(
         "--no-fused",

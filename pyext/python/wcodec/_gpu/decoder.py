@@ -148,8 +148,8 @@ class ProductBatch:
     (elements of ``x`` beyond 1e34 may overflow), and results are rounded once: the same bits in whatever launch, and
     wherever the compressed bytes are. One vector is multiplied in whole numbers, its elements as multiples of 2^-28 of
     a power of two above the largest one: alone it may give other last bits than beside others, and an element that
-    is infinite makes all its results NaN. Beside up to 8, 16, 32 and 64 vectors last bits may be others, too. A damaged
-    chunk makes its rows NaN, and the decoder's ``check()`` names it::
+    is infinite makes all its results NaN. Beside up to 8, 16, 32, 64 and 128 vectors last bits may be others, too. A
+    damaged chunk makes its rows NaN, and the decoder's ``check()`` names it::
 
         products = decoder.products([("q.weight", None), ("k.weight", None), ("v.weight", None)])
         q, k, v = products(x)                # x: up to products.most vectors of bfloat16

@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_map
 
 from .._core import format as fmt
 from .._core.errors import InputError
-from .._gpu.decoder import ProductBatch
 from ._layers.gradients import InputLayout, Through, any_wanted, back
 from ._layers.layer import CompressedLayer
-from ._layers.routed import Routed, routed
+from ._layers.routed import MOST_ROUTED, Routed, routed
 from ._weights.providers import stacked
 from ._weights.store import Store
 from ._weights.workspace import exclusive
@@ -246,7 +245,7 @@ class CompressedExperts(CompressedLayer):
         if len(args) + len(kwargs) != len(_ARGUMENTS) or not all(isinstance(v, torch.Tensor) for v in values):
             return None
         x, routed_to, weights = cast("list[torch.Tensor]", values)
-        if routed_to.numel() > ProductBatch.MOST or any_wanted((weights,)) or torch.is_autocast_enabled(self._kind):
+        if routed_to.numel() > MOST_ROUTED or any_wanted((weights,)) or torch.is_autocast_enabled(self._kind):
             return None
         decoder = self._store.decoder(self._names[0][0], self._device) if self._device.type == "cuda" else None
         # Decoders change when layers come or go.

@@ -358,7 +358,7 @@ fn routed_experts_with_factors() {
         let shape = [vec![48, 512], vec![37, 1130]][i % 2].clone();
         let container = encoded(&mut rng, &vec![shape.clone(); 3], &o);
         let experts = pairs(&container);
-        let is_for_many = |pair: &Pair| most_vectors(&pair.with.plan, many::DEVICES[1]) == 64;
+        let is_for_many = |pair: &Pair| most_vectors(&pair.with.plan, many::DEVICES[1]) == 128;
         if experts.len() < 3 || !experts.iter().all(is_for_many) {
             continue;
         }

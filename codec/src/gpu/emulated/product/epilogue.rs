@@ -288,7 +288,7 @@ fn norms_gates_residuals_and_gains() {
     assert!(kernels.len() > 20, "{kernels:?}");
 }
 
-/// Kernels of many vectors do norms of few vectors, and all else of up to 64.
+/// Kernels of many vectors do norms of few vectors, and all else of up to 128.
 #[test]
 fn epilogues_of_many_vectors() {
     let mut rng = StdRng::seed_from_u64(86);
@@ -298,6 +298,7 @@ fn epilogues_of_many_vectors() {
         (Steps { norm: true, gated: true, activation: Activation::Silu, ..Steps::default() }, 16),
         (Steps { norm: true, gated: true, residual: true, scaled: true, activation: Activation::Silu }, 3),
         (Steps { gated: true, activation: Activation::Gelu, ..Steps::default() }, 24),
+        (Steps { gated: true, residual: true, activation: Activation::Silu, ..Steps::default() }, 70),
         (Steps { norm: true, activation: Activation::ReluSquared, ..Steps::default() }, 9),
         (Steps { gated: true, residual: true, ..Steps::default() }, 64),
     ];

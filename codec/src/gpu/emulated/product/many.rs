@@ -23,7 +23,7 @@ pub fn options() -> Vec<EncodeOptions> {
 /// A tensor of a container, where these kernels multiply with it.
 pub fn load(container: &Container, name: &str) -> Option<Loaded> {
     let t = Loaded::new(&container.bytes_of(name, &oracle()).unwrap())?;
-    (most_vectors(&t.plan, DEVICES[1]) == 64).then_some(t)
+    (most_vectors(&t.plan, DEVICES[1]) == 128).then_some(t)
 }
 
 fn biases(rng: &mut StdRng, kind: OutputKind, rows: usize) -> Buffer {
@@ -37,7 +37,8 @@ fn placements_of(tensors: &[Loaded], vectors: usize, limits: Limits) -> Vec<(boo
     let launches = product_launches(&items, vectors, limits).unwrap();
     let many = launches.iter().filter(|l| l.module == Module::Huffmanmany);
     many.map(|l| {
-        let warps = l.threads / 32 - abi::MANY_HELPERS as u32;
+        let helpers = if vectors > 64 { abi::MANY_MORE_HELPERS } else { abi::MANY_HELPERS };
+        let warps = l.threads / 32 - helpers as u32;
         (l.params.sums != abi::MANY_RING_AT as u32, u32::from(l.cluster > 1) + u32::from(l.cluster > warps))
     })
     .collect()
@@ -49,7 +50,7 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
     let mut kernels = BTreeSet::new();
     let mut shifts = BTreeSet::new();
     let mut placements = BTreeSet::new();
-    let counts = [64, 8, 17, 33, 1, 16, 9, 32, 49, 24];
+    let counts = [64, 8, 17, 33, 1, 16, 9, 32, 49, 24, 128, 65];
     let shapes = [vec![208, 512], vec![37, 1130], vec![3, 20, 192], vec![20, 2112]];
     for (i, o) in options().into_iter().enumerate() {
         let container = Container::from_bytes(encode(&sample(&mut rng, &shapes), &o)).unwrap();
@@ -76,7 +77,7 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
             shifts.insert((tiles.tiling.filter.name(), tiles.tiling.shift));
         }
     }
-    assert_eq!(kernels.len(), 16, "{kernels:?}");
+    assert_eq!(kernels.len(), 20, "{kernels:?}");
     // Sums in a place of their own and in that of the ring, with one block, several, and more than there are strips. The next test has the last kind.
     for wanted in [(true, 0), (true, 1), (true, 2), (false, 1)] {
         assert!(placements.contains(&wanted), "{wanted:?} of {placements:?}");
@@ -158,7 +159,7 @@ fn damage_shows_to_many_vectors() {
             let part = [&plane.data, &plane.data, &plane.offsets, &plane.side][turn].clone();
             damage(&mut rng, &mut t.packed[part]);
             let kind = [OutputKind::F16, OutputKind::BF16][(i + turn) % 2];
-            let inputs = Inputs::new(&mut rng, kind, [3, 11, 20, 64][(i + turn) % 4], 640, 2.0);
+            let inputs = Inputs::new(&mut rng, kind, [3, 11, 20, 64, 128][(i + turn) % 5], 640, 2.0);
             let seen = damaged(t, &inputs, DEVICES[turn % 2], turn as u64, &format!("{o:?}"));
             let (more, others) = seen.unwrap_or_default();
             found += more;
@@ -219,23 +220,24 @@ fn matrices_go_to_kernels_by_their_size() {
     // The first and the last one have few tiles in a strip, all of which can be at work at once.
     assert_eq!(names(32, device), launches(&[("many32", 2), ("many32", 3), ("many32", 8)]));
     assert_eq!(names(64, device), launches(&[("many64", 2), ("many64", 3), ("many64", 8)]));
+    assert_eq!(names(128, device), launches(&[("many128", 1), ("many128", 3), ("many128", 8)]));
     assert_eq!(names(16, LARGE), launches(&[("16", 1)]));
     let planned = |options: &EncodeOptions| {
         let source = sample(&mut StdRng::seed_from_u64(93), &[vec![64, 512]]);
         let container = Container::from_bytes(encode(&source, options)).unwrap();
         Loaded::new(&container.bytes_of("w0", &oracle()).unwrap()).unwrap().plan
     };
-    assert_eq!(most_vectors(&planned(&quads), device), 64);
+    assert_eq!(most_vectors(&planned(&quads), device), 128);
     assert_eq!(most_vectors(&planned(&quads), LARGE), FEW_VECTORS);
     assert_eq!(most_vectors(&planned(&pairs), device), FEW_VECTORS);
     assert_eq!(most_vectors(&planned(&blocks), device), FEW_VECTORS);
-    // A ring of 64 vectors leaves as much room for chunks as one of 32, which has twice the slots.
+    // A ring of 64 vectors leaves as much room for chunks as one of 32, which has twice the slots; one of 128 is larger.
     let wide = planned(&EncodeOptions { tile: Some(512), ..quads.clone() });
     let room = |kilobytes: usize| Limits { shared_per_block: kilobytes << 10, ..device };
     let mut most: Vec<usize> = (40..=200).map(|kilobytes| most_vectors(&wide, room(kilobytes))).collect();
     assert!(most.is_sorted());
     most.dedup();
-    assert_eq!(most, [FEW_VECTORS, 64]);
+    assert_eq!(most, [FEW_VECTORS, 64, 128]);
     let bytes = EncodeOptions { layout: Some(Layout::Byte), ..quads };
     assert_eq!(most_vectors(&planned(&bytes), device), 0);
 }

@@ -4,7 +4,7 @@
 //! where two blocks have room on a multiprocessor. The second changes no result, and is what suits the device. Cycles are estimates, and only their
 //! order counts.
 
-use wcodec_kernels::abi::{MANY_HELPERS, MANY_WARPS};
+use wcodec_kernels::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_WARPS};
 
 use super::super::Limits;
 use super::super::product::{FEW_VECTORS, RESERVED};
@@ -25,6 +25,8 @@ const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
 const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
 /// Rows up to which a matrix may be a key or value projection, if it has at least twice as many columns as that, and these are a multiple of its rows.
 const NARROW: usize = 1 << 10;
+/// Vectors from which on blocks have few warps, whose sums take half of the registers.
+const MANY_VECTORS: usize = 64;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
 
@@ -37,6 +39,21 @@ const BLOCK: usize = 18_000;
 const STEP: usize = 750;
 /// More of a step, for each warp of the multiprocessor's blocks, of which each has one more: its helpers.
 const WARP: usize = 50;
+
+/// Numbers of vectors of one class have the same clusters; this is one of them.
+fn class(vectors: usize) -> usize {
+    match vectors {
+        0..=SHARING_VECTORS => vectors,
+        0..=MANY_VECTORS => FEW_VECTORS + 1,
+        _ => MANY_VECTORS + 1,
+    }
+}
+
+/// Threads of a block that has so many warps which decode.
+pub fn threads(warps: usize, vectors: usize) -> usize {
+    let helpers = if vectors > MANY_VECTORS { MANY_MORE_HELPERS } else { MANY_HELPERS };
+    (warps + helpers) * LANES
+}
 
 /// Warps that decode come in such numbers.
 pub fn step(vectors: usize) -> usize {
@@ -76,16 +93,18 @@ impl Shape {
     /// Blocks of the clusters that share its columns: those with which it takes an H100 the least time by itself, and with another one of its kind if it
     /// is one of a pair. Kernels of few registers may have others.
     pub fn ranks(self, vectors: usize) -> usize {
-        let vectors = if vectors > SHARING_VECTORS { FEW_VECTORS + 1 } else { vectors };
+        let vectors = class(vectors);
         let best = |of: Self| {
             let most = self.tiles().min(PLACES.len());
             (1..=most).min_by_key(|&ranks| of.cycles(ranks, vectors)).unwrap_or(1)
         };
         let own = best(self);
         let shared = self.query().map_or(own, best);
-        // One launch is worth so much time of a launch by itself, and not more.
-        let cycles = |ranks| self.cycles(ranks, FEW_VECTORS + 1);
-        if 4 * cycles(shared) <= 5 * cycles(own) { shared } else { own }
+        // One launch is worth so much time of a launch by itself, and not more. Beside many vectors two launches take longer than that.
+        let worth = if vectors > MANY_VECTORS { 8 } else { 5 };
+        let several = vectors.max(FEW_VECTORS + 1);
+        let cycles = |ranks| self.cycles(ranks, several);
+        if 4 * cycles(shared) <= worth * cycles(own) { shared } else { own }
     }
 
     fn cycles(self, ranks: usize, vectors: usize) -> usize {
@@ -94,7 +113,15 @@ impl Shape {
         let least = |work: Work| work.numbers().map(|warps| time(&work, warps)).min().unwrap_or(usize::MAX);
         let alone = least(work(vec![self.strips()]));
         // Some matrices of that form are a pair already.
-        if self.is_tall() { 2 * alone + least(work(vec![self.strips(); 2])) } else { alone }
+        if self.is_tall() {
+            let pair = least(work(vec![self.strips(); 2]));
+            if vectors > MANY_VECTORS { alone + 2 * pair } else { 2 * alone + pair }
+        } else if vectors > MANY_VECTORS && self.rows == self.cols && self.cols >= 2 * NARROW {
+            // A query's launch has its narrow ones, too. Blocks of few warps are so many then that they may not all run at once.
+            alone + least(work(vec![self.strips(), self.strips() / 4, self.strips() / 4]))
+        } else {
+            alone
+        }
     }
 
     /// Blocks of 64 columns that a warp decodes, at most.
@@ -121,7 +148,7 @@ impl Work {
     /// many has as many `bytes` of shared memory.
     pub fn warps(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
         let room = limits.shared_per_block.min(limits.shared_per_multiprocessor.saturating_sub(RESERVED));
-        let fitting = self.numbers().filter(|&warps| bytes(warps) <= room && (warps + MANY_HELPERS) * LANES <= THREADS);
+        let fitting = self.numbers().filter(|&warps| bytes(warps) <= room && threads(warps, self.vectors) <= THREADS);
         fitting.min_by_key(|&warps| {
             let beside = beside_with(warps, self.vectors, bytes(warps), limits);
             self.cycles(warps, beside, limits.multiprocessors)
@@ -131,7 +158,8 @@ impl Work {
     /// The numbers of warps that a block can have.
     fn numbers(&self) -> impl Iterator<Item = usize> + use<> {
         let step = step(self.vectors);
-        (1..=MANY_WARPS).filter(move |warps| warps.is_multiple_of(step))
+        let most = if self.vectors > MANY_VECTORS { MANY_FEW_WARPS } else { MANY_WARPS };
+        (1..=most).filter(move |warps| warps.is_multiple_of(step))
     }
 
     /// Blocks of threads.
@@ -151,7 +179,7 @@ impl Work {
 
 /// Blocks of so many warps, one or two, for which a multiprocessor has registers.
 fn beside(warps: usize, vectors: usize) -> usize {
-    let registers = (warps + MANY_HELPERS) * LANES * FEW_REGISTERS;
+    let registers = threads(warps, vectors) * FEW_REGISTERS;
     if vectors <= SHARING_VECTORS && 2 * registers <= REGISTERS { 2 } else { 1 }
 }
 

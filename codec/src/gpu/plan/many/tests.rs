@@ -32,45 +32,50 @@ fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usi
     (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
 }
 
-/// Rows of matrices and their columns; blocks of a cluster for up to 8 vectors and for more; warps of a block for 8, 16, 32 and 64.
-type Case = (&'static [usize], usize, [usize; 2], [usize; 4]);
+/// Rows of matrices and their columns; blocks of a cluster for up to 8 vectors, up to 64 and up to 128; warps of a block for 8, 16, 32, 64 and 128.
+type Case = (&'static [usize], usize, [usize; 3], [usize; 5]);
 
 #[test]
 fn matrices_of_models_have_blocks_of_these_sizes() {
     let cases: [Case; 12] = [
-        (&[2048], 2048, [8, 8], [9, 9, 12, 12]),
-        (&[2048, 512], 2048, [8, 8], [11, 11, 12, 12]),
-        (&[2048, 256, 256], 2048, [8, 8], [12, 12, 12, 12]),
-        (&[5632, 5632], 2048, [2, 2], [11, 11, 12, 12]),
-        (&[11264], 2048, [2, 2], [11, 11, 12, 12]),
-        (&[2048], 5632, [8, 8], [9, 9, 12, 12]),
-        (&[4096], 4096, [4, 4], [9, 9, 12, 12]),
-        (&[4096, 1024, 1024], 4096, [4, 4], [13, 13, 16, 16]),
-        (&[6144], 4096, [4, 4], [13, 13, 16, 16]),
-        (&[14336], 4096, [2, 2], [14, 14, 16, 16]),
-        (&[28672], 4096, [1, 1], [14, 14, 16, 16]),
-        (&[4096], 14336, [7, 6], [8, 16, 16, 16]),
+        (&[2048], 2048, [8, 8, 4], [9, 9, 12, 12, 8]),
+        (&[2048, 512], 2048, [8, 8, 4], [11, 11, 12, 12, 8]),
+        (&[2048, 256, 256], 2048, [8, 8, 4], [12, 12, 12, 12, 8]),
+        (&[5632, 5632], 2048, [2, 2, 1], [11, 11, 12, 12, 8]),
+        (&[11264], 2048, [2, 2, 1], [11, 11, 12, 12, 8]),
+        (&[2048], 5632, [8, 8, 6], [9, 9, 12, 12, 8]),
+        (&[4096], 4096, [4, 4, 2], [9, 9, 12, 12, 4]),
+        (&[4096, 1024, 1024], 4096, [4, 4, 2], [13, 13, 16, 16, 8]),
+        (&[6144], 4096, [4, 4, 2], [13, 13, 16, 16, 8]),
+        (&[14336], 4096, [2, 2, 1], [14, 14, 16, 16, 8]),
+        (&[28672], 4096, [1, 1, 1], [14, 14, 16, 16, 8]),
+        (&[4096], 14336, [7, 6, 3], [8, 16, 16, 16, 8]),
     ];
     for (rows, cols, ranks, warps) in cases {
-        for (vectors, wanted) in [8, 16, 32, 64].into_iter().zip(warps) {
+        for (vectors, wanted) in [8, 16, 32, 64, 128].into_iter().zip(warps) {
             let launch = launch_of(rows, cols, vectors);
             let (warps, found, grid, places) = chosen(&launch, H100);
             let context = format!("{rows:?} x {cols}, {vectors} vectors: {grid} blocks of {warps}, {places} places");
-            assert_eq!((found, warps), (ranks[usize::from(vectors > 8)], wanted), "{context}");
-            // All of them run at once, on most of the device.
-            assert!(grid <= places && grid >= 88, "{context}");
+            assert_eq!(
+                (found, warps),
+                (ranks[usize::from(vectors > 8) + usize::from(vectors > 64)], wanted),
+                "{context}"
+            );
+            // All of them run at once, on most of the device; of 128 vectors those of all but the largest and smallest.
+            let (least, most) = if vectors == 128 { (64, 2 * places) } else { (88, places) };
+            assert!((least..=most).contains(&grid), "{context}");
         }
     }
 }
 
-/// The order of sums hangs on the matrix, and on whether vectors are more than 8.
+/// The order of sums hangs on the matrix, and on whether vectors are more than 8, and more than 64.
 #[test]
 fn clusters_are_the_same_whatever_the_device() {
     let large = Limits { multiprocessors: 200, ..H100 };
-    for (rows, cols, [few, more]) in [(2048, 5632, [8, 8]), (4096, 14336, [7, 6])] {
+    for (rows, cols, [few, more, most]) in [(2048, 5632, [8, 8, 6]), (4096, 14336, [7, 6, 3])] {
         for limits in [H100, large] {
             let of = |vectors| chosen(&launch_of(&[rows], cols, vectors), limits).1;
-            assert_eq!([8, 16, 32, 64].map(of), [few, more, more, more], "{rows}x{cols}");
+            assert_eq!([8, 16, 32, 64, 128].map(of), [few, more, more, more, most], "{rows}x{cols}");
         }
     }
 }
@@ -92,9 +97,12 @@ fn narrow_matrices_have_the_clusters_of_a_query_where_that_costs_little() {
 /// Nearly all warps where there are too many strips for blocks of fewer to run at once.
 #[test]
 fn more_rounds_than_one_are_of_large_blocks() {
-    for vectors in [8, 16, 32, 64] {
+    for vectors in [8, 16, 32, 64, 128] {
         let (warps, _, grid, places) = chosen(&launch_of(&[1 << 17], 4096, vectors), H100);
-        assert!(warps >= 12 && grid > places, "{grid} blocks of {warps}, {places} places");
+        assert!(
+            warps >= if vectors > 64 { 8 } else { 12 } && grid > places,
+            "{grid} blocks of {warps}, {places} places"
+        );
     }
 }
 
@@ -117,11 +125,11 @@ fn blocks_fit_the_memory_that_there_is() {
 #[test]
 fn parts_of_a_block_s_memory_follow_each_other() {
     let shapes = (1..=16).flat_map(|warps| (1..=8).map(move |ranks| (warps, ranks)));
-    for ((warps, ranks), vectors) in shapes.flat_map(|shape| [8, 16, 32, 64].map(|vectors| (shape, vectors))) {
+    for ((warps, ranks), vectors) in shapes.flat_map(|shape| [8, 16, 32, 64, 128].map(|vectors| (shape, vectors))) {
         for (gates, apart) in [(false, false), (true, false), (false, true), (true, true)] {
             let memory =
                 Memory { vectors, warps, buffer: 1616, side: 640, slack: 48, segments: 17, gates, ranks, apart };
-            let ring = MANY_RING_AT + (256 / vectors).min(8) * vectors * 128;
+            let ring = MANY_RING_AT + (256 / vectors).clamp(4, 8) * vectors * 128;
             let (sums, context) = (memory.sums(), format!("{memory:?}"));
             assert!(
                 memory.side_at() >= ring && memory.buffers_at() == memory.side_at() + warps * 2 * 4 * 640,

@@ -17,7 +17,7 @@ from . import groups as _groups
 def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, blocks: bool = True) -> int:
     """Does as :func:`wcodec.compress_`, :func:`wcodec.load_model` and transformers' ``from_pretrained`` do unless they
     are given ``fused=False``; ``fuse_(model, False)`` undoes it. On a CPU it changes nothing. It lets the compressed
-    linear layers and experts of a model multiply few tokens straight from their compressed weights, on a GPU: up to 64
+    linear layers and experts of a model multiply few tokens straight from their compressed weights, on a GPU: up to 128
     with layout ``quad`` from compute capability 9.0 on, otherwise 16 (:meth:`wcodec.GpuDecoder.most_vectors`). One
     launch decodes and multiplies, and the weight is written nowhere. More tokens, and what no kernel multiplies with
     (:meth:`wcodec.GpuDecoder.can_fuse` says why), are decoded for; fewer tokens, too, where that was measured to be
@@ -29,9 +29,9 @@ def fuse_(model: torch.nn.Module, fused: bool = True, *, groups: bool = True, bl
     A layer's result is then no longer that of torch's product with the decoded weight bit for bit, but nearer to the
     exact one: weights are not rounded to the dtype, sums are f32 in a fixed order, and only the result is rounded. It
     is the same in eager mode and in CUDA graphs, and wherever the compressed bytes are. A token alone may give other
-    last bits than beside others, and up to 8, 16, 32 and 64 tokens, too, as with torch.
+    last bits than beside others, and up to 8, 16, 32, 64 and 128 tokens, too, as with torch.
 
-    Experts that do what Mixtral's do take two launches for all that tokens are routed to, up to as many in all
+    Experts that do what Mixtral's do take two launches for all that tokens are routed to, up to 64 in all
     (tokens times experts of each), and only these are decoded. Sums over a token's experts are f32.
 
     :param fused: False goes back to decoding, with everything that is said here.

@@ -16,6 +16,8 @@ from . import pattern
 if TYPE_CHECKING:
     from ..experts import CompressedExperts
 
+# Tokens, each counted with each of its experts, that these launches are for: routes of more are hardly repeated.
+MOST_ROUTED = 64
 # Routes whose launches are kept: text repeats some.
 _KEPT = 64
 # A token and an expert that it is routed to.
@@ -34,7 +36,7 @@ class Routed:
         self._names, self._parts = experts._names, experts._parts
         self._dtype, self._device = experts._dtype, experts._device
         # Tokens, each counted with each of its experts.
-        self._most = min(decoder.most_vectors(name) for name in experts.tensors)
+        self._most = min(MOST_ROUTED, *(decoder.most_vectors(name) for name in experts.tensors))
         self._launches: OrderedDict[_Route, tuple[ProductBatch, ProductBatch]] = OrderedDict()
         self._lock = threading.Lock()
 
