@@ -174,14 +174,15 @@ TABLES: dict[str, Columns | Grid] = {
             **{str(n): matrix(n) for n in (8, 16, 32, 64)},
         },
     ),
-    "crossover-h100": Columns(
-        "crossover-h100",
+    "crossover-h200": Columns(
+        "crossover-h200",
         {
             "matrix": "{name}",
-            "`int8`, 32 tokens": "{int8_32}, {int8_32_decoded}",
-            "64": "{int8_64}, {int8_64_decoded}",
-            "4 bits, 32 tokens": "{b4_32}, {b4_32_decoded}",
-            "64 ": "{b4_64}, {b4_64_decoded}",
+            "`int8`, 64 tokens": "{int8_64}, {int8_64_decoded}",
+            "65": "{int8_65}, {int8_65_decoded}",
+            "4 bits, 64 tokens": "{b4_64}, {b4_64_decoded}",
+            "65 ": "{b4_65}, {b4_65_decoded}",
+            "128": "{b4_128}, {b4_128_decoded}",
         },
     ),
     "prefill-h100": Columns(

@@ -23,11 +23,12 @@ class Kind(NamedTuple):
     scheme: str
     coder: str
     layout: str
+    filter: str = "none"
 
     @classmethod
     def of(cls, entry: TensorEntry) -> Kind:
         """That of a stored tensor."""
-        return cls(entry.scheme, entry.coder, entry.layout or "")
+        return cls(entry.scheme, entry.coder, entry.layout or "", entry.filter)
 
 
 def tokens(device: torch.device, kind: Kind, weights: int) -> int:
@@ -40,12 +41,14 @@ def tokens(device: torch.device, kind: Kind, weights: int) -> int:
     """
     # Layout pair is the one that tables leave out.
     key = " ".join([kind.scheme, kind.coder, *(["quad"] if kind.layout == "quad" else [])])
-    return _measured_tokens(torch.cuda.get_device_capability(device), key, weights)
+    return _measured_tokens(torch.cuda.get_device_capability(device), key, kind.filter == "trellis", weights)
 
 
 @functools.lru_cache(maxsize=1024)
-def _measured_tokens(capability: tuple[int, int], kind: str, weights: int) -> int:
-    rows = _read().get(".".join(map(str, capability)), {}).get("tokens", {}).get(kind)
+def _measured_tokens(capability: tuple[int, int], kind: str, trellis: bool, weights: int) -> int:
+    kinds = _read().get(".".join(map(str, capability)), {}).get("tokens", {})
+    # Where a trellis has no rows of its own, it is among those of its kind.
+    rows = (kinds.get(f"{kind} trellis") if trellis else None) or kinds.get(kind)
     if not rows:
         return ProductBatch.MOST
     # Sizes are compared by their ratio.
@@ -60,12 +63,15 @@ def _read() -> dict[str, Any]:
 
 
 def write(report: dict[str, Any]) -> None:
-    """Puts what the benchmark measured on a GPU into the table."""
+    """Puts what the benchmark measured on a GPU into the table. Kinds that it did not measure keep their rows."""
     table = json.loads(_TABLE.read_text())
     rows: dict[str, dict[str, int]] = {}
     for measurement in report["measured"]:
-        tokens_by_size = rows.setdefault(f"{measurement['scheme']} {measurement['coder']}", {})
+        trellis = measurement.get("options", {}).get("trellis", False)
+        kind = f"{measurement['scheme']} {measurement['coder']}{' trellis' if trellis else ''}"
+        tokens_by_size = rows.setdefault(kind, {})
         size = str(measurement["rows"] * measurement["columns"])
         tokens_by_size[size] = min(measurement["tokens"], tokens_by_size.get(size, measurement["tokens"]))
-    table["capabilities"][report["capability"]] = {"device": report["device"], "tokens": rows}
+    before = table["capabilities"].get(report["capability"], {}).get("tokens", {})
+    table["capabilities"][report["capability"]] = {"device": report["device"], "tokens": before | rows}
     _TABLE.write_text(json.dumps(table, indent=1) + "\n")
