@@ -47,7 +47,7 @@ def tokens(device: torch.device, kind: Kind, weights: int) -> int:
 @functools.lru_cache(maxsize=1024)
 def _measured_tokens(capability: tuple[int, int], kind: str, trellis: bool, weights: int) -> int:
     kinds = _read().get(".".join(map(str, capability)), {}).get("tokens", {})
-    # Where a trellis has no rows of its own, it is among those of its kind.
+    # A trellis without rows of its own has those of its kind.
     rows = (kinds.get(f"{kind} trellis") if trellis else None) or kinds.get(kind)
     if not rows:
         return ProductBatch.MOST
