@@ -361,9 +361,7 @@ TABLES: dict[str, Columns | Grid] = {
         "vllm-8b-h100",
         {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
     ),
-    "vllm-8b-h200": Columns(
-        "vllm-8b-h200", {"sequences": "{name}", "bfloat16": "{bf16:,}", "4 bits": ratio("b4")}
-    ),
+    "vllm-8b-h200": Columns("vllm-8b-h200", {"sequences": "{name}", "bfloat16": "{bf16:,}", "4 bits": ratio("b4")}),
     "vllm-70b": Columns(
         "vllm-70b",
         {
