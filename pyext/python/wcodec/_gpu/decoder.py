@@ -217,8 +217,8 @@ class ProductBatch:
 
     @property
     def most(self) -> int:
-        """The most vectors that a call takes: 64 where each of the matrices has a kernel for so many on this GPU, which
-        takes layout ``quad``, at most one scale for each row, and compute capability 9.0; otherwise 16."""
+        """The most vectors that a call takes: 128 where each of the matrices has a kernel for so many on this GPU,
+        which takes layout ``quad``, at most one scale for each row, and compute capability 9.0; otherwise 16."""
         return self._most
 
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
