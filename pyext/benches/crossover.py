@@ -5,8 +5,8 @@ table in `pyext/python/wcodec/nn/_weights/crossover.json`, by kind of GPU, coder
 
 Each matrix is rotated among up to 32 copies, which the GPU's cache does not hold but for the smallest matrices, in CUDA
 graphs that take turns; weights are random with heavy tails. Products of more tokens than a launch takes take several.
-The result is the largest number of tokens up to which products were never slower; for rate, the least of some rates,
-tables and trellises.
+The result is the largest number of tokens up to which products were never more than 2 % slower; for rate, the least of
+some rates and tables. A trellis has a result of its own.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
     assert crossover.tokens(device, Kind("int8", "rans", "pair"), 10**10) == 8
     assert crossover.tokens(device, Kind("rate", "rans", "pair"), 5) == 1
     # Nothing is known of other coders.
-    assert crossover.tokens(device, Kind("int8", "huffman", "pair"), 4_100_000) == MOST
+    assert crossover.tokens(device, Kind("int8", "huffman", "pair"), 4_100_000) == 64
     # Nor of this layout.
-    assert crossover.tokens(device, Kind("rate", "huffman", "quad"), 5) == MOST
+    assert crossover.tokens(device, Kind("rate", "huffman", "quad"), 5) == 64
     # A trellis has rows of its own, if there are some, and else those of its kind; what was not measured stays.
     assert crossover.tokens(device, Kind("rate", "rans", "pair", "trellis"), 5) == 1
     trellis = {**measured("rate", 1000, 1000, 8), "options": {"trellis": True}}
@@ -90,5 +90,5 @@ def test_the_table_of_the_package_is_sound() -> None:
         for kind, rows in one["tokens"].items():
             scheme, coder, *layout = kind.split()
             assert scheme in ("int8", "rate") and coder in ("huffman", "rans")
-            assert layout in ([], ["quad"], ["quad", "trellis"])
+            assert layout in ([], ["quad"]) or (scheme == "rate" and layout in (["trellis"], ["quad", "trellis"]))
             assert rows and all(int(size) > 0 and 0 <= tokens <= MOST for size, tokens in rows.items())

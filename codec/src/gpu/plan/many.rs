@@ -1,7 +1,7 @@
 //! Launches of the kernels of many vectors (`kernels/cuda/many.h`): which matrices they are for, and how their blocks of threads lie.
 //!
 //! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
-//! of sums: it is a fact of the matrix and of whether vectors are more than 8, whereas the number of warps, which decides nothing, is what suits the device.
+//! of sums: it is a fact of the matrix and of whether vectors are more than 8 or 64, whereas the number of warps, which decides nothing, is what suits the device.
 
 use wcodec_kernels::abi::{
     self, MANY_BARRIERS_AT, MANY_GROUP, MANY_LEAST_SLOTS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,

@@ -1,6 +1,6 @@
 //! The division of a launch of the kernels of many vectors: the blocks of a cluster, which share the columns of a matrix, and the warps of each block.
 //!
-//! The first is a fact of the matrix and of whether vectors are more than 8, since it decides the order of sums; it is the one that suits an H100 best,
+//! The first is a fact of the matrix and of whether vectors are more than 8 or 64, since it decides the order of sums; it is the one that suits an H100 best,
 //! where two blocks have room on a multiprocessor. The second changes no result, and is what suits the device. Cycles are estimates, and only their
 //! order counts.
 
@@ -25,7 +25,7 @@ const PLACES: [usize; 8] = [132, 132, 117, 120, 110, 102, 105, 120];
 const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
 /// Rows up to which a matrix may be a key or value projection, if it has at least twice as many columns as that, and these are a multiple of its rows.
 const NARROW: usize = 1 << 10;
-/// Vectors from which on blocks have few warps, whose sums take half of the registers.
+/// Vectors beyond which blocks have few warps, whose sums take half of the registers.
 const MANY_VECTORS: usize = 64;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;

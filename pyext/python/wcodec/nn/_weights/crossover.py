@@ -14,6 +14,8 @@ import torch
 from ..._file.container import TensorEntry
 from ..._gpu.decoder import ProductBatch
 
+# Tokens up to which products are taken where nothing was measured: kernels of more gain little on some GPUs.
+_UNMEASURED = 64
 _TABLE = Path(__file__).with_name("crossover.json")
 
 
@@ -36,8 +38,8 @@ def tokens(device: torch.device, kind: Kind, weights: int) -> int:
     than any launch takes. The residency of the compressed bytes does not matter, so that results are the same bits
     anywhere.
 
-    The nearest of the sizes that were measured on GPUs of this compute capability counts. For GPUs without a
-    measurement, the number is the most that any launch takes; one with the tensor may take fewer.
+    The nearest of the sizes that were measured on GPUs of this compute capability counts. Without a measurement the
+    number is 64; one launch with the tensor may take fewer.
     """
     # Layout pair is the one that tables leave out.
     key = " ".join([kind.scheme, kind.coder, *(["quad"] if kind.layout == "quad" else [])])
@@ -50,7 +52,7 @@ def _measured_tokens(capability: tuple[int, int], kind: str, trellis: bool, weig
     # A trellis without rows of its own has those of its kind.
     rows = (kinds.get(f"{kind} trellis") if trellis else None) or kinds.get(kind)
     if not rows:
-        return ProductBatch.MOST
+        return _UNMEASURED
     # Sizes are compared by their ratio.
     size = min(map(int, rows), key=lambda n: max(n, weights) / max(1, min(n, weights)))
     return min(ProductBatch.MOST, int(rows[str(size)]))
