@@ -42,10 +42,12 @@ const WARP: usize = 50;
 
 /// Numbers of vectors of one class have the same clusters; this is one of them.
 fn class(vectors: usize) -> usize {
-    match vectors {
-        0..=SHARING_VECTORS => vectors,
-        0..=MANY_VECTORS => FEW_VECTORS + 1,
-        _ => MANY_VECTORS + 1,
+    if vectors <= SHARING_VECTORS {
+        vectors
+    } else if vectors <= MANY_VECTORS {
+        FEW_VECTORS + 1
+    } else {
+        MANY_VECTORS + 1
     }
 }
 
