@@ -39,13 +39,17 @@ DEVICE constexpr u32 many_stagers(u32 vectors) { return many_helpers(vectors) - 
 #else
 #define MANY_MOST_MMA 128u
 #endif
-// Warps that multiply so many vectors take registers of helpers meanwhile, where that can be: a kernel is compiled for 96
-// of each thread, and then 104 and 64 are there; with 128 vectors for 128, and then 160 and 96.
+// Warps that multiply so many vectors take registers of helpers meanwhile, where that can be (`ManyRegisters`).
 #if HAS_WGMMA && defined(__CUDACC__)
 #define MANY_TAKES_REGISTERS(n) (n > 32)
 #else
 #define MANY_TAKES_REGISTERS(n) false
 #endif
+// Registers of each thread that a kernel is compiled for, and those that threads which decode, and helpers, have meanwhile.
+template <u32 N>
+struct ManyRegisters {
+  enum : u32 { EACH = N <= 64 ? 96 : 128, DECODING = N <= 64 ? 104 : 160, HELPING = N <= 64 ? 64 : 96 };
+};
 // Factors of bf16 vectors, two of them.
 #define MANY_UP 0x67806780u
 // The bits of 2^47. Larger factors of columns are multiplied apart: from 2^48 on they would become infinite times that.
@@ -53,9 +57,8 @@ DEVICE constexpr u32 many_stagers(u32 vectors) { return many_helpers(vectors) - 
 
 // Slots of the ring.
 DEVICE constexpr u32 many_slots(u32 vectors) {
-  return vectors * MANY_MOST_SLOTS <= MANY_RING_VECTORS   ? MANY_MOST_SLOTS
-         : vectors * MANY_LEAST_SLOTS >= MANY_RING_VECTORS ? MANY_LEAST_SLOTS
-                                                           : MANY_RING_VECTORS / vectors;
+  const u32 slots = MANY_RING_VECTORS / vectors;
+  return slots < MANY_LEAST_SLOTS ? MANY_LEAST_SLOTS : slots < MANY_MOST_SLOTS ? slots : MANY_MOST_SLOTS;
 }
 
 // Devices without what the kernels need have none.
@@ -786,7 +789,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
   for (u32 j = 0; j < N / 2; j++) sum[j] = 0;
   bool good = true;
   if (warp < share.warps) {
-    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<N <= 64 ? 104 : 160>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<ManyRegisters<N>::DECODING>();
     // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
 #define MANY_CASE(shift, halves)                                                                             \
   case shift * 2 + halves:                                                                                   \
@@ -807,9 +810,9 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
       default: good = false;
     }
 #undef MANY_CASE
-    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<N <= 64 ? 96 : 128>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<ManyRegisters<N>::EACH>();
   } else {
-    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<N <= 64 ? 64 : 96>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<ManyRegisters<N>::HELPING>();
     if (warp == share.warps) {
       many_fetch(batch, t, share, lane);
     } else {
@@ -818,7 +821,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
       VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
       many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, many_stagers(N) * LANES);
     }
-    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<N <= 64 ? 96 : 128>();
+    if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<ManyRegisters<N>::EACH>();
   }
   // Found again: in registers it would take the place of what warps decode.
   const ManyShare found(batch, t, found_again(at), vectors, many_helpers(N));

@@ -78,8 +78,7 @@ fn the_images_are_small() {
     let total: usize = Module::ALL.iter().flat_map(|&m| images(m)).map(|i| i.zstd.len()).sum();
     // Each change of a kernel adds the images to the repository once more. A third of them are the multiplying ones,
     // for each layout, number of vectors, dtype and generation of GPUs. Those of many vectors are 2.4 MB, and a sixth of
-    // that multiplies 128. Code
-    // for factors of columns is in each kernel that decodes rates or multiplies. Those that choose levels are 0.4 MB,
-    // since their loops are unrolled.
+    // that multiplies 128. Code for factors of columns is in each kernel that decodes rates or multiplies. Those that
+    // choose levels are 0.4 MB, since their loops are unrolled.
     assert!(total <= 35 << 19, "{total} bytes");
 }

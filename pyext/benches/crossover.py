@@ -61,7 +61,7 @@ def graphs(held: Weights, tokens: int) -> dict[str, Graph]:
 
 
 def measure(coder: str, scheme: str, options: dict[str, Any], rows: int, columns: int) -> dict[str, Any]:
-    """Microseconds a matrix of each number of tokens, and up to how many products are not slower."""
+    """Microseconds a matrix of each number of tokens, and up to how many products are at most 2 % slower."""
     count = copies(rows, columns, 32)
     layout = "quad" if coder == "huffman quad" else "pair"
     if coder == "rans":
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--shapes", help="ROWSxCOLUMNS, where not all are wanted")
     args = parser.parse_args()
     if args.write and args.shapes:
-        parser.error("--write replaces all rows of this kind of GPU: leave --shapes out")
+        parser.error("--write replaces all sizes of what is measured: leave --shapes out")
     shapes = tuple(tuple(map(int, s.split("x"))) for s in args.shapes.split(",")) if args.shapes else SHAPES
     measured = [
         measure(coder, scheme, options, rows, columns)

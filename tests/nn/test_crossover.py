@@ -60,7 +60,8 @@ def test_what_was_measured_counts_by_size(table: Path) -> None:
     # A trellis has rows of its own, if there are some, and else those of its kind; what was not measured stays.
     assert crossover.tokens(device, Kind("rate", "rans", "pair", "trellis"), 5) == 1
     trellis = {**measured("rate", 1000, 1000, 8), "options": {"trellis": True}}
-    crossover.write({**report, "measured": [trellis]})
+    crossover.write({**report, "device": "another", "measured": [trellis]})
+    assert json.loads(table.read_text())["capabilities"]["9.0"]["device"] == "a GPU; rate rans trellis: another"
     crossover._measured_tokens.cache_clear()
     crossover._read.cache_clear()
     assert crossover.tokens(device, Kind("rate", "rans", "pair", "trellis"), 5) == 8

@@ -37,7 +37,7 @@ fn shape(rng: &mut StdRng) -> Vec<usize> {
 #[test]
 fn random_shapes_rates_and_damage() {
     let cases: usize = std::env::var("WCODEC_CASES").map_or(80, |n| n.parse().expect("WCODEC_CASES is a number"));
-    let (mut sound, mut found, mut unseen, mut counted) = (0, 0, 0, 0);
+    let (mut sound, mut found, mut unseen, mut by_many) = (0, 0, 0, 0);
     for case in 0.. {
         // Some are so small that they are stored as they are, or their table is.
         if sound == cases {
@@ -61,7 +61,7 @@ fn random_shapes_rates_and_damage() {
         );
         let kind = [OutputKind::F16, OutputKind::BF16][rng.random_range(0..2)];
         let of_many = most_vectors(&t.plan, many::DEVICES[1]) == 128 && rng.random();
-        counted += usize::from(of_many);
+        by_many += usize::from(of_many);
         let usual = [1, 1, rng.random_range(2..17)][rng.random_range(0..3)];
         let count = if of_many { rng.random_range(1..129) } else { usual };
         let size = 2f32.powf(rng.random_range(-8.0..6.0));
@@ -92,5 +92,5 @@ fn random_shapes_rates_and_damage() {
             unseen += others;
         }
     }
-    assert!(found > cases && unseen > cases && counted > cases / 20, "{found}, {unseen}, {counted}");
+    assert!(found > cases && unseen > cases && by_many > cases / 20, "{found}, {unseen}, {by_many}");
 }

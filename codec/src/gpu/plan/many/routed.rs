@@ -3,11 +3,10 @@
 //! A launch has blocks for as many experts as there can be; those of an expert that does not come end at once. All experts are of one shape, so that a
 //! block knows its expert and its strips by its number.
 
-use wcodec_kernels::abi::{self, MANY_HELPERS};
+use wcodec_kernels::abi;
 use wcodec_kernels::{Module, Variant};
 
-use super::{Memory, ProductTiles, aligned_factors, fits, limit, ranks, shape};
-use crate::coder::LANES;
+use super::{Memory, ProductTiles, aligned_factors, fits, limit, ranks, shape, threads};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Limits;
 
@@ -128,7 +127,7 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         params,
         blocks: blocks as u32,
         cluster: ranks,
-        threads: ((warps + MANY_HELPERS) * LANES) as u32,
+        threads: threads(warps, vectors) as u32,
         shared: memory.bytes() as u32,
     })
 }

@@ -74,6 +74,9 @@ def write(report: dict[str, Any]) -> None:
         tokens_by_size = rows.setdefault(kind, {})
         size = str(measurement["rows"] * measurement["columns"])
         tokens_by_size[size] = min(measurement["tokens"], tokens_by_size.get(size, measurement["tokens"]))
-    before = table["capabilities"].get(report["capability"], {}).get("tokens", {})
-    table["capabilities"][report["capability"]] = {"device": report["device"], "tokens": before | rows}
+    before = table["capabilities"].get(report["capability"], {"device": "", "tokens": {}})
+    device = report["device"]
+    if before["tokens"].keys() - rows.keys() and before["device"] != device:
+        device = f"{before['device']}; {', '.join(rows)}: {device}"
+    table["capabilities"][report["capability"]] = {"device": device, "tokens": before["tokens"] | rows}
     _TABLE.write_text(json.dumps(table, indent=1) + "\n")
