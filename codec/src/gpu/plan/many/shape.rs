@@ -37,7 +37,7 @@ const STRIPS_TOGETHER: usize = 4;
 const BLOCK: usize = 18_000;
 /// A step, in which each warp decodes and multiplies 64 columns.
 const STEP: usize = 750;
-/// More of a step, for each warp of the multiprocessor's blocks, of which each has one more: its helpers.
+/// More of a step, for each warp of the multiprocessor's blocks, of which each has one more, whatever its helpers are.
 const WARP: usize = 50;
 
 /// Numbers of vectors of one class have the same clusters; this is one of them.
@@ -93,7 +93,8 @@ impl Shape {
     }
 
     /// Blocks of the clusters that share its columns: those with which it takes an H100 the least time by itself, and with another one of its kind if it
-    /// is one of a pair. Kernels of few registers may have others.
+    /// is one of a pair; a narrow one has those of its query where that costs it little. Kernels of few registers, and of more than 64 vectors, may
+    /// have others.
     pub fn ranks(self, vectors: usize) -> usize {
         let vectors = class(vectors);
         let best = |of: Self| {
@@ -102,11 +103,10 @@ impl Shape {
         };
         let own = best(self);
         let shared = self.query().map_or(own, best);
-        // One launch is worth so much time of a launch by itself, and not more. Beside many vectors two launches take longer than that.
-        let worth = if vectors > MANY_VECTORS { 8 } else { 5 };
+        // One launch is worth so much time of a launch by itself, and not more.
         let several = vectors.max(FEW_VECTORS + 1);
         let cycles = |ranks| self.cycles(ranks, several);
-        if 4 * cycles(shared) <= worth * cycles(own) { shared } else { own }
+        if 4 * cycles(shared) <= 5 * cycles(own) { shared } else { own }
     }
 
     fn cycles(self, ranks: usize, vectors: usize) -> usize {
@@ -115,15 +115,7 @@ impl Shape {
         let least = |work: Work| work.numbers().map(|warps| time(&work, warps)).min().unwrap_or(usize::MAX);
         let alone = least(work(vec![self.strips()]));
         // Some matrices of that form are a pair already.
-        if self.is_tall() {
-            let pair = least(work(vec![self.strips(); 2]));
-            if vectors > MANY_VECTORS { alone + 2 * pair } else { 2 * alone + pair }
-        } else if vectors > MANY_VECTORS && self.rows == self.cols && self.cols >= 2 * NARROW {
-            // A query's launch has its narrow ones, too. Blocks of few warps are so many then that they may not all run at once.
-            alone + least(work(vec![self.strips(), self.strips() / 4, self.strips() / 4]))
-        } else {
-            alone
-        }
+        if self.is_tall() { 2 * alone + least(work(vec![self.strips(); 2])) } else { alone }
     }
 
     /// Blocks of 64 columns that a warp decodes, at most.
