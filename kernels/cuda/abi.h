@@ -25,9 +25,10 @@
 #define MANY_GROUP 4
 
 // Their rings: slots, at most and at least, and vectors of all slots together in between.
-#define MANY_MOST_SLOTS 8
+#define MANY_MOST_SLOTS 16
 #define MANY_LEAST_SLOTS 4
 #define MANY_RING_VECTORS 256
+#define MANY_PARTED_VECTORS 32
 
 // Addresses in shared memory of the barriers and of the ring of kernels of many vectors.
 #define MANY_BARRIERS_AT 17408
@@ -244,7 +245,7 @@ struct ProductBatch {
   u32 gain_offset;                       // The offset added to the product of `gain` and `gain_scale`: bits of f32.
   u32 residual_scale;                    // The factor of results before a residual is added: bits of f32.
   u32 copies;                            // log2 of the number of copies of the decoding table: 0, or 2 to 5. Only for coder `huffman` with shifts 0 to 2. In kernels named `routed` the thread blocks of a slot.
-  u32 corrections;                       // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied.
+  u32 corrections;                       // Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are multiplied. In kernels named `many` and `routed` log2 of the parts of the columns that a block has: 0 to 2.
   u32 known;                             // Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each warp, then KNOWN_BYTES for each result, in kernels for one vector named `early`; KNOWN_BYTES for each row of the block's results, in kernels named `many`.
   u32 activation;                        // ACTIVATION_*: that of the gate projection, or, without one, of the results.
   ProductItem items[MAX_PRODUCT_ITEMS];  // `count` of them.

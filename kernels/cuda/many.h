@@ -1,12 +1,13 @@
 // Products of matrices with up to 128 vectors, from compressed weights of layout `quad`: y = W x.
 //
-// A thread block has a group of strips of one matrix, a warp for each, and four or eight warps more. All warps are at the
-// same columns, so that they read the vectors from one ring in shared memory, which all helpers but one fill. That one
-// copies chunks and side words for all warps, each as soon as its warp has released the place.
+// A thread block has a group of strips of one matrix, and one part of their columns or several: a warp for each strip and
+// part, and four or eight warps more. All warps of a part are at the same columns, so that they read the vectors from one
+// ring in shared memory, which all helpers but one fill. That one copies chunks and side words for all warps, each as soon
+// as its warp has released the place.
 //
-// A cluster of thread blocks has the same strips, and each block a part of their columns. Each block writes the results of
-// some of the strips, and the others store their sums of these into its shared memory, where it adds them up in the order
-// of the columns. So the order of all additions is a fact of the matrix, and no sum lies in global memory.
+// A cluster of thread blocks has the same strips, and each block its parts of their columns. Each block writes the results
+// of some of the strips, and the others store their sums of these into its shared memory, where it adds them up in the
+// order of the columns. So the order of all additions is a fact of the matrix, and no sum lies in global memory.
 //
 // Nothing is converted: the level of a symbol is a signed magnitude of eight bits, and a number whose bits are the
 // magnitude below a sign is that magnitude times a power of two, since subnormal numbers and the first normal ones are
@@ -20,7 +21,7 @@
 #include "async.h"
 #include "product.h"
 
-// Barriers, by address: of each slot of the ring, filled by all batches and empty again; of the table; and for each warp and each of
+// Barriers, by address: of each slot of the rings, filled by all batches and empty again; of the table; and for each warp and each of
 // its two places for what is copied, arrived and released. Behind them the ends of the two chunks of each warp.
 #define MANY_FULL MANY_BARRIERS_AT
 #define MANY_EMPTY (MANY_FULL + 8 * MANY_MOST_SLOTS)
@@ -55,10 +56,18 @@ struct ManyRegisters {
 // The bits of 2^47. Larger factors of columns are multiplied apart: from 2^48 on they would become infinite times that.
 #define MANY_LARGE_FACTOR 0x5700u
 
-// Slots of the ring.
+// Whether blocks may have several parts of the columns: those of more vectors cannot load them fast enough.
+DEVICE constexpr bool many_has_parts(u32 vectors) { return vectors <= MANY_PARTED_VECTORS; }
+// Slots of the rings together.
 DEVICE constexpr u32 many_slots(u32 vectors) {
   const u32 slots = MANY_RING_VECTORS / vectors;
   return slots < MANY_LEAST_SLOTS ? MANY_LEAST_SLOTS : slots < MANY_MOST_SLOTS ? slots : MANY_MOST_SLOTS;
+}
+// log2 of that.
+DEVICE constexpr u32 many_slot_bits(u32 vectors) {
+  u32 bits = 0;
+  while (1u << bits < many_slots(vectors)) bits++;
+  return bits;
 }
 
 // Devices without what the kernels need have none.
@@ -74,49 +83,70 @@ DEVICE float many_down(bool half) {
 // The share of a thread block.
 struct ManyShare {
   u32 window;              // of its shared memory
-  u32 warps;               // that decode
+  u32 warps;               // that decode a part: as many as strips
+  u32 part_bits;           // log2 of the number of parts
   u32 rank, ranks;         // in its cluster
+  u32 tiles;               // of a strip
   u32 first_strip;         // of its group, counted through the plane
   u32 end_strip;           // one past the item's last strip
-  u32 first_tile, end_tile;
-  u32 vectors;  // to multiply
+  u32 vectors;             // to multiply
 
   // `at`: number of the thread block, counted as the item's are.
-  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t, u32 at, u32 vectors, u32 helpers) : vectors(vectors) {
+  DEVICE_MEMBER ManyShare(const ProductBatch& batch, const Tiles& t, u32 at, u32 vectors, u32 helpers, bool parted) : vectors(vectors) {
     window = shared_window();
-    warps = block_threads() / LANES - helpers;
+    part_bits = parted ? batch.corrections : 0;
+    warps = (block_threads() / LANES - helpers) >> part_bits;
     ranks = batch.staged;
+    tiles = t.tiles;
     const u32 block = at - t.block_begin, group = block / ranks;
     rank = block - group * ranks;
     first_strip = divide(t.chunk_begin, t.by_tiles) + group * warps;
     end_strip = divide(t.chunk_end, t.by_tiles);
-    first_tile = t.tiles * rank / ranks, end_tile = t.tiles * (rank + 1) / ranks;
   }
+  // Warps that decode, and those of other parts before a warp.
+  DEVICE_MEMBER u32 decoders() const { return warps << part_bits; }
+  DEVICE_MEMBER u32 part(u32 warp) const { return part_bits ? warp / warps : 0; }
+  // The number of all parts of all blocks of the cluster, and the first tile of one of the block's own.
+  DEVICE_MEMBER u32 pieces() const { return ranks << part_bits; }
+  DEVICE_MEMBER u32 tile(u32 part) const { return tiles * ((rank << part_bits) + part) / pieces(); }
   // The strip of a warp. Warps that have none decode the last one, and nobody asks for their sums.
   DEVICE_MEMBER u32 strip(u32 warp) const {
-    const u32 own = first_strip + warp;
+    const u32 own = first_strip + warp - part(warp) * warps;
     return own < end_strip ? own : end_strip - 1;
   }
 };
 
-// Fills the ring with 64 columns of up to 32 vectors at a time, a batch. Steps are the blocks of the share's tiles, one
-// after the other, times the factors of the columns if these have some. What lies beyond the matrix is 0.
+// Fills the rings with 64 columns of up to 32 vectors at a time, a batch. Steps are the blocks of a part's tiles, one after
+// the other, times the factors of the columns if these have some; parts take turns. What lies beyond the matrix is 0.
 template <u32 N, bool BF16, bool ROUTED>
 struct VectorRing {
   enum : bool { MMA = N <= MANY_MOST_MMA };
-  // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, for which there are registers.
-  enum : u32 { UNITS = N / 4, BATCH = UNITS < 8 ? UNITS : 8, BATCHES = UNITS / BATCH, ROWS = ROUTED ? N / 4 : 1, STAGERS = many_stagers(N) };
+  // Four vectors, 16 bytes a lane, are loaded at once; so many times in a batch, and so many batches, for which there are
+  // registers: what is on its way together bounds the speed.
+  enum : u32 {
+    UNITS = N / 4,
+    BATCH = UNITS < 8 ? UNITS : 8,
+    BATCHES = UNITS / BATCH,
+    GROUP = ROUTED ? 1 : 8 / BATCH,
+    ROWS = ROUTED ? N / 4 : 1,
+    STAGERS = many_stagers(N)
+  };
 
   const ProductBatch& batch;
   const Tiles& t;
   u64 x;
   u32 lane, vectors;
-  u32 held[BATCH][4];
-  u32 factors;     // of two of the block's columns; other lanes get them from this one
-  u32 rows[ROWS];  // numbers of the lane's vectors, where they are looked up
+  u32 part_bits, slot_bits;  // log2 of the numbers of parts, and of slots of each
+  u32 begin;                 // the first block of the lane's part, counted through the matrix, or one past the last
+  u32 held[GROUP][BATCH][4];
+  u32 factors[GROUP];  // of two of the block's columns; other lanes get them from this one
+  u32 rows[ROWS];      // numbers of the lane's vectors, where they are looked up
 
-  DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, u32 lane, u32 vectors)
-      : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane), vectors(vectors) {
+  DEVICE_MEMBER VectorRing(const ProductBatch& batch, const ProductItem& item, const ManyShare& share, u32 lane)
+      : batch(batch), t(item.tiles), x(batch.x + (u64)item.vector * batch.x_stride * 2), lane(lane), vectors(share.vectors) {
+    part_bits = share.part_bits, slot_bits = many_slot_bits(N) - part_bits;
+    const u32 tile = share.tile(lane < 1u << part_bits ? lane : 1u << part_bits);
+    begin = tile == t.tiles ? (t.tiles - 1u) * t.blocks + t.last_blocks : tile * t.blocks;
     if constexpr (ROUTED) {
       static_assert(BATCHES == 1, "an index of `rows` is known to the compiler");
 #pragma unroll
@@ -128,44 +158,81 @@ struct VectorRing {
     }
   }
 
-  // Takes every STAGERS-th batch from `first` on: batch `at` is part `at % BATCHES` of step `at / BATCHES`. It is in
+  // Takes every STAGERS-th group from `first` on: batch `at` is batch `at % BATCHES` of a step of a part. It is in
   // registers before its slot is empty.
   DEVICE_MEMBER void fill(const ManyShare& share, u32 first) {
-    const u32 begin = share.first_tile * t.blocks;
-    const u32 end = share.end_tile == t.tiles ? (t.tiles - 1u) * t.blocks + t.last_blocks : share.end_tile * t.blocks;
-    const u32 all = (end - begin) * BATCHES;
-    if (first < all) load(begin + first / BATCHES, first % BATCHES);
+    // As many steps as the longest part has.
+    u32 most = 0;
 #pragma unroll 1
-    for (u32 at = first; at < all; at += STAGERS) {
-      const u32 step = at / BATCHES, slot = step % many_slots(N), use = step / many_slots(N);
-      if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
-      lift();
-      store(share.window + MANY_RING_AT + slot * (N * 128) + at % BATCHES * (BATCH * 512));
-      // `wgmma` reads through another way than stores take.
-      if constexpr (!MMA) copy_fence();
-      syncwarp();
-      signal_arrive(share.window + MANY_FULL + 8 * slot, lane);
-      const u32 next = at + STAGERS;
-      if (next < all) load(begin + next / BATCHES, next % BATCHES);
+    for (u32 p = 0; p < 1u << part_bits; p++) {
+      const u32 own = shfl(begin, p + 1) - shfl(begin, p);
+      most = most < own ? own : most;
+    }
+    const u32 all = (most << part_bits) * BATCHES;
+#pragma unroll 1
+    for (u32 at = first * GROUP; at < all; at += STAGERS * GROUP) {
+      ask(at, all);
+#pragma unroll
+      for (u32 j = 0; j < GROUP; j++) {
+        const Place place = find(at + j, all);
+        if (!place.there) continue;
+        const u32 slot = (place.part << slot_bits) + (place.step & ((1u << slot_bits) - 1u)), use = place.step >> slot_bits;
+        if (use) signal_wait(share.window + MANY_EMPTY + 8 * slot, (use - 1) & 1);
+        lift(j);
+        store(share.window + MANY_RING_AT + slot * (N * 128) + at % BATCHES * (BATCH * 512), held[j]);
+        // `wgmma` reads through another way than stores take.
+        if constexpr (!MMA) copy_fence();
+        syncwarp();
+        signal_arrive(share.window + MANY_FULL + 8 * slot, lane);
+      }
     }
   }
 
  private:
+  // A batch's part, the step there, its block, counted through the matrix, and whether the part has that.
+  struct Place {
+    u32 part, step, block;
+    bool there;
+  };
+  DEVICE_MEMBER Place find(u32 at, u32 all) const {
+    const u32 unit = at / BATCHES, part = many_has_parts(N) ? unit & ((1u << part_bits) - 1u) : 0, step = many_has_parts(N) ? unit >> part_bits : unit;
+    const u32 own = shfl(begin, part), end = shfl(begin, part + 1);
+    return {part, step, own + step, at < all && own + step < end};
+  }
   // Places that have no vector get the last one's, and nobody asks for their sums.
   DEVICE_MEMBER u32 which(u32 place) const { return place < vectors ? place : vectors - 1; }
 
-  // Vectors of part `b` of a block of columns, counted through the matrix.
-  DEVICE_MEMBER void load(u32 block, u32 b) {
-    const u32 col = block * BLOCK_COLS, from = col + lane % 8 * 8;
-    const bool inside = batch.vector && col + BLOCK_COLS <= t.cols;
-    if (t.output.columns) factors = two_factors(col + lane * 2);
+  // Asks for a group. Batches that are not there are those of the part's first block: so all loads follow each other, and none
+  // waits for another one.
+  DEVICE_MEMBER void ask(u32 at, u32 all) {
+    u32 cols[GROUP];
+    bool inside = batch.vector;
 #pragma unroll
-    for (u32 i = 0; i < BATCH; i++) {
-      const u32 place = (b * BATCH + i) * 4 + lane / 8;
-      const u64 vector = x + (u64)(ROUTED ? rows[i] : which(place)) * batch.x_stride * 2;
-      if (inside) load_vector(vector + (u64)from * 2, held[i]);
-      else load_words(batch, vector, from, t.cols, held[i]);
+    for (u32 j = 0; j < GROUP; j++) {
+      const Place place = find(at + j, all);
+      cols[j] = (place.there ? place.block : place.block - place.step) * BLOCK_COLS;
+      inside = inside && cols[j] + BLOCK_COLS <= t.cols;
     }
+    if (t.output.columns) {
+#pragma unroll
+      for (u32 j = 0; j < GROUP; j++) factors[j] = two_factors(cols[j] + lane * 2);
+    }
+    if (inside) {
+#pragma unroll
+      for (u32 j = 0; j < GROUP; j++)
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) load_vector(vector(at, i) + (u64)(cols[j] + lane % 8 * 8) * 2, held[j][i]);
+    } else {
+#pragma unroll
+      for (u32 j = 0; j < GROUP; j++)
+#pragma unroll
+        for (u32 i = 0; i < BATCH; i++) load_words(batch, vector(at, i), cols[j] + lane % 8 * 8, t.cols, held[j][i]);
+    }
+  }
+  // The address of the lane's vector `i` of a batch.
+  DEVICE_MEMBER u64 vector(u32 at, u32 i) const {
+    const u32 place = (at % BATCHES * BATCH + i) * 4 + lane / 8;
+    return x + (u64)(ROUTED ? rows[i] : which(place)) * batch.x_stride * 2;
   }
 
   // The factors of a column with an even number and of the next one.
@@ -178,34 +245,34 @@ struct VectorRing {
   }
 
   // Multiplies what is held by the factors of the columns, and bf16 by a power of two. All lanes call it.
-  DEVICE_MEMBER void lift() {
+  DEVICE_MEMBER void lift(u32 j) {
     const u32 up[4] = {MANY_UP, MANY_UP, MANY_UP, MANY_UP};
     if (t.output.columns) {
       u32 own[4];
 #pragma unroll
-      for (u32 k = 0; k < 4; k++) own[k] = shfl(factors, lane % 8 * 4 + k);
+      for (u32 k = 0; k < 4; k++) own[k] = shfl(factors[j], lane % 8 * 4 + k);
       // Both at once, where factors times the power are finite. Only products below 2^-126 differ by that: they keep 8
       // bits, where they would lose some.
-      const bool large = (factors & 0xFFFF) >= MANY_LARGE_FACTOR || factors >> 16 >= MANY_LARGE_FACTOR;
+      const bool large = (factors[j] & 0xFFFF) >= MANY_LARGE_FACTOR || factors[j] >> 16 >= MANY_LARGE_FACTOR;
       if (BF16 && ballot(large) == 0) {
         multiply_by<BF16>(own, up);
-        multiply_held_by(own);
+        multiply_held_by(j, own);
         return;
       }
-      multiply_held_by(own);
+      multiply_held_by(j, own);
     }
-    if constexpr (BF16) multiply_held_by(up);
+    if constexpr (BF16) multiply_held_by(j, up);
   }
-  DEVICE_MEMBER void multiply_held_by(const u32 (&by)[4]) {
+  DEVICE_MEMBER void multiply_held_by(u32 j, const u32 (&by)[4]) {
 #pragma unroll
-    for (u32 i = 0; i < BATCH; i++) multiply_by<BF16>(held[i], by);
+    for (u32 i = 0; i < BATCH; i++) multiply_by<BF16>(held[j][i], by);
   }
 
   // `mma` reads 16 columns of a vector from a lane: they lie as they are, with every two times 16 bytes exchanged in rows
   // with odd numbers, so that lanes meet in no bank. `wgmma` reads rows that are swizzled; of 16 columns that belong to a
   // lane, operand j has columns 4 j to 4 j + 3, the first two as its columns 2 t, 2 t + 1, and the others as 2 t + 8,
   // 2 t + 9.
-  DEVICE_MEMBER void store(u32 to) const {
+  DEVICE_MEMBER void store(u32 to, const u32 (&held)[BATCH][4]) const {
     const u32 u = lane % 8, row = lane / 8;
     const u32 own = row * 128 + (MMA ? (u ^ row % 2) * 16 : ((4 * (u % 2)) ^ row) * 16 + u / 2 * 4);
 #pragma unroll
@@ -225,14 +292,15 @@ struct VectorRing {
 // of a tile, or of those that are left of it. A chunk comes with its first group.
 DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 lane) {
   const u32 words = t.shift + 1u, place = words * (MANY_GROUP * 128);
-  const u32 warp = lane < share.warps ? lane : share.warps - 1, strip = share.strip(warp);
-  u32 tile = share.first_tile, k = 0, count = 0;
+  const u32 decoders = share.decoders(), warp = lane < decoders ? lane : decoders - 1, strip = share.strip(warp);
+  const u32 first_tile = share.tile(share.part(warp)), end_tile = share.tile(share.part(warp) + 1);
+  u32 tile = first_tile, k = 0, count = 0;
   Chunk c = chunk_at(t, strip * t.tiles + tile);
   // The place of a chunk is loaded one chunk ahead.
   const auto arrival = [&](u32 i) { return Arrival{ldg32((const u32*)t.offsets + i), ldg32((const u32*)t.offsets + i + 1)}; };
-  Arrival now = arrival(c.index), next = tile + 1 < share.end_tile ? arrival(c.index + 1) : now;
+  Arrival now = arrival(c.index), next = tile + 1 < end_tile ? arrival(c.index + 1) : now;
   const u8* side = QuadTile<false>::side(t, c);
-  bool active = lane < share.warps;
+  bool active = lane < decoders;
 #pragma unroll 1
   while (ballot(active) != 0) {
     const u32 which = (count & 1) * 8 + warp * 16, arrived = share.window + MANY_ARRIVED + which;
@@ -240,7 +308,7 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
     if (ready) {
       const u32 blocks = c.blocks - k < MANY_GROUP ? c.blocks - k : MANY_GROUP, bytes = blocks * words * 128;
       const u32 to = share.window + batch.staging + (warp * 2 + (count & 1)) * place;
-      const u32 chunk = warp * 2 + ((tile - share.first_tile) & 1);
+      const u32 chunk = warp * 2 + ((tile - first_tile) & 1);
       const u32 buffer = share.window + batch.buffers + chunk * batch.buffer_bytes;
       if (k == 0) {
         const Source s = source_of(t, now);
@@ -254,11 +322,11 @@ DEVICE void many_fetch(const ProductBatch& batch, const Tiles& t, const ManyShar
       count++, k += MANY_GROUP, side += bytes;
       if (k >= c.blocks) {
         k = 0, tile++;
-        active = tile < share.end_tile;
+        active = tile < end_tile;
         if (active) {
           c = chunk_at(t, strip * t.tiles + tile);
           now = next;
-          if (tile + 1 < share.end_tile) next = arrival(c.index + 1);
+          if (tile + 1 < end_tile) next = arrival(c.index + 1);
         }
       }
     }
@@ -295,15 +363,19 @@ struct ManyDecoder {
   u32 k;               // the next block, in its chunk
   u32 stop;            // the end of the group that it is in
   u32 left;            // chunks that are left, this one included
+  u32 chunks;          // and all of them
   u32 count;           // groups before this one
   u32 side;            // address of the next block's side words, of this lane
   u32 carry;
+  bool last;           // the part is the strip's last one
   bool lost;           // a chunk was not valid
 
   DEVICE_MEMBER ManyDecoder(const ProductBatch& batch, const Tiles& t, const ManyShare& share, u32 warp, u32 lane)
       : batch(batch), t(t), share(share), warp(warp), lane(lane), raw(0), coded(false), live(false), k(0), count(0), carry(0), lost(false) {
-    index = share.strip(warp) * t.tiles + share.first_tile;
-    left = share.end_tile - share.first_tile;
+    const u32 part = share.part(warp), first = share.tile(part);
+    index = share.strip(warp) * t.tiles + first;
+    left = chunks = share.tile(part + 1) - first;
+    last = first + chunks == t.tiles;
     open();
   }
 
@@ -375,10 +447,10 @@ struct ManyDecoder {
 
  private:
   DEVICE_MEMBER void begin() {
-    const u32 tile = share.end_tile - left, chunk = warp * 2 + ((tile - share.first_tile) & 1);
+    const u32 chunk = warp * 2 + ((chunks - left) & 1);
     const Vec2 ends = lds64(share.window + MANY_BODIES + chunk * 8);
     Body body = {ends.x, ends.y};
-    blocks = tile + 1 == t.tiles ? t.last_blocks : t.blocks;
+    blocks = left == 1 && last ? t.last_blocks : t.blocks;
     bool good = find_patches(body, patches, true);
     if (good && patches.next < patches.end) good = are_sound(patches, blocks, lane);
     const u32 length = body.end - body.begin, raw_length = blocks * 512;
@@ -449,12 +521,15 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
   u32 parity = 0;
   copy_wait(window + MANY_TABLE, 0);
   ManyDecoder<SHIFT, HALF, TRELLIS> d(batch, t, share, warp, lane);
+  // The slots of the warp's part.
+  const u32 slots = many_has_parts(N) ? many_slots(N) >> share.part_bits : many_slots(N);
+  const u32 begin_slot = many_has_parts(N) ? share.part(warp) * slots : 0, end_slot = begin_slot + slots;
   if constexpr (N <= MANY_MOST_MMA) {
     // The 16 columns of lane t of vector g, in two parts.
     const u32 mine = window + MANY_RING_AT + lane / 4 * 128 + lane % 4 * 32 + lane / 4 % 2 * 16;
     // The code of one block: of several it would not stay in the caches of instructions.
 #pragma unroll 1
-    for (u32 slot = 0;;) {
+    for (u32 slot = begin_slot;;) {
       u32 e[8], own[SHIFT + 1], m[8], s[8];
       d.symbols(e, own);
       d.levels(e, own, m, s);
@@ -478,8 +553,7 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
       }
       syncwarp();
       signal_arrive(signal + (MANY_EMPTY - MANY_FULL), lane);
-      slot = (slot + 1) % many_slots(N);
-      if (slot == 0) parity ^= 1;
+      if (++slot == end_slot) slot = begin_slot, parity ^= 1;
       if (!d.next()) break;
     }
   } else {
@@ -488,7 +562,7 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
     bool more = true, add = false;
     d.symbols(e, own);
 #pragma unroll 1
-    for (u32 slot = 0; more;) {
+    for (u32 slot = begin_slot; more;) {
       u32 m[8], s[8];
       d.levels(e, own, m, s);
 #pragma unroll
@@ -503,8 +577,7 @@ DEVICE bool many_multiply(const ProductBatch& batch, const Tiles& t, const ManyS
       for (u32 i = 0; i < 4; i++) wgmma<BF16>(sum, a[i], matrix + i * 2, add || i);
       wgmma_commit();
       // Meanwhile the next block's symbols.
-      slot = (slot + 1) % many_slots(N);
-      if (slot == 0) parity ^= 1;
+      if (++slot == end_slot) slot = begin_slot, parity ^= 1;
       more = d.next();
       if (more) d.symbols(e, own);
       wgmma_wait();
@@ -603,7 +676,7 @@ DEVICE Result<BF16> many_left_row(const ProductBatch& batch, const ManyShare& sh
   return result;
 }
 
-// The sums of a cluster. A block has a place for each block's sums of each strip whose results it writes, four numbers for
+// The sums of a cluster. A block has a place for each part's sums of each strip whose results it writes, four numbers for
 // each lane and eight vectors as `mma` leaves them: rows g and g + 8 of vectors 2 t and 2 t + 1.
 template <u32 N>
 struct ManySums {
@@ -615,8 +688,9 @@ struct ManySums {
 
   // Stores a warp's sums where their results are written.
   DEVICE_MEMBER void put(const ManyShare& share, u32 warp, u32 lane, const float (&sum)[N / 2], bool good) const {
-    const u32 owner = ((warp + 1) * share.ranks - 1) / share.warps, strip = warp - share.warps * owner / share.ranks;
-    const u32 to = at + (share.rank * most + strip) * STRIP + lane * 16;
+    const u32 part = share.part(warp), own = warp - part * share.warps;
+    const u32 owner = ((own + 1) * share.ranks - 1) / share.warps, strip = own - share.warps * owner / share.ranks;
+    const u32 to = at + (((share.rank << share.part_bits) + part) * most + strip) * STRIP + lane * 16;
 #pragma unroll
     for (u32 i = 0; i < FRAGMENTS; i++) {
       Vec4 v = {f32_bits(sum[4 * i]), f32_bits(sum[4 * i + 1]), f32_bits(sum[4 * i + 2]), f32_bits(sum[4 * i + 3])};
@@ -625,13 +699,13 @@ struct ManySums {
       else sts128(to + i * LANES * 16, v);
     }
   }
-  // Adds up what all blocks have left for a lane's part of a strip, in the order of the columns.
+  // Adds up what all parts have left for a lane's part of a strip, in the order of the columns.
   DEVICE_MEMBER void get(const ManyShare& share, u32 part, float (&sum)[4]) const {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) sum[i] = 0;
 #pragma unroll 2
-    for (u32 r = 0; r < share.ranks; r++) {
-      const Vec4 v = lds128(at + r * most * STRIP + part * 16);
+    for (u32 p = 0; p < share.pieces(); p++) {
+      const Vec4 v = lds128(at + p * most * STRIP + part * 16);
       sum[0] = add_rn(sum[0], bits_f32(v.x)), sum[1] = add_rn(sum[1], bits_f32(v.y));
       sum[2] = add_rn(sum[2], bits_f32(v.z)), sum[3] = add_rn(sum[3], bits_f32(v.w));
     }
@@ -769,13 +843,14 @@ DEVICE void many_results(const ProductBatch& batch, const ProductItem& item, con
 template <bool TRELLIS, u32 N, bool BF16, bool ROUTED>
 DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u32 at, u32 vectors) {
   const Tiles& t = item.tiles;
-  const ManyShare share(batch, t, at, vectors, many_helpers(N));
+  const ManyShare share(batch, t, at, vectors, many_helpers(N), many_has_parts(N));
+  const u32 decoders = share.decoders();
   const u32 warp = thread_index() / LANES, lane = thread_index() % LANES;
   const bool half = item.minus == 0;
-  if (thread_index() == share.warps * LANES) {
+  if (thread_index() == decoders * LANES) {
     const u32 window = share.window;
     for (u32 j = 0; j < many_slots(N); j++) signal_init(window + MANY_FULL + 8 * j, VectorRing<N, BF16, ROUTED>::BATCHES), signal_init(window + MANY_EMPTY + 8 * j, share.warps);
-    for (u32 j = 0; j < 2 * share.warps; j++) copy_init(window + MANY_ARRIVED + 8 * j), signal_init(window + MANY_RELEASED + 8 * j, 1);
+    for (u32 j = 0; j < 2 * decoders; j++) copy_init(window + MANY_ARRIVED + 8 * j), signal_init(window + MANY_RELEASED + 8 * j, 1);
     copy_init(window + MANY_TABLE);
     copy_init_fence();
     copy_start(window + TABLE_AT, (const u8*)t.table, 4u << t.bits, window + MANY_TABLE);
@@ -788,7 +863,7 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
 #pragma unroll
   for (u32 j = 0; j < N / 2; j++) sum[j] = 0;
   bool good = true;
-  if (warp < share.warps) {
+  if (warp < decoders) {
     if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<ManyRegisters<N>::DECODING>();
     // A plane has one of these shifts. With a trellis levels are halves: the host launches nothing else.
 #define MANY_CASE(shift, halves)                                                                             \
@@ -813,25 +888,25 @@ DEVICE void multiply_item(const ProductBatch& batch, const ProductItem& item, u3
     if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<ManyRegisters<N>::EACH>();
   } else {
     if constexpr (MANY_TAKES_REGISTERS(N)) fewer_registers<ManyRegisters<N>::HELPING>();
-    if (warp == share.warps) {
+    if (warp == decoders) {
       many_fetch(batch, t, share, lane);
     } else {
-      prefetch_factors(t, share.first_tile * t.blocks + thread_index() - (share.warps + 1) * LANES);
+      prefetch_factors(t, share.tile(0) * t.blocks + thread_index() - (decoders + 1) * LANES);
       overlap_wait();
-      VectorRing<N, BF16, ROUTED>(batch, item, lane, vectors).fill(share, warp - share.warps - 1);
-      many_leave_rows<BF16>(batch, item, share, thread_index() - (share.warps + 1) * LANES, many_stagers(N) * LANES);
+      VectorRing<N, BF16, ROUTED>(batch, item, share, lane).fill(share, warp - decoders - 1);
+      many_leave_rows<BF16>(batch, item, share, thread_index() - (decoders + 1) * LANES, many_stagers(N) * LANES);
     }
     if constexpr (MANY_TAKES_REGISTERS(N)) more_registers<ManyRegisters<N>::EACH>();
   }
   // Found again: in registers it would take the place of what warps decode.
-  const ManyShare found(batch, t, found_again(at), vectors, many_helpers(N));
+  const ManyShare found(batch, t, found_again(at), vectors, many_helpers(N), many_has_parts(N));
   if (!apart) {
     // Sums take the place of the ring and the copies, which all blocks of the cluster have read then.
     syncthreads();
     if (found.ranks > 1) cluster_arrive();
   }
   if (found.ranks > 1) cluster_wait();
-  if (warp < found.warps) ManySums<N>(batch, found).put(found, warp, lane, sum, good);
+  if (warp < found.decoders()) ManySums<N>(batch, found).put(found, warp, lane, sum, good);
   if (found.ranks > 1) cluster_arrive();
   overlap_wait();
   many_results<N, BF16>(batch, item, found, many_down<BF16>(half));

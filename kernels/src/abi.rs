@@ -37,10 +37,12 @@ pub const MANY_FEW_WARPS: usize = 8;
 pub const MANY_HELPERS: usize = 4;
 /// Those beside where vectors are more than 64: seven prepare them.
 pub const MANY_MORE_HELPERS: usize = 8;
-/// Slots of the ring in which a block of those kernels has the vectors, at most: 64 columns of all vectors each.
-pub const MANY_MOST_SLOTS: usize = 8;
+/// Slots of the rings in which a block of those kernels has the vectors, at most: 64 columns of all vectors each.
+pub const MANY_MOST_SLOTS: usize = 16;
 /// The fewest slots.
 pub const MANY_LEAST_SLOTS: usize = 4;
+/// The most vectors of kernels whose blocks may have several parts of the columns.
+pub const MANY_PARTED_VECTORS: usize = 32;
 /// Vectors of all slots together, where slots are between the fewest and the most.
 pub const MANY_RING_VECTORS: usize = 256;
 /// Blocks of a chunk whose side words a warp of those kernels has at once.
@@ -390,12 +392,12 @@ structures! {
     /// Parameters of the kernels of products: results are the products of all items with each of `vectors` vectors. For
     /// an item after n results, those of vector v begin at `y` + (n * vectors + v * stride) elements.
     ///
-    /// Kernels named `many` interpret some of the fields in their own way. Their blocks have `warps` warps that take a
-    /// strip each and MANY_HELPERS more, and form clusters of `staged` blocks. A cluster has `warps` strips of one item:
-    /// block r of its n takes tiles [tiles * r / n, tiles * (r + 1) / n) of all of them, and together they add up.
+    /// Kernels named `many` interpret some of the fields in their own way. Their blocks have some strips of one item and
+    /// 2^`corrections` parts of the columns, a warp for each strip and part, MANY_HELPERS warps more, and form clusters of
+    /// `staged` blocks, which have the same strips: of all n parts of the cluster, counted block by block, part p has tiles
+    /// [tiles * p / n, tiles * (p + 1) / n), and together they add up.
     /// `block_begin` and `block_end` of an item are multiples of n. `barriers` is MANY_BARRIERS_AT, `sums` is
-    /// MANY_RING_AT or behind all else, `buffers_per_warp` is 2, and `copies` and
-    /// `corrections` are 0.
+    /// MANY_RING_AT or behind all else, `buffers_per_warp` is 2, and `copies` is 0.
     ///
     /// Kernels named `routed` are like those, but that each thread block finds its item and its vectors in memory. `stash`
     /// is the address of the items of all experts, `count` of each expert, whose `block_begin` and `block_end` count the
@@ -468,7 +470,7 @@ structures! {
         /// 2. In kernels named `routed` the thread blocks of a slot.
         pub copies: u32,
         /// Address in shared memory of CHANGES_BYTES for each warp; 0 if patches are applied before symbols are
-        /// multiplied.
+        /// multiplied. In kernels named `many` and `routed` log2 of the parts of the columns that a block has: 0 to 2.
         pub corrections: u32,
         /// Address in shared memory of the facts that are known before the vector is available: KNOWN_BYTES for each
         /// warp, then KNOWN_BYTES for each result, in kernels for one vector named `early`; KNOWN_BYTES for each row of the

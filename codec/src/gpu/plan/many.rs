@@ -1,14 +1,15 @@
 //! Launches of the kernels of many vectors (`kernels/cuda/many.h`): which matrices they are for, and how their blocks of threads lie.
 //!
-//! A block has a warp for each of its strips, and the blocks of a cluster share the columns of the same strips. How many those are decides the order
-//! of sums: it is a fact of the matrix and of whether vectors are more than 8 or 64, whereas the number of warps, which decides nothing, is what suits the device.
+//! A block has a warp for each of its strips and each of its parts of the columns, and the blocks of a cluster share the columns of the same strips. How
+//! many parts there are decides the order of sums: it is a fact of the matrix and of whether vectors are more than 8, 16, 32 or 64, whereas the number of
+//! strips, which decides nothing, is what suits the device.
 
 use wcodec_kernels::abi::{
     self, MANY_BARRIERS_AT, MANY_GROUP, MANY_LEAST_SLOTS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,
 };
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Shape, Work, beside_with, step, threads};
+use self::shape::{Division, Shape, Work, beside_with, step, threads};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, TILE_ROWS};
@@ -34,7 +35,7 @@ const SIDE_WORDS: usize = 128;
 
 /// Whether a kernel of many vectors multiplies up to `vectors` vectors with a tensor: one that [takes it](takes_many), and has room.
 pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits) -> bool {
-    let memory = Memory { vectors, warps: step(vectors), gates: true, ..Memory::of(tiles) };
+    let memory = Memory { vectors, strips: step(vectors), gates: true, ..Memory::of(tiles) };
     limits.many && takes_many(plan, tiles) && memory.bytes() <= limit(limits)
 }
 
@@ -59,12 +60,12 @@ fn limit(limits: Limits) -> usize {
 /// Items have too many strips or results for a launch.
 pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Result<Vec<ProductLaunch>> {
     let mut items: Vec<_> = items.iter().copied().flat_map(ProductTiles::by_matrix).collect();
-    let of = |item: &ProductTiles<'_>| ranks(item, vectors);
+    let of = |item: &ProductTiles<'_>| division(item, vectors);
     items.sort_by_cached_key(of);
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| of(a) == of(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
         match shape(items, vectors, limits) {
-            Some(warps) => launches.push(launch(items, vectors, warps, limits)?),
+            Some(strips) => launches.push(launch(items, vectors, strips, limits)?),
             // Each has room, but one has long chunks and another one many bits beside them.
             None => {
                 for item in items.chunks(1) {
@@ -87,37 +88,37 @@ fn shape_of(item: &ProductTiles<'_>) -> Shape {
     Shape { rows, cols, tile: item.tiles.tiles.geometry.tile() }
 }
 
-/// Blocks of the clusters that multiply a matrix with up to so many vectors.
-fn ranks(item: &ProductTiles<'_>, vectors: usize) -> usize {
-    shape_of(item).ranks(vectors)
+/// How the columns of a matrix are divided that is multiplied with up to so many vectors.
+fn division(item: &ProductTiles<'_>, vectors: usize) -> Division {
+    shape_of(item).division(vectors)
 }
 
-/// The work with items of one number of ranks.
+/// The work with items of one division.
 fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
-    let ranks = ranks(&items[0], vectors);
-    let steps = items.iter().map(|item| shape_of(item).steps(ranks)).max().unwrap_or(0);
-    Work { strips: items.iter().map(ProductTiles::strips).collect(), ranks, steps, vectors }
+    let division = division(&items[0], vectors);
+    let steps = items.iter().map(|item| shape_of(item).steps(division)).max().unwrap_or(0);
+    Work { strips: items.iter().map(ProductTiles::strips).collect(), division, steps, vectors }
 }
 
-/// Warps of each block that decode, a strip each; nothing where there is no room.
+/// Strips of each block; nothing where there is no room.
 fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<usize> {
     let memory = Memory::of_all(items, vectors);
-    work(items, vectors).warps(|warps| Memory { warps, ..memory }.bytes(), limits)
+    work(items, vectors).strips_of_a_block(|strips| Memory { strips, ..memory }.bytes(), limits)
 }
 
-fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limits) -> Result<ProductLaunch> {
+fn launch(items: &[ProductTiles<'_>], vectors: usize, strips: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
-    let ranks = ranks(&items[0], vectors);
-    let memory = Memory { warps, ..Memory::of_all(items, vectors) }.placed(limits);
+    let division = division(&items[0], vectors);
+    let memory = Memory { strips, ..Memory::of_all(items, vectors) }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     let mut blocks = 0;
     for (item, to) in items.iter().zip(&mut params.items) {
         let begin = blocks;
-        blocks += item.strips().div_ceil(warps) * ranks;
+        blocks += item.strips().div_ceil(strips) * division.ranks;
         *to = item.params(begin..blocks, 0, vectors)?;
     }
     params.vector = aligned_factors(&params.items);
-    params.staged = ranks as u32;
+    divide(&mut params, division);
     memory.place(&mut params);
     let variant = match vectors {
         8 => Variant::Many8,
@@ -132,17 +133,23 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, warps: usize, limits: Limi
         kernel,
         params,
         grid: blocks as u32,
-        cluster: ranks as u32,
-        threads: threads(warps, vectors) as u32,
+        cluster: division.ranks as u32,
+        threads: threads(strips, division.parts(), vectors) as u32,
         shared: memory.bytes() as u32,
     })
+}
+
+/// Says how the columns are divided.
+fn divide(params: &mut abi::ProductBatch, division: Division) {
+    params.staged = division.ranks as u32;
+    params.corrections = division.part_bits as u32;
 }
 
 /// The layout of a block's shared memory. Sums have a place of their own, or that of all that is there while weights are decoded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
     vectors: usize,
-    warps: usize,
+    strips: usize,
     /// Bytes of a buffer, for a chunk.
     buffer: usize,
     /// Bytes of the side words of a block of weights.
@@ -152,14 +159,14 @@ struct Memory {
     segments: usize,
     /// Whether there are gates, whose strips have a word each.
     gates: bool,
-    /// Blocks of a cluster.
-    ranks: usize,
+    /// Of the columns.
+    division: Division,
     /// Whether sums have a place of their own. Then the blocks of a cluster leave them without waiting for each other.
     apart: bool,
 }
 
 impl Memory {
-    /// That of a tensor, without vectors and warps.
+    /// That of a tensor, without vectors, strips and a division.
     fn of(tiles: &TilesPlan) -> Self {
         Self {
             // Whole 16 bytes around a chunk, which begins at any multiple of 4.
@@ -171,7 +178,7 @@ impl Memory {
         }
     }
 
-    /// That of any of these items, without warps.
+    /// That of any of these items, without strips.
     fn of_all(items: &[ProductTiles<'_>], vectors: usize) -> Self {
         let gates = items.iter().any(|item| item.product.part != abi::PART_RESULT);
         let each = items.iter().map(|item| Self::of(item.tiles.tiles));
@@ -182,8 +189,8 @@ impl Memory {
             segments: a.segments.max(b.segments),
             ..a
         };
-        let ranks = items.first().map_or(1, |item| ranks(item, vectors));
-        Self { vectors, gates, ranks, ..each.reduce(larger).unwrap_or_default() }
+        let division = items.first().map_or_else(Division::default, |item| division(item, vectors));
+        Self { vectors, gates, division, ..each.reduce(larger).unwrap_or_default() }
     }
 
     /// Says where all that is.
@@ -204,23 +211,28 @@ impl Memory {
         MANY_RING_AT + slots * self.vectors * BLOCK_COLS * 2
     }
 
+    /// Warps that decode.
+    fn warps(self) -> usize {
+        self.strips * self.division.parts()
+    }
+
     fn buffers_at(self) -> usize {
-        self.side_at() + self.warps * 2 * MANY_GROUP * self.side
+        self.side_at() + self.warps() * 2 * MANY_GROUP * self.side
     }
 
     /// Strips whose results a block of a cluster writes, at most.
     fn own_strips(self) -> usize {
-        self.warps.div_ceil(self.ranks.max(1))
+        self.strips.div_ceil(self.division.ranks)
     }
 
-    /// Bytes of the sums that the blocks of a cluster leave for a block's results.
+    /// Bytes of the sums that all parts leave for a block's results.
     fn sums(self) -> usize {
-        self.ranks.max(1) * self.own_strips() * TILE_ROWS * self.vectors * size_of::<f32>()
+        self.division.pieces() * self.own_strips() * TILE_ROWS * self.vectors * size_of::<f32>()
     }
 
     fn squares_at(self) -> usize {
         // Reads behind a chunk may reach the next buffer: only behind the last one is space left for them.
-        let decoding = self.buffers_at() + self.warps * 2 * self.buffer + self.slack;
+        let decoding = self.buffers_at() + self.warps() * 2 * self.buffer + self.slack;
         let sums = if self.apart { 0 } else { MANY_RING_AT + self.sums() };
         decoding.max(sums).next_multiple_of(16)
     }
@@ -232,7 +244,7 @@ impl Memory {
     }
 
     fn known_at(self) -> usize {
-        (self.arrived_at() + if self.gates { 4 * self.warps } else { 0 }).next_multiple_of(16)
+        (self.arrived_at() + if self.gates { 4 * self.strips } else { 0 }).next_multiple_of(16)
     }
 
     fn known_end(self) -> usize {
@@ -251,7 +263,8 @@ impl Memory {
     fn placed(self, limits: Limits) -> Self {
         let apart = Self { apart: true, ..self };
         let most = if self.vectors > SPARING_VECTORS { limit(limits).min(SPARED) } else { limit(limits) };
-        let beside = |memory: Self| beside_with(self.warps, self.vectors, memory.bytes(), limits);
+        let beside =
+            |memory: Self| beside_with(self.strips, self.division.parts(), self.vectors, memory.bytes(), limits);
         if apart.bytes() <= most && beside(apart) >= beside(self) { apart } else { self }
     }
 }

@@ -31,15 +31,17 @@ fn biases(rng: &mut StdRng, kind: OutputKind, rows: usize) -> Buffer {
     Buffer::from(&bytes[..])
 }
 
-/// For each launch whether sums have a place of their own, and 0 for one block, 1 for a cluster, 2 for one of more blocks than warps that decode.
-fn placements_of(tensors: &[Loaded], vectors: usize, limits: Limits) -> Vec<(bool, u32)> {
+/// For each launch whether sums have a place of their own; 0 for one block, 1 for a cluster, 2 for one of more blocks than strips; and log2 of its parts.
+fn placements_of(tensors: &[Loaded], vectors: usize, limits: Limits) -> Vec<(bool, u32, u32)> {
     let (items, _) = items(tensors, OutputKind::BF16, None, &|s| 0..s, &|_| abi::PART_RESULT);
-    let launches = product_launches(&items, vectors, limits).unwrap();
+    let most = *MOST_VECTORS.iter().find(|&&most| most > 1 && most >= vectors).unwrap();
+    let launches = many_launches(&items, most, limits).unwrap();
     let many = launches.iter().filter(|l| l.module == Module::Huffmanmany);
     many.map(|l| {
         let helpers = if vectors > 64 { abi::MANY_MORE_HELPERS } else { abi::MANY_HELPERS };
-        let warps = l.threads / 32 - helpers as u32;
-        (l.params.sums != abi::MANY_RING_AT as u32, u32::from(l.cluster > 1) + u32::from(l.cluster > warps))
+        let (part_bits, warps) = (l.params.corrections, l.threads / 32 - helpers as u32);
+        let more = l.cluster > warps >> part_bits;
+        (l.params.sums != abi::MANY_RING_AT as u32, u32::from(l.cluster > 1) + u32::from(more), part_bits)
     })
     .collect()
 }
@@ -51,10 +53,10 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
     let mut shifts = BTreeSet::new();
     let mut placements = BTreeSet::new();
     let counts = [64, 8, 17, 33, 1, 16, 9, 32, 49, 24, 128, 65];
-    let shapes = [vec![208, 512], vec![37, 1130], vec![3, 20, 192], vec![20, 2112]];
+    let shapes = [vec![208, 512], vec![37, 1130], vec![3, 20, 192], vec![20, 2112], vec![5, 8256]];
     for (i, o) in options().into_iter().enumerate() {
         let container = Container::from_bytes(encode(&sample(&mut rng, &shapes), &o)).unwrap();
-        for (j, name) in ["w0", "w1", "w2", "w3"].into_iter().enumerate() {
+        for (j, name) in ["w0", "w1", "w2", "w3", "w4"].into_iter().enumerate() {
             let Some(t) = load(&container, name) else { continue };
             let kind = [OutputKind::F16, OutputKind::BF16][(i + j) % 2];
             let n = counts[(3 * i + j) % counts.len()];
@@ -80,7 +82,11 @@ fn many_vectors_are_multiplied_with_the_decoded_weights() {
     assert_eq!(kernels.len(), 20, "{kernels:?}");
     // Sums in a place of their own and in that of the ring, with one block, several, and more than there are strips. The next test has the last kind.
     for wanted in [(true, 0), (true, 1), (true, 2), (false, 1)] {
-        assert!(placements.contains(&wanted), "{wanted:?} of {placements:?}");
+        assert!(placements.iter().any(|&(apart, blocks, _)| (apart, blocks) == wanted), "{wanted:?} of {placements:?}");
+    }
+    // One part, two and four.
+    for wanted in 0..3 {
+        assert!(placements.iter().any(|&(_, _, part_bits)| part_bits == wanted), "{wanted} of {placements:?}");
     }
     // All that are ever written.
     let written = [("none", 0..4), ("trellis", 0..3)].map(|(filter, shifts)| shifts.map(move |shift| (filter, shift)));
@@ -100,7 +106,8 @@ fn sums_of_one_block_take_the_place_of_its_ring() {
         ..DEVICES[1]
     };
     let places = |limits: Limits| placements_of(&tensors, 64, limits);
-    let limits = (60..150).map(of_size).find(|&limits| places(limits) == [(false, 0)]).expect("there is such a size");
+    let limits =
+        (60..150).map(of_size).find(|&limits| places(limits) == [(false, 0, 0)]).expect("there is such a size");
     let inputs = Inputs::new(&mut rng, OutputKind::BF16, 64, 500, 2.0);
     let (got, used) = multiply(&mut tensors, &inputs, None, &|s| 0..s, limits, 3);
     let plan = &tensors[0].plan;

@@ -6,7 +6,7 @@
 use wcodec_kernels::abi;
 use wcodec_kernels::{Module, Variant};
 
-use super::{Memory, ProductTiles, aligned_factors, fits, limit, ranks, shape, threads};
+use super::{Memory, ProductTiles, aligned_factors, divide, division, fits, limit, shape, threads};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Limits;
 
@@ -60,7 +60,7 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
         return Err(refused(None, "none are given"));
     };
     let most = SIZES[SIZES.len() - 1].0;
-    let clusters = |item: &ProductTiles<'_>| SIZES.map(|(vectors, _)| ranks(item, vectors));
+    let clusters = |item: &ProductTiles<'_>| SIZES.map(|(vectors, _)| division(item, vectors));
     let wanted = clusters(&first[0]);
     for expert in experts {
         if expert.len() != first.len() {
@@ -96,16 +96,17 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
     let (all, first) = (experts.concat(), &experts[0]);
     let (module, mode, kind, _) = first[0].key();
     let memory = Memory::of_all(&all, vectors);
-    let has_room = |warps: &usize| Memory { warps: *warps, ..memory }.bytes() <= limit(limits);
+    let has_room = |&strips: &usize| Memory { strips, ..memory }.bytes() <= limit(limits);
     // As many experts as one token may have, or several.
     let some = &all[..all.len().min(vectors * first.len())];
-    let warps = [some, &all].into_iter().filter_map(|items| shape(items, vectors, limits)).find(has_room);
-    let warps = warps.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
+    let strips = [some, &all].into_iter().filter_map(|items| shape(items, vectors, limits)).find(has_room);
+    let strips = strips.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
+    let division = division(&first[0], vectors);
     let mut blocks = 0;
     let mut ranges = Vec::with_capacity(first.len());
     for item in first {
         let begin = blocks;
-        blocks += item.strips().div_ceil(warps) * ranks(item, vectors);
+        blocks += item.strips().div_ceil(strips) * division.ranks;
         ranges.push(begin..blocks);
     }
     let table = all.iter().zip(ranges.iter().cycle()).map(|(item, range)| {
@@ -113,10 +114,10 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         item.params(range.clone(), 0, abi::MOST_ROUTES)
     });
     let table = table.collect::<Result<Vec<_>>>()?;
-    let (ranks, memory) = (ranks(&first[0], vectors) as u32, Memory { warps, ..memory }.placed(limits));
+    let memory = Memory { strips, ..memory }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
     params.vector = aligned_factors(&table);
-    params.staged = ranks;
+    divide(&mut params, division);
     params.copies = blocks as u32;
     memory.place(&mut params);
     Ok(RoutedLaunch {
@@ -126,8 +127,8 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         table,
         params,
         blocks: blocks as u32,
-        cluster: ranks,
-        threads: threads(warps, vectors) as u32,
+        cluster: division.ranks as u32,
+        threads: threads(strips, division.parts(), vectors) as u32,
         shared: memory.bytes() as u32,
     })
 }

@@ -1,10 +1,11 @@
-//! The division of a launch of the kernels of many vectors: the blocks of a cluster, which share the columns of a matrix, and the warps of each block.
+//! The division of a launch of the kernels of many vectors: the blocks of a cluster, and the parts of each of them, which share the columns of a matrix,
+//! and the strips of each block.
 //!
-//! The first is a fact of the matrix and of whether vectors are more than 8 or 64, since it decides the order of sums; it is the one that suits an H100 best,
-//! where two blocks have room on a multiprocessor. The second changes no result, and is what suits the device. Cycles are estimates, and only their
-//! order counts.
+//! The first two are facts of the matrix and of whether vectors are more than 8, 16, 32 or 64, since they decide the order of sums; they are those that suit
+//! an H100 best, where two blocks have room on a multiprocessor. The third changes no result, and is what suits the device. Cycles are estimates, and only
+//! their order counts.
 
-use wcodec_kernels::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_WARPS};
+use wcodec_kernels::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_PARTED_VECTORS, MANY_WARPS};
 
 use super::super::Limits;
 use super::super::product::{FEW_VECTORS, RESERVED};
@@ -27,6 +28,8 @@ const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
 const NARROW: usize = 1 << 10;
 /// Vectors beyond which blocks have few warps, whose sums take half of the registers.
 const MANY_VECTORS: usize = 64;
+/// The most vectors.
+const MOST_VECTORS: usize = 128;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
 
@@ -39,27 +42,53 @@ const BLOCK: usize = 18_000;
 const STEP: usize = 750;
 /// More of a step, for each warp of the multiprocessor's blocks, of which each has one more, whatever its helpers are.
 const WARP: usize = 50;
+/// A step of each part takes as long for each vector at least, since helpers load them: 12 KiB are on their way together.
+const VECTOR: usize = 20;
+/// log2 of the most parts of a block.
+const MOST_PART_BITS: usize = 2;
 
-/// Numbers of vectors of one class have the same clusters; this is one of them.
+/// Numbers of vectors of one class have the same division; this is the largest of them.
 fn class(vectors: usize) -> usize {
-    if vectors <= SHARING_VECTORS {
-        vectors
-    } else if vectors <= MANY_VECTORS {
-        FEW_VECTORS + 1
-    } else {
-        MANY_VECTORS + 1
+    let bounds = [SHARING_VECTORS, FEW_VECTORS, MANY_PARTED_VECTORS, MANY_VECTORS];
+    bounds.into_iter().find(|&most| vectors <= most).unwrap_or(MOST_VECTORS)
+}
+
+/// Threads of a block that has so many strips, and warps for each.
+pub fn threads(strips: usize, parts: usize, vectors: usize) -> usize {
+    let helpers = if vectors > MANY_VECTORS { MANY_MORE_HELPERS } else { MANY_HELPERS };
+    (strips * parts + helpers) * LANES
+}
+
+/// Strips of a block come in such numbers.
+pub fn step(vectors: usize) -> usize {
+    if vectors > FEW_VECTORS { STRIPS_TOGETHER } else { 1 }
+}
+
+/// The division of a matrix's columns: all parts of all blocks of a cluster are as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Division {
+    /// Blocks of a cluster: 1 to 8.
+    pub ranks: usize,
+    /// log2 of the parts of each block.
+    pub part_bits: usize,
+}
+
+impl Default for Division {
+    fn default() -> Self {
+        Self { ranks: 1, part_bits: 0 }
     }
 }
 
-/// Threads of a block that has so many warps which decode.
-pub fn threads(warps: usize, vectors: usize) -> usize {
-    let helpers = if vectors > MANY_VECTORS { MANY_MORE_HELPERS } else { MANY_HELPERS };
-    (warps + helpers) * LANES
-}
+impl Division {
+    /// Parts of a block.
+    pub fn parts(self) -> usize {
+        1 << self.part_bits
+    }
 
-/// Warps that decode come in such numbers.
-pub fn step(vectors: usize) -> usize {
-    if vectors > FEW_VECTORS { STRIPS_TOGETHER } else { 1 }
+    /// All parts.
+    pub fn pieces(self) -> usize {
+        self.ranks * self.parts()
+    }
 }
 
 /// A matrix, as far as it decides how its products are divided.
@@ -88,39 +117,43 @@ impl Shape {
         self.rows.div_ceil(TILE_ROWS)
     }
 
-    fn tiles(self) -> usize {
+    /// Tiles of a strip.
+    pub fn tiles(self) -> usize {
         self.cols.div_ceil(self.tile)
     }
 
-    /// Blocks of the clusters that share its columns: those with which it takes an H100 the least time by itself, and with another one of its kind if it
-    /// is one of a pair; a narrow one has those of its query where that costs it little. Kernels of few registers, and of more than 64 vectors, may
-    /// have others.
-    pub fn ranks(self, vectors: usize) -> usize {
+    /// How its columns are divided: so that it takes an H100 the least time by itself, and with another one of its kind if it is one of a pair; a narrow
+    /// one has the division of its query where that costs it little. Kernels of other numbers of vectors may have others.
+    pub fn division(self, vectors: usize) -> Division {
         let vectors = class(vectors);
+        let most = if vectors <= MANY_PARTED_VECTORS { MOST_PART_BITS } else { 0 };
         let best = |of: Self| {
-            let most = self.tiles().min(PLACES.len());
-            (1..=most).min_by_key(|&ranks| of.cycles(ranks, vectors)).unwrap_or(1)
+            let all =
+                (0..=most).flat_map(|part_bits| (1..=PLACES.len()).map(move |ranks| Division { ranks, part_bits }));
+            let some = all.filter(|division| division.pieces() <= self.tiles());
+            some.min_by_key(|&division| of.cycles(division, vectors)).unwrap_or_default()
         };
         let own = best(self);
         let shared = self.query().map_or(own, best);
-        // One launch is worth so much time of a launch by itself, and not more.
-        let several = vectors.max(FEW_VECTORS + 1);
-        let cycles = |ranks| self.cycles(ranks, several);
-        if 4 * cycles(shared) <= 5 * cycles(own) { shared } else { own }
+        // One launch is worth so much time of a launch by itself, and not more: blocks of several parts are few for a narrow matrix.
+        let several = vectors.max(FEW_VECTORS);
+        let (with, alone) = (self.cycles(shared, several), self.cycles(own, several));
+        let worth = if shared.part_bits > 0 { 5 * with <= 8 * alone } else { 4 * with <= 5 * alone };
+        if worth { shared } else { own }
     }
 
-    fn cycles(self, ranks: usize, vectors: usize) -> usize {
-        let work = |strips| Work { strips, ranks, steps: self.steps(ranks), vectors };
-        let time = |work: &Work, warps| work.cycles(warps, beside(warps, vectors), PROCESSORS);
-        let least = |work: Work| work.numbers().map(|warps| time(&work, warps)).min().unwrap_or(usize::MAX);
+    fn cycles(self, division: Division, vectors: usize) -> usize {
+        let work = |strips| Work { strips, division, steps: self.steps(division), vectors };
+        let time = |work: &Work, strips| work.cycles(strips, beside(strips, division.parts(), vectors), PROCESSORS);
+        let least = |work: Work| work.numbers().map(|strips| time(&work, strips)).min().unwrap_or(usize::MAX);
         let alone = least(work(vec![self.strips()]));
         // Some matrices of that form are a pair already.
         if self.is_tall() { 2 * alone + least(work(vec![self.strips(); 2])) } else { alone }
     }
 
     /// Blocks of 64 columns that a warp decodes, at most.
-    pub fn steps(self, ranks: usize) -> usize {
-        self.tiles().div_ceil(ranks) * (self.tile / BLOCK_COLS)
+    pub fn steps(self, division: Division) -> usize {
+        self.tiles().div_ceil(division.pieces()) * (self.tile / BLOCK_COLS)
     }
 }
 
@@ -129,8 +162,8 @@ impl Shape {
 pub struct Work {
     /// Strips of each item.
     pub strips: Vec<usize>,
-    /// Blocks of a cluster.
-    pub ranks: usize,
+    /// Of the columns.
+    pub division: Division,
     /// Blocks of 64 columns that a warp decodes, at most.
     pub steps: usize,
     /// Vectors that the kernel takes.
@@ -138,48 +171,51 @@ pub struct Work {
 }
 
 impl Work {
-    /// Warps that decode, a strip each, with which the launch is expected to take the least time; nothing where there is room for none. A block of so
-    /// many has as many `bytes` of shared memory.
-    pub fn warps(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
+    /// Strips of a block with which the launch is expected to take the least time; nothing where there is room for none. A block of so many has as many
+    /// `bytes` of shared memory.
+    pub fn strips_of_a_block(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
         let room = limits.shared_per_block.min(limits.shared_per_multiprocessor.saturating_sub(RESERVED));
-        let fitting = self.numbers().filter(|&warps| bytes(warps) <= room && threads(warps, self.vectors) <= THREADS);
-        fitting.min_by_key(|&warps| {
-            let beside = beside_with(warps, self.vectors, bytes(warps), limits);
-            self.cycles(warps, beside, limits.multiprocessors)
+        let parts = self.division.parts();
+        let fits = |&strips: &usize| bytes(strips) <= room && threads(strips, parts, self.vectors) <= THREADS;
+        self.numbers().filter(fits).min_by_key(|&strips| {
+            let beside = beside_with(strips, parts, self.vectors, bytes(strips), limits);
+            self.cycles(strips, beside, limits.multiprocessors)
         })
     }
 
-    /// The numbers of warps that a block can have.
+    /// The numbers of strips that a block can have.
     fn numbers(&self) -> impl Iterator<Item = usize> + use<> {
         let step = step(self.vectors);
         let most = if self.vectors > MANY_VECTORS { MANY_FEW_WARPS } else { MANY_WARPS };
-        (1..=most).filter(move |warps| warps.is_multiple_of(step))
+        (1..=most / self.division.parts()).filter(move |strips| strips.is_multiple_of(step))
     }
 
     /// Blocks of threads.
-    pub fn grid(&self, warps: usize) -> usize {
-        self.strips.iter().map(|strips| strips.div_ceil(warps) * self.ranks).sum()
+    pub fn grid(&self, strips: usize) -> usize {
+        self.strips.iter().map(|all| all.div_ceil(strips) * self.division.ranks).sum()
     }
 
     /// Cycles of the launch on a device with so many multiprocessors, each of which has up to so many blocks at a time.
-    fn cycles(&self, warps: usize, beside: usize, processors: usize) -> usize {
-        let grid = self.grid(warps);
+    fn cycles(&self, strips: usize, beside: usize, processors: usize) -> usize {
+        let (grid, ranks, parts) = (self.grid(strips), self.division.ranks, self.division.parts());
         // Blocks go to multiprocessors that have none as long as there are some.
-        let beside = if grid <= places(self.ranks, 1, processors) { 1 } else { beside };
-        let rounds = grid.div_ceil(places(self.ranks, beside, processors));
-        rounds * (BLOCK + self.steps * (STEP + WARP * (warps + 1) * beside))
+        let beside = if grid <= places(ranks, 1, processors) { 1 } else { beside };
+        let rounds = grid.div_ceil(places(ranks, beside, processors));
+        let decoding = STEP + WARP * (strips * parts + 1) * beside;
+        let loading = if self.vectors > MANY_PARTED_VECTORS { 0 } else { VECTOR * self.vectors * parts };
+        rounds * (BLOCK + self.steps * decoding.max(loading))
     }
 }
 
-/// Blocks of so many warps, one or two, for which a multiprocessor has registers.
-fn beside(warps: usize, vectors: usize) -> usize {
-    let registers = threads(warps, vectors) * FEW_REGISTERS;
+/// Blocks of so many strips, one or two, for which a multiprocessor has registers.
+fn beside(strips: usize, parts: usize, vectors: usize) -> usize {
+    let registers = threads(strips, parts, vectors) * FEW_REGISTERS;
     if vectors <= SHARING_VECTORS && 2 * registers <= REGISTERS { 2 } else { 1 }
 }
 
 /// Blocks that share a multiprocessor if each takes so many `bytes` of its shared memory, too: one or two.
-pub fn beside_with(warps: usize, vectors: usize, bytes: usize, limits: Limits) -> usize {
-    beside(warps, vectors).min(limits.shared_per_multiprocessor / (bytes + RESERVED)).max(1)
+pub fn beside_with(strips: usize, parts: usize, vectors: usize, bytes: usize, limits: Limits) -> usize {
+    beside(strips, parts, vectors).min(limits.shared_per_multiprocessor / (bytes + RESERVED)).max(1)
 }
 
 /// Blocks that a device with so many multiprocessors has at a time, one or two on each.

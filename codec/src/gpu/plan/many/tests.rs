@@ -15,53 +15,49 @@ fn launch_of(rows: &[usize], cols: usize, vectors: usize) -> (Work, Memory) {
         (Shape { rows, cols, tile }, rows / TILE_ROWS)
     });
     let each: Vec<_> = each.collect();
-    let ranks = each[0].0.ranks(vectors);
-    assert!(each.iter().all(|item| item.0.ranks(vectors) == ranks), "they share no launch");
-    let steps = each.iter().map(|item| item.0.steps(ranks)).max().unwrap();
-    let work = Work { strips: each.iter().map(|item| item.1).collect(), ranks, steps, vectors };
+    let division = each[0].0.division(vectors);
+    assert!(each.iter().all(|item| item.0.division(vectors) == division), "they share no launch");
+    let steps = each.iter().map(|item| item.0.steps(division)).max().unwrap();
+    let work = Work { strips: each.iter().map(|item| item.1).collect(), division, steps, vectors };
     // Chunks of `int8` with two bits a symbol.
     let buffer = each.iter().map(|item| item.0.tile * 4 + 16).max().unwrap();
-    (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, ranks, ..Memory::default() })
+    (work, Memory { vectors, buffer, side: 5 * SIDE_WORDS, division, ..Memory::default() })
 }
 
-/// Warps of a block, blocks of a cluster, thread blocks, and places for them on the device.
-fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, usize, usize, usize) {
-    let bytes = |warps| Memory { warps, ..*memory }.bytes();
-    let warps = work.warps(bytes, limits).expect("there is room");
-    let beside = beside_with(warps, work.vectors, bytes(warps), limits);
-    (warps, work.ranks, work.grid(warps), places(work.ranks, beside, limits.multiprocessors))
+/// Strips of a block, how columns are divided, thread blocks, and places for them on the device.
+fn chosen((work, memory): &(Work, Memory), limits: Limits) -> (usize, Division, usize, usize) {
+    let (bytes, division) = (|strips| Memory { strips, ..*memory }.bytes(), work.division);
+    let strips = work.strips_of_a_block(bytes, limits).expect("there is room");
+    let beside = beside_with(strips, division.parts(), work.vectors, bytes(strips), limits);
+    (strips, division, work.grid(strips), places(division.ranks, beside, limits.multiprocessors))
 }
 
-/// Rows of matrices and their columns; blocks of a cluster for up to 8 vectors, up to 64 and up to 128; warps of a block for 8, 16, 32, 64 and 128.
-type Case = (&'static [usize], usize, [usize; 3], [usize; 5]);
+/// Rows of matrices and their columns; for up to 8, 16, 32, 64 and 128 vectors blocks of a cluster, parts of each and strips.
+type Case = (&'static [usize], usize, [(usize, usize, usize); 5]);
 
 #[test]
 fn matrices_of_models_have_blocks_of_these_sizes() {
-    let cases: [Case; 12] = [
-        (&[2048], 2048, [8, 8, 4], [9, 9, 12, 12, 8]),
-        (&[2048, 512], 2048, [8, 8, 4], [11, 11, 12, 12, 8]),
-        (&[2048, 256, 256], 2048, [8, 8, 4], [12, 12, 12, 12, 8]),
-        (&[5632, 5632], 2048, [2, 2, 2], [11, 11, 12, 12, 8]),
-        (&[11264], 2048, [2, 2, 1], [11, 11, 12, 12, 8]),
-        (&[2048], 5632, [8, 8, 6], [9, 9, 12, 12, 8]),
-        (&[4096], 4096, [4, 4, 3], [9, 9, 12, 12, 8]),
-        (&[4096, 1024, 1024], 4096, [4, 4, 0], [13, 13, 16, 16, 0]),
-        (&[6144], 4096, [4, 4, 2], [13, 13, 16, 16, 8]),
-        (&[14336], 4096, [2, 2, 1], [14, 14, 16, 16, 8]),
-        (&[28672], 4096, [1, 1, 1], [14, 14, 16, 16, 8]),
-        (&[4096], 14336, [7, 6, 3], [8, 16, 16, 16, 8]),
+    let cases: [Case; 13] = [
+        (&[2048], 2048, [(2, 4, 2), (8, 1, 9), (8, 1, 12), (8, 1, 12), (4, 1, 8)]),
+        (&[2048, 512], 2048, [(2, 4, 3), (8, 1, 11), (8, 1, 12), (8, 1, 12), (4, 1, 8)]),
+        (&[2048, 256, 256], 2048, [(2, 4, 3), (8, 1, 12), (8, 1, 12), (8, 1, 12), (4, 1, 8)]),
+        (&[5632, 5632], 2048, [(2, 1, 11), (2, 1, 11), (2, 1, 12), (2, 1, 12), (2, 1, 8)]),
+        (&[11264], 2048, [(2, 1, 11), (2, 1, 11), (2, 1, 12), (2, 1, 12), (1, 1, 8)]),
+        (&[2048], 5632, [(6, 2, 8), (6, 2, 8), (6, 2, 8), (8, 1, 12), (6, 1, 8)]),
+        (&[4096], 4096, [(2, 4, 4), (2, 4, 4), (2, 2, 4), (4, 1, 12), (3, 1, 8)]),
+        (&[4096, 1024, 1024], 4096, [(0, 0, 0), (0, 0, 0), (2, 2, 8), (4, 1, 16), (0, 0, 0)]),
+        (&[6144], 4096, [(2, 2, 6), (2, 2, 6), (4, 1, 16), (4, 1, 16), (2, 1, 8)]),
+        (&[14336], 4096, [(2, 1, 14), (2, 1, 14), (2, 1, 16), (2, 1, 16), (1, 1, 8)]),
+        (&[28672], 4096, [(1, 1, 14), (1, 1, 14), (1, 1, 16), (1, 1, 16), (1, 1, 8)]),
+        (&[4096], 14336, [(2, 4, 4), (2, 4, 4), (6, 1, 16), (6, 1, 16), (3, 1, 8)]),
+        (&[8192], 8192, [(2, 2, 8), (2, 2, 8), (2, 2, 8), (2, 1, 8), (2, 1, 8)]),
     ];
-    for (rows, cols, ranks, warps) in cases {
-        // Those with 0 take two launches.
-        for (vectors, wanted) in [8, 16, 32, 64, 128].into_iter().zip(warps).filter(|case| case.1 > 0) {
-            let launch = launch_of(rows, cols, vectors);
-            let (warps, found, grid, places) = chosen(&launch, H100);
-            let context = format!("{rows:?} x {cols}, {vectors} vectors: {grid} blocks of {warps}, {places} places");
-            assert_eq!(
-                (found, warps),
-                (ranks[usize::from(vectors > 8) + usize::from(vectors > 64)], wanted),
-                "{context}"
-            );
+    for (rows, cols, all) in cases {
+        // Those with 0 take two launches, or are too small for these kernels.
+        for (vectors, wanted) in [8, 16, 32, 64, 128].into_iter().zip(all).filter(|case| case.1.0 > 0) {
+            let (strips, division, grid, places) = chosen(&launch_of(rows, cols, vectors), H100);
+            let context = format!("{rows:?} x {cols}, {vectors} vectors: {grid} blocks of {strips}, {places} places");
+            assert_eq!((division.ranks, division.parts(), strips), wanted, "{context}");
             // All of them run at once, on most of the device, but for the smallest and the largest of 128 vectors.
             let apart = vectors == 128
                 && [&[2048][..], &[2048, 512], &[2048, 256, 256], &[5632, 5632], &[28672]].contains(&rows);
@@ -70,31 +66,54 @@ fn matrices_of_models_have_blocks_of_these_sizes() {
     }
 }
 
-/// The order of sums hangs on the matrix, and on whether vectors are more than 8, and more than 64.
+/// The order of sums hangs on the matrix, and on whether vectors are more than 8, 16, 32 and 64.
 #[test]
-fn clusters_are_the_same_whatever_the_device() {
+fn divisions_are_the_same_whatever_the_device() {
     let large = Limits { multiprocessors: 200, ..H100 };
-    for (rows, cols, [few, more, most]) in [(2048, 5632, [8, 8, 6]), (4096, 14336, [7, 6, 3])] {
+    let cases = [
+        (2048, 5632, [(6, 2), (6, 2), (6, 2), (8, 1), (6, 1)]),
+        (4096, 14336, [(2, 4), (2, 4), (6, 1), (6, 1), (3, 1)]),
+    ];
+    for (rows, cols, wanted) in cases {
         for limits in [H100, large] {
             let of = |vectors| chosen(&launch_of(&[rows], cols, vectors), limits).1;
-            assert_eq!([8, 16, 32, 64, 128].map(of), [few, more, more, more, most], "{rows}x{cols}");
+            assert_eq!([8, 16, 32, 64, 128].map(of).map(|d| (d.ranks, d.parts())), wanted, "{rows}x{cols}");
         }
     }
 }
 
-/// Narrow matrices have a query's clusters only where that costs them little by themselves.
+/// A strip has tiles for all parts, and parts are those that there are kernels for.
 #[test]
-fn narrow_matrices_have_the_clusters_of_a_query_where_that_costs_little() {
-    let ranks_of = |rows: usize, cols: usize, vectors: usize| {
+fn every_part_has_a_tile() {
+    for (rows, cols) in (0..14).flat_map(|r| (0..14).map(move |c| (3 << r, 5 << c))) {
         let tile = default_tile(Coder::Huffman, Layout::Quad, rows, cols);
-        Shape { rows, cols, tile }.ranks(vectors)
+        let shape = Shape { rows, cols, tile };
+        for vectors in [1, 8, 9, 16, 17, 32, 33, 64, 65, 128] {
+            let division = shape.division(vectors);
+            assert!(division.pieces() <= shape.tiles(), "{shape:?} {division:?}");
+            assert!(
+                division.parts() <= if vectors > 32 { 1 } else { 4 } && division.ranks <= 8,
+                "{shape:?} {division:?}"
+            );
+        }
+    }
+}
+
+/// Narrow matrices are divided as a query where that costs them little by themselves.
+#[test]
+fn narrow_matrices_have_the_division_of_a_query_where_that_costs_little() {
+    let of = |rows: usize, cols: usize, vectors: usize| {
+        let tile = default_tile(Coder::Huffman, Layout::Quad, rows, cols);
+        let division = Shape { rows, cols, tile }.division(vectors);
+        (division.ranks, division.parts())
     };
-    let ranks = |rows, cols| ranks_of(rows, cols, 32);
-    assert_eq!((ranks(4096, 4096), ranks(1024, 4096)), (4, 4));
-    assert_eq!((ranks_of(4096, 4096, 128), ranks_of(1024, 4096, 128), ranks_of(256, 2048, 128)), (3, 8, 4));
+    for (vectors, wanted) in [(8, (2, 4)), (16, (2, 4)), (32, (2, 2)), (64, (4, 1))] {
+        assert_eq!([of(4096, 4096, vectors), of(1024, 4096, vectors)], [wanted; 2], "{vectors}");
+    }
+    assert_eq!((of(4096, 4096, 128), of(1024, 4096, 128), of(256, 2048, 128)), ((3, 1), (8, 1), (4, 1)));
     // Parts of them, as ranks of tensor parallelism have, and those of much wider ones keep their own.
     for (rows, cols) in [(512, 4096), (256, 8192), (1024, 8192), (1023, 4096)] {
-        assert_eq!(ranks(rows, cols), 8, "{rows}x{cols}");
+        assert_eq!((of(rows, cols, 32), of(rows, cols, 64)), ((8, 2), (8, 1)), "{rows}x{cols}");
     }
 }
 
@@ -102,7 +121,8 @@ fn narrow_matrices_have_the_clusters_of_a_query_where_that_costs_little() {
 #[test]
 fn more_rounds_than_one_are_of_large_blocks() {
     for vectors in [8, 16, 32, 64, 128] {
-        let (warps, _, grid, places) = chosen(&launch_of(&[1 << 17], 4096, vectors), H100);
+        let (strips, division, grid, places) = chosen(&launch_of(&[1 << 17], 4096, vectors), H100);
+        let warps = strips * division.parts();
         assert!(
             warps >= if vectors > 64 { 8 } else { 12 } && grid > places,
             "{grid} blocks of {warps}, {places} places"
@@ -116,24 +136,26 @@ fn blocks_fit_the_memory_that_there_is() {
     let mut before = 0;
     for kilobytes in [50, 60, 100, 200] {
         let limits = Limits { shared_per_block: kilobytes << 10, ..H100 };
-        let bytes = |warps| Memory { warps, ..launch.1 }.bytes();
-        let warps = launch.0.warps(bytes, limits).unwrap_or(0);
-        assert!(bytes(warps) <= kilobytes << 10 || warps == 0, "{kilobytes} KiB: {warps}");
-        assert!(warps >= before, "{kilobytes} KiB: {warps}");
-        before = warps;
+        let bytes = |strips| Memory { strips, ..launch.1 }.bytes();
+        let strips = launch.0.strips_of_a_block(bytes, limits).unwrap_or(0);
+        assert!(bytes(strips) <= kilobytes << 10 || strips == 0, "{kilobytes} KiB: {strips}");
+        assert!(strips >= before, "{kilobytes} KiB: {strips}");
+        before = strips;
     }
     assert_eq!(before, 16);
-    assert_eq!(launch.0.warps(|_| 48 << 10, Limits { shared_per_block: 40 << 10, ..H100 }), None);
+    assert_eq!(launch.0.strips_of_a_block(|_| 48 << 10, Limits { shared_per_block: 40 << 10, ..H100 }), None);
 }
 
 #[test]
 fn parts_of_a_block_s_memory_follow_each_other() {
-    let shapes = (1..=16).flat_map(|warps| (1..=8).map(move |ranks| (warps, ranks)));
-    for ((warps, ranks), vectors) in shapes.flat_map(|shape| [8, 16, 32, 64, 128].map(|vectors| (shape, vectors))) {
+    let divisions = (1..=8).flat_map(|ranks| (0..3).map(move |part_bits| Division { ranks, part_bits }));
+    let shapes = divisions.flat_map(|d| (1..=16 >> d.part_bits).map(move |strips| (strips, d)));
+    for ((strips, division), vectors) in shapes.flat_map(|shape| [8, 16, 32, 64, 128].map(|vectors| (shape, vectors))) {
+        let (ranks, warps) = (division.ranks, strips * division.parts());
         for (gates, apart) in [(false, false), (true, false), (false, true), (true, true)] {
             let memory =
-                Memory { vectors, warps, buffer: 1616, side: 640, slack: 48, segments: 17, gates, ranks, apart };
-            let ring = MANY_RING_AT + (256 / vectors).clamp(4, 8) * vectors * 128;
+                Memory { vectors, strips, buffer: 1616, side: 640, slack: 48, segments: 17, gates, division, apart };
+            let ring = MANY_RING_AT + (256 / vectors).clamp(4, 16) * vectors * 128;
             let (sums, context) = (memory.sums(), format!("{memory:?}"));
             assert!(
                 memory.side_at() >= ring && memory.buffers_at() == memory.side_at() + warps * 2 * 4 * 640,
@@ -142,10 +164,10 @@ fn parts_of_a_block_s_memory_follow_each_other() {
             assert!(memory.squares_at() >= memory.buffers_at() + warps * 2 * 1616 + 48, "{context}");
             let squares = if vectors > FEW_VECTORS { 0 } else { 17 * vectors * 4 };
             assert!(memory.arrived_at() >= memory.squares_at() + squares, "{context}");
-            assert!(memory.known_at() >= memory.arrived_at() + if gates { 4 * warps } else { 0 }, "{context}");
+            assert!(memory.known_at() >= memory.arrived_at() + if gates { 4 * strips } else { 0 }, "{context}");
             // The blocks of a cluster divide the strips as evenly as they can.
-            let own = (0..ranks).map(|r| warps * (r + 1) / ranks - warps * r / ranks).max().unwrap();
-            assert_eq!(sums, ranks * own * TILE_ROWS * vectors * 4, "{context}");
+            let own = (0..ranks).map(|r| strips * (r + 1) / ranks - strips * r / ranks).max().unwrap();
+            assert_eq!(sums, division.pieces() * own * TILE_ROWS * vectors * 4, "{context}");
             let end = memory.known_at() + own * TILE_ROWS * abi::KNOWN_BYTES;
             if apart {
                 assert!(memory.sums_at() >= end && memory.bytes() == memory.sums_at() + sums, "{context}");
@@ -165,7 +187,8 @@ fn parts_of_a_block_s_memory_follow_each_other() {
 #[test]
 fn sums_have_a_place_of_their_own_where_there_is_room() {
     let placed = |vectors: usize, side: usize, buffer: usize| {
-        Memory { vectors, warps: 16, ranks: 2, side, buffer, ..Memory::default() }.placed(H100).apart
+        let division = Division { ranks: 2, part_bits: 0 };
+        Memory { vectors, strips: 16, division, side, buffer, ..Memory::default() }.placed(H100).apart
     };
     // 4 bits, `int8`, and `int8` with long chunks.
     assert!(placed(32, 384, 1100) && placed(16, 640, 1616) && !placed(32, 640, 2100));
@@ -176,8 +199,9 @@ fn sums_have_a_place_of_their_own_where_there_is_room() {
 /// A place of their own for sums is worth less than a second block on a multiprocessor.
 #[test]
 fn sums_take_no_room_that_a_second_block_needs() {
-    let of = |buffer| Memory { vectors: 8, warps: 8, ranks: 7, side: 640, buffer, ..Memory::default() };
-    let blocks = |memory: Memory| beside_with(memory.warps, memory.vectors, memory.bytes(), H100);
+    let division = Division { ranks: 7, part_bits: 0 };
+    let of = |buffer| Memory { vectors: 8, strips: 8, division, side: 640, buffer, ..Memory::default() };
+    let blocks = |memory: Memory| beside_with(memory.strips, 1, memory.vectors, memory.bytes(), H100);
     let all: Vec<_> = (1000..3600).step_by(16).map(|buffer| (of(buffer), of(buffer).placed(H100))).collect();
     assert!(all.iter().all(|&(before, placed)| blocks(placed) == blocks(before)));
     // Both ways occur with two blocks, and so does one block.
