@@ -88,7 +88,7 @@ fn shape_of(item: &ProductTiles<'_>) -> Shape {
     Shape { rows, cols, tile: item.tiles.tiles.geometry.tile() }
 }
 
-/// How the columns of a matrix are divided that is multiplied with up to so many vectors.
+/// The division of a matrix's columns, for up to so many vectors.
 fn division(item: &ProductTiles<'_>, vectors: usize) -> Division {
     shape_of(item).division(vectors)
 }
@@ -159,7 +159,7 @@ struct Memory {
     segments: usize,
     /// Whether there are gates, whose strips have a word each.
     gates: bool,
-    /// Of the columns.
+    /// The division of the columns.
     division: Division,
     /// Whether sums have a place of their own. Then the blocks of a cluster leave them without waiting for each other.
     apart: bool,

@@ -122,7 +122,7 @@ impl Shape {
         self.cols.div_ceil(self.tile)
     }
 
-    /// How its columns are divided: so that it takes an H100 the least time by itself, and with another one of its kind if it is one of a pair; a narrow
+    /// The division of its columns with which it takes an H100 the least time by itself, and with another one of its kind if it is one of a pair; a narrow
     /// one has the division of its query where that costs it little. Kernels of other numbers of vectors may have others.
     pub fn division(self, vectors: usize) -> Division {
         let vectors = class(vectors);
@@ -162,7 +162,7 @@ impl Shape {
 pub struct Work {
     /// Strips of each item.
     pub strips: Vec<usize>,
-    /// Of the columns.
+    /// The division of the columns.
     pub division: Division,
     /// Blocks of 64 columns that a warp decodes, at most.
     pub steps: usize,
