@@ -191,6 +191,15 @@ TABLES: dict[str, Columns | Grid] = {
     ),
     "inspector": Columns("inspector", {"": "{name}", "ms": "{ms}"}),
     # docs/peers.md
+    "peers-matrices-h200": Columns(
+        "peers-matrices-h200",
+        {
+            "matrix, engine": "{name}",
+            "bits": "{bits}",
+            "1 token": matrix(1),
+            **{str(n): matrix(n) for n in (8, 16, 32, 64, 128)},
+        },
+    ),
     "peers-exl3": Columns(
         "peers-exl3",
         {
@@ -362,6 +371,9 @@ TABLES: dict[str, Columns | Grid] = {
         {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
     ),
     "vllm-8b-h200": Columns("vllm-8b-h200", {"sequences": "{name}", "bfloat16": "{bf16:,}", "4 bits": ratio("b4")}),
+    "vllm-8b-int8-h200": Columns(
+        "vllm-8b-int8-h200", {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8")}
+    ),
     "vllm-70b": Columns(
         "vllm-70b",
         {
