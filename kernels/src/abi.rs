@@ -396,7 +396,7 @@ structures! {
     /// 2^`corrections` parts of the columns, a warp for each strip and part, MANY_HELPERS warps more, and form clusters of
     /// `staged` blocks, which have the same strips: of all n parts of the cluster, counted block by block, part p has tiles
     /// [tiles * p / n, tiles * (p + 1) / n), and together they add up.
-    /// `block_begin` and `block_end` of an item are multiples of n. `barriers` is MANY_BARRIERS_AT, `sums` is
+    /// `block_begin` and `block_end` of an item are multiples of `staged`. `barriers` is MANY_BARRIERS_AT, `sums` is
     /// MANY_RING_AT or behind all else, `buffers_per_warp` is 2, and `copies` is 0.
     ///
     /// Kernels named `routed` are like those, but that each thread block finds its item and its vectors in memory. `stash`

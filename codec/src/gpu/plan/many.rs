@@ -35,7 +35,10 @@ const SIDE_WORDS: usize = 128;
 
 /// Whether a kernel of many vectors multiplies up to `vectors` vectors with a tensor: one that [takes it](takes_many), and has room.
 pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits) -> bool {
-    let memory = Memory { vectors, strips: step(vectors), gates: true, ..Memory::of(tiles) };
+    let (_, rows, cols) = plan.matrix;
+    // The smallest block has so many strips, and all parts.
+    let division = Shape { rows, cols, tile: tiles.geometry.tile() }.division(vectors);
+    let memory = Memory { vectors, strips: step(vectors), division, gates: true, ..Memory::of(tiles) };
     limits.many && takes_many(plan, tiles) && memory.bytes() <= limit(limits)
 }
 

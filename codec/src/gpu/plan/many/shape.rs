@@ -34,8 +34,7 @@ const MOST_VECTORS: usize = 128;
 const STRIPS_TOGETHER: usize = 4;
 
 // Cycles of launches that follow each other on an H100 (`int8`, 16 vectors, blocks of 4 to 16 warps, clusters of 1 to 8, matrices of 4 to 117 M weights):
-// these three gave their times but for a tenth at commit 5a70bf45. Launches have become shorter since, and
-// divisions the same.
+// these three gave their times but for a tenth at commit 5a70bf45. Launches have become shorter since.
 /// Of a block beside its steps: until its first chunk is open, and from the last product to the end.
 const BLOCK: usize = 18_000;
 /// A step, in which each warp decodes and multiplies 64 columns.
@@ -126,7 +125,12 @@ impl Shape {
     /// one has the division of its query where that costs it little. Kernels of other numbers of vectors may have others.
     pub fn division(self, vectors: usize) -> Division {
         let vectors = class(vectors);
-        let most = if vectors <= MANY_PARTED_VECTORS { MOST_PART_BITS } else { 0 };
+        let most = if vectors <= FEW_VECTORS {
+            MOST_PART_BITS
+        } else {
+            // Three helpers take turns: a ring of fewer slots than that would not tell them apart.
+            usize::from(vectors <= MANY_PARTED_VECTORS)
+        };
         let best = |of: Self| {
             let all =
                 (0..=most).flat_map(|part_bits| (1..=PLACES.len()).map(move |ranks| Division { ranks, part_bits }));

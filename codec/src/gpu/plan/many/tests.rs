@@ -92,7 +92,15 @@ fn every_part_has_a_tile() {
             let division = shape.division(vectors);
             assert!(division.pieces() <= shape.tiles(), "{shape:?} {division:?}");
             assert!(
-                division.parts() <= if vectors > 32 { 1 } else { 4 } && division.ranks <= 8,
+                division.parts()
+                    <= if vectors > 32 {
+                        1
+                    } else if vectors > 16 {
+                        2
+                    } else {
+                        4
+                    }
+                    && division.ranks <= 8,
                 "{shape:?} {division:?}"
             );
         }
@@ -144,6 +152,23 @@ fn blocks_fit_the_memory_that_there_is() {
     }
     assert_eq!(before, 16);
     assert_eq!(launch.0.strips_of_a_block(|_| 48 << 10, Limits { shared_per_block: 40 << 10, ..H100 }), None);
+}
+
+/// `fits` asks for the smallest block: of a device with little shared memory, too.
+#[test]
+fn there_is_a_block_wherever_the_smallest_one_fits() {
+    let few = Limits { shared_per_block: 99 << 10, shared_per_multiprocessor: 100 << 10, ..H100 };
+    let mut found = [0; 2];
+    for (rows, cols) in [(4096, 4096), (8192, 8192), (2048, 5632), (4096, 14336), (14336, 4096)] {
+        for vectors in [8, 16, 32, 64, 128] {
+            let (work, memory) = launch_of(&[rows], cols, vectors);
+            let bytes = |strips| Memory { strips, ..memory }.bytes();
+            let fits = bytes(step(vectors)) <= limit(few);
+            assert_eq!(work.strips_of_a_block(bytes, few).is_some(), fits, "{rows}x{cols}, {vectors}");
+            found[usize::from(fits)] += 1;
+        }
+    }
+    assert!(found[0] > 0 && found[1] > 0, "{found:?}");
 }
 
 #[test]
