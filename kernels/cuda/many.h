@@ -103,7 +103,7 @@ struct ManyShare {
     first_strip = divide(t.chunk_begin, t.by_tiles) + group * warps;
     end_strip = divide(t.chunk_end, t.by_tiles);
   }
-  // Warps that decode, and those of other parts before a warp.
+  // Warps that decode, and the part of one of them.
   DEVICE_MEMBER u32 decoders() const { return warps << part_bits; }
   DEVICE_MEMBER u32 part(u32 warp) const { return part_bits ? warp / warps : 0; }
   // The number of all parts of all blocks of the cluster, and the first tile of one of the block's own.

@@ -29,7 +29,7 @@ pub const CHANGES_BYTES: usize = 256;
 /// knows before the vector is available, or the sum.
 pub const KNOWN_BYTES: usize = 32;
 
-/// Warps of a block of the kernels of many vectors that decode and multiply, at most: a strip each.
+/// Warps of a block of the kernels of many vectors that decode and multiply, at most: one for each strip and part.
 pub const MANY_WARPS: usize = 16;
 /// Those warps where vectors are more than 64, at most: sums take half of the registers then.
 pub const MANY_FEW_WARPS: usize = 8;

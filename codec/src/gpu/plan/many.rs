@@ -35,17 +35,19 @@ const SIDE_WORDS: usize = 128;
 
 /// Whether a kernel of many vectors multiplies up to `vectors` vectors with a tensor: one that [takes it](takes_many), and has room.
 pub fn fits(plan: &TensorPlan, tiles: &TilesPlan, vectors: usize, limits: Limits) -> bool {
-    let (_, rows, cols) = plan.matrix;
     // The smallest block has so many strips, and all parts.
-    let division = Shape { rows, cols, tile: tiles.geometry.tile() }.division(vectors);
-    let memory = Memory { vectors, strips: step(vectors), division, gates: true, ..Memory::of(tiles) };
-    limits.many && takes_many(plan, tiles) && memory.bytes() <= limit(limits)
+    let has_room = || {
+        let division = shape_of(plan, tiles).division(vectors);
+        let memory = Memory { vectors, strips: step(vectors), division, gates: true, ..Memory::of(tiles) };
+        memory.bytes() <= limit(limits)
+    };
+    limits.many && takes_many(plan, tiles) && has_room()
 }
 
 /// Whether an item's products with up to `vectors` vectors are left to these kernels.
 pub fn is_for(item: &ProductTiles<'_>, vectors: usize, limits: Limits) -> bool {
     let (plan, tiles) = (item.tiles.tensor, item.tiles.tiles);
-    let pair = vectors == FEW_VECTORS && shape_of(item).is_tall();
+    let pair = vectors == FEW_VECTORS && shape_of(plan, tiles).is_tall();
     let weights = plan.matrix.1 * plan.matrix.2 * if pair { 2 } else { 1 };
     let large = LEAST.iter().any(|&(most, least)| most == vectors && weights >= least);
     let wanted = vectors > FEW_VECTORS || large;
@@ -85,21 +87,22 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
     Ok(launches)
 }
 
-/// The shape of an item's matrix.
-fn shape_of(item: &ProductTiles<'_>) -> Shape {
-    let (_, rows, cols) = item.tiles.tensor.matrix;
-    Shape { rows, cols, tile: item.tiles.tiles.geometry.tile() }
+/// The shape of a tensor's matrix.
+fn shape_of(plan: &TensorPlan, tiles: &TilesPlan) -> Shape {
+    let (_, rows, cols) = plan.matrix;
+    Shape { rows, cols, tile: tiles.geometry.tile() }
 }
 
 /// The division of a matrix's columns, for up to so many vectors.
 fn division(item: &ProductTiles<'_>, vectors: usize) -> Division {
-    shape_of(item).division(vectors)
+    shape_of(item.tiles.tensor, item.tiles.tiles).division(vectors)
 }
 
 /// The work with items of one division.
 fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
     let division = division(&items[0], vectors);
-    let steps = items.iter().map(|item| shape_of(item).steps(division)).max().unwrap_or(0);
+    let steps =
+        items.iter().map(|item| shape_of(item.tiles.tensor, item.tiles.tiles).steps(division)).max().unwrap_or(0);
     Work { strips: items.iter().map(ProductTiles::strips).collect(), division, steps, vectors }
 }
 
@@ -111,8 +114,8 @@ fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<u
 
 fn launch(items: &[ProductTiles<'_>], vectors: usize, strips: usize, limits: Limits) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
-    let division = division(&items[0], vectors);
     let memory = Memory { strips, ..Memory::of_all(items, vectors) }.placed(limits);
+    let division = memory.division;
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     let mut blocks = 0;
     for (item, to) in items.iter().zip(&mut params.items) {
@@ -121,7 +124,6 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, strips: usize, limits: Lim
         *to = item.params(begin..blocks, 0, vectors)?;
     }
     params.vector = aligned_factors(&params.items);
-    divide(&mut params, division);
     memory.place(&mut params);
     let variant = match vectors {
         8 => Variant::Many8,
@@ -140,12 +142,6 @@ fn launch(items: &[ProductTiles<'_>], vectors: usize, strips: usize, limits: Lim
         threads: threads(strips, division.parts(), vectors) as u32,
         shared: memory.bytes() as u32,
     })
-}
-
-/// Says how the columns are divided.
-fn divide(params: &mut abi::ProductBatch, division: Division) {
-    params.staged = division.ranks as u32;
-    params.corrections = division.part_bits as u32;
 }
 
 /// The layout of a block's shared memory. Sums have a place of their own, or that of all that is there while weights are decoded.
@@ -196,8 +192,10 @@ impl Memory {
         Self { vectors, gates, division, ..each.reduce(larger).unwrap_or_default() }
     }
 
-    /// Says where all that is.
+    /// Says where all that is, and how the columns are divided.
     fn place(self, params: &mut abi::ProductBatch) {
+        params.staged = self.division.ranks as u32;
+        params.corrections = self.division.part_bits as u32;
         params.barriers = MANY_BARRIERS_AT as u32;
         params.sums = self.sums_at() as u32;
         params.staging = self.side_at() as u32;

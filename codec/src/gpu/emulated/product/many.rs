@@ -34,8 +34,7 @@ fn biases(rng: &mut StdRng, kind: OutputKind, rows: usize) -> Buffer {
 /// For each launch whether sums have a place of their own; 0 for one block, 1 for a cluster, 2 for one of more blocks than strips; and log2 of its parts.
 fn placements_of(tensors: &[Loaded], vectors: usize, limits: Limits) -> Vec<(bool, u32, u32)> {
     let (items, _) = items(tensors, OutputKind::BF16, None, &|s| 0..s, &|_| abi::PART_RESULT);
-    let most = *MOST_VECTORS.iter().find(|&&most| most > 1 && most >= vectors).unwrap();
-    let launches = many_launches(&items, most, limits).unwrap();
+    let (launches, _) = launches(&items, vectors, limits);
     let many = launches.iter().filter(|l| l.module == Module::Huffmanmany);
     many.map(|l| {
         let helpers = if vectors > 64 { abi::MANY_MORE_HELPERS } else { abi::MANY_HELPERS };

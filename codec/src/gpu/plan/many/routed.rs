@@ -6,7 +6,7 @@
 use wcodec_kernels::abi;
 use wcodec_kernels::{Module, Variant};
 
-use super::{Memory, ProductTiles, aligned_factors, divide, division, fits, limit, shape, threads};
+use super::{Memory, ProductTiles, aligned_factors, division, fits, limit, shape, threads};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Limits;
 
@@ -101,7 +101,7 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
     let some = &all[..all.len().min(vectors * first.len())];
     let strips = [some, &all].into_iter().filter_map(|items| shape(items, vectors, limits)).find(has_room);
     let strips = strips.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
-    let division = division(&first[0], vectors);
+    let division = memory.division;
     let mut blocks = 0;
     let mut ranges = Vec::with_capacity(first.len());
     for item in first {
@@ -117,7 +117,6 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
     let memory = Memory { strips, ..memory }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: first.len() as u32, ..Default::default() });
     params.vector = aligned_factors(&table);
-    divide(&mut params, division);
     params.copies = blocks as u32;
     memory.place(&mut params);
     Ok(RoutedLaunch {

@@ -28,8 +28,6 @@ const PLACES_OF_PAIRS: [usize; 8] = [264, 264, 237, 248, 235, 234, 224, 240];
 const NARROW: usize = 1 << 10;
 /// Vectors beyond which blocks have few warps, whose sums take half of the registers.
 const MANY_VECTORS: usize = 64;
-/// The most vectors.
-const MOST_VECTORS: usize = 128;
 /// Strips that multiply together on tensor cores, where vectors are more than few.
 const STRIPS_TOGETHER: usize = 4;
 
@@ -45,12 +43,6 @@ const WARP: usize = 50;
 const VECTOR: usize = 20;
 /// log2 of the most parts of a block.
 const MOST_PART_BITS: usize = 2;
-
-/// Numbers of vectors of one class have the same division; this is the largest of them.
-fn class(vectors: usize) -> usize {
-    let bounds = [SHARING_VECTORS, FEW_VECTORS, MANY_PARTED_VECTORS, MANY_VECTORS];
-    bounds.into_iter().find(|&most| vectors <= most).unwrap_or(MOST_VECTORS)
-}
 
 /// Threads of a block that has so many strips, and warps for each.
 pub fn threads(strips: usize, parts: usize, vectors: usize) -> usize {
@@ -122,9 +114,8 @@ impl Shape {
     }
 
     /// The division of its columns with which it takes an H100 the least time by itself, and with another one of its kind if it is one of a pair; a narrow
-    /// one has the division of its query where that costs it little. Kernels of other numbers of vectors may have others.
+    /// one has the division of its query where that costs it little. `vectors` are the most of a kernel; those of others may have other divisions.
     pub fn division(self, vectors: usize) -> Division {
-        let vectors = class(vectors);
         let most = if vectors <= FEW_VECTORS {
             MOST_PART_BITS
         } else {
