@@ -348,7 +348,7 @@ def replayed(layers: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_models_multiply_with_what_is_compressed(scheme: str, bias: bool) -> None:
     layers = model(bias, **({"scheme": "int8"} if scheme == "int8" else {"bits": 5.0}))
     x = torch.randn((2, 3, 512), device="cuda", dtype=torch.bfloat16)
-    many = torch.randn((65, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((wcodec.ProductBatch.MOST + 1, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         decoded, decoded_many = layers(x), layers(many)
         assert wcodec.nn.fuse_(layers) == 8
@@ -382,7 +382,7 @@ def test_few_tokens_need_no_memory_for_decoded_weights() -> None:
     gc.collect()
     layers = model(True, bits=5.0)
     x = torch.randn((3, 512), device="cuda", dtype=torch.bfloat16)
-    many = torch.randn((80, 512), device="cuda", dtype=torch.bfloat16)
+    many = torch.randn((wcodec.ProductBatch.MOST + 1, 512), device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         want = layers(many)
         taken = scratch(place)
