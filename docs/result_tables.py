@@ -190,7 +190,7 @@ TABLES: dict[str, Columns | Grid] = {
         {"": "{name}", "tokens in order (1 to 2,048)": "{in_order}", "tokens at random": "{at_random}"},
     ),
     "inspector": Columns("inspector", {"": "{name}", "ms": "{ms}"}),
-    # docs/peers.md
+    # docs/fixed-widths.md
     "peers-matrices-h200": Columns(
         "peers-matrices-h200",
         {
@@ -200,6 +200,8 @@ TABLES: dict[str, Columns | Grid] = {
             **{str(n): matrix(n) for n in (8, 16, 32, 64, 128)},
         },
     ),
+    "peers-widths": Columns("peers-widths", {"width": "{name}", "bits": "{bits}", "KL": "{kl}"}),
+    # docs/peers.md
     "peers-exl3": Columns(
         "peers-exl3",
         {
@@ -210,7 +212,6 @@ TABLES: dict[str, Columns | Grid] = {
             "same first choice, %": "{top}",
         },
     ),
-    "peers-widths": Columns("peers-widths", {"width": "{name}", "bits": "{bits}", "KL": "{kl}"}),
     "peers-cpu": Columns(
         "peers-cpu",
         {

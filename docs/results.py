@@ -34,6 +34,7 @@ PAGES = tuple(
         "README.md",
         "docs/measurements.md",
         "docs/peers.md",
+        "docs/fixed-widths.md",
         "docs/schemes-and-coders.md",
         "docs/calibration.md",
         "docs/quality.md",

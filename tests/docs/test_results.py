@@ -17,7 +17,14 @@ sys.path.append(str(ROOT / "docs"))
 import results  # noqa: E402
 
 SCHEMA = json.loads((ROOT / "docs/results/schema.json").read_text(encoding="utf-8"))
-SHORT = ("docs/measurements.md", "docs/peers.md", "docs/schemes-and-coders.md", "docs/calibration.md", "docs/tuning.md")
+SHORT = (
+    "docs/measurements.md",
+    "docs/peers.md",
+    "docs/fixed-widths.md",
+    "docs/schemes-and-coders.md",
+    "docs/calibration.md",
+    "docs/tuning.md",
+)
 RUN: dict[str, Any] = {
     "schema": 1, "subject": "speed", "date": "2026-01-02", "commit": None, "machine": None, "card": None,
     "driver": None, "engine": "x", "mode": None, "command": "x", "units": {"speed": "tokens/s", "of_bf16": "of bf16's"},
