@@ -77,7 +77,8 @@ class Products:
     def __init__(self, matrices: list[Any]) -> None:
         self.matrices = matrices
 
-    def most(self, tokens: int) -> int:
+    def most(self, tokens: int, routes: int) -> int:
+        assert routes >= tokens
         return 8 if tokens <= 8 else 32
 
     def multiply(self, x: int, stride: int, rows: int, slots: int, count: int, most: int, y: int, stream: int) -> None:

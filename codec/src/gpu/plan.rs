@@ -17,7 +17,7 @@ use wcodec_kernels::{Mode, Module};
 pub use self::element_bits::ElementBits;
 pub use self::lookup::{LookupLaunch, can_look_up};
 #[cfg(test)]
-pub use self::many::launches as many_launches;
+pub use self::many::{Division, launch as many_launch, launches as many_launches};
 pub use self::many::{RoutedLaunch, routed_launches};
 pub use self::packed::{PackedPlane, PackedTensor, PlaneAddresses};
 pub use self::product::{

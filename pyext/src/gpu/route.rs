@@ -126,9 +126,9 @@ impl RoutedProducts {
         })
     }
 
-    /// The most vectors of a slot for so many tokens.
-    fn most(&self, tokens: usize) -> usize {
-        self.routed.most(tokens)
+    /// The most vectors of a slot that suit so many tokens with so many routes.
+    fn most(&self, tokens: usize, routes: usize) -> usize {
+        self.routed.most(tokens, routes)
     }
 
     /// Bytes that it holds on the GPU, besides the decoder's.

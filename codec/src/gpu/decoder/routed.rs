@@ -15,10 +15,15 @@ use crate::gpu::shared::Bytes;
 use crate::gpu::stream::Stream;
 use crate::gpu::work_item::{ProductItem, ResultOrder, WorkItem};
 
+/// Slots have so many times the vectors that an expert has routes, on the average. 128 experts of 768x2048 and 8 for each token (one H200, 4 bits): slots of
+/// 8 take 400 us with 64 tokens, and those of 32 take 463; with 128 tokens 570 and 492.
+const SPARE: usize = 2;
+
 /// Matrices of experts, to multiply with those that tokens are routed to. It keeps the decoder's memory alive, and so does a graph that captures it.
 #[derive(Debug)]
 pub struct Routed {
     held: Arc<Held>,
+    experts: usize,
     launches: Vec<(Kernel, RoutedLaunch)>,
     overlap: bool,
 }
@@ -87,17 +92,18 @@ impl Routed {
             launch.table = Vec::new();
         }
         let held = Arc::new(Held { inner: inner.clone(), table });
-        Ok(Self { held, launches, overlap: shared.overlaps(Bytes::Stay) })
+        Ok(Self { held, experts: experts.len(), launches, overlap: shared.overlaps(Bytes::Stay) })
     }
 
-    /// The most vectors of a slot for so many tokens: the fewest that kernels are for, if no more tokens are routed to an expert.
-    pub fn most(&self, tokens: usize) -> usize {
-        let sizes = || self.launches.iter().map(|(_, launch)| launch.vectors);
-        sizes().find(|&most| tokens <= most).or(sizes().max()).unwrap_or(Self::MOST)
+    /// The most vectors of a slot that suit so many tokens with so many routes. Slots are small while experts have few routes each: those that have more
+    /// are decoded again for each slot, which costs less than what large slots cost all others.
+    pub fn most(&self, tokens: usize, routes: usize) -> usize {
+        most_of_a_slot(self.launches.iter().map(|(_, launch)| launch.vectors), tokens, routes, self.experts)
     }
 
     /// Puts the products into the stream. Neither allocates nor waits, and can be captured. Rows of an expert with a damaged chunk give NaN, and
-    /// [`check`](super::TensorDecoder::check) tells. Results of slots of as many vectors at most are the same bits whatever other routes there are.
+    /// [`check`](super::TensorDecoder::check) tells. Results of slots of as many vectors at most are the same bits whatever other routes there are, if there
+    /// are up to 12 slots, or if there are more.
     ///
     /// # Safety
     /// Vectors, routes and results are on the decoder's device, large enough, alive until the work is done (if the stream is being captured, until
@@ -107,7 +113,8 @@ impl Routed {
     /// # Errors
     /// Slots have more vectors than [`MOST`](Self::MOST).
     pub unsafe fn multiply(&self, vectors: &RoutedVectors, stream: &Stream) -> Result<()> {
-        let Some((kernel, launch)) = self.launches.iter().find(|(_, launch)| vectors.most <= launch.vectors) else {
+        let takes = |launch: &RoutedLaunch| vectors.most <= launch.vectors && vectors.slot_count <= launch.slots;
+        let Some((kernel, launch)) = self.launches.iter().find(|(_, launch)| takes(launch)) else {
             return Err(coded!(
                 BAD_VECTORS,
                 "{} vectors of an expert, which takes {} at most",
@@ -136,6 +143,12 @@ impl Routed {
     }
 }
 
+/// The size of slots for so many tokens and routes to so many experts: one of `sizes`, which ascend.
+fn most_of_a_slot(sizes: impl Iterator<Item = usize> + Clone, tokens: usize, routes: usize, experts: usize) -> usize {
+    let suits = |most: usize| tokens <= most || routes * SPARE <= most * experts;
+    sizes.clone().find(|&most| suits(most)).or(sizes.max()).unwrap_or(Routed::MOST)
+}
+
 impl RoutedLaunch {
     /// Parameters and blocks of the launch for these vectors.
     ///
@@ -158,5 +171,26 @@ impl RoutedLaunch {
             ..*self.params
         };
         Ok((params, grid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_small_while_experts_have_few_routes() {
+        let most = |tokens, each, experts| most_of_a_slot([8, 8, 32, 32].into_iter(), tokens, tokens * each, experts);
+        for (tokens, each, experts, wanted) in [
+            (1, 8, 128, 8),
+            (8, 2, 8, 8),
+            (64, 8, 128, 8),
+            (65, 8, 128, 32),
+            (16, 2, 8, 8),
+            (17, 2, 8, 32),
+            (512, 8, 128, 32),
+        ] {
+            assert_eq!(most(tokens, each, experts), wanted, "{tokens} tokens, {each} of {experts} experts each");
+        }
     }
 }

@@ -9,7 +9,7 @@ use wcodec_kernels::abi::{
 };
 use wcodec_kernels::{Module, Variant};
 
-use self::shape::{Division, Shape, Work, beside_with, step, threads};
+use self::shape::{Shape, Work, beside_with, step, threads};
 use super::product::{FEW_VECTORS, ProductLaunch, ProductTiles, RESERVED, aligned_factors, takes_many};
 use super::{Limits, TensorPlan, TilesPlan};
 use crate::coder::{BLOCK_COLS, TILE_ROWS};
@@ -21,6 +21,7 @@ mod shape;
 mod tests;
 
 pub use self::routed::{RoutedLaunch, launches as routed_launches};
+pub use self::shape::Division;
 
 /// Weights of a matrix from which on these kernels take up to 8 and up to 16 vectors, too. Other kernels were faster with less (H100, `int8`,
 /// `pyext/benches/products.py`). A tall matrix counts twice with 16: most are one of a pair, which is multiplied together.
@@ -69,17 +70,14 @@ pub fn launches(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> R
     items.sort_by_cached_key(of);
     let mut launches = Vec::new();
     for items in items.chunk_by(|a, b| of(a) == of(b)).flat_map(|same| same.chunks(abi::MAX_PRODUCT_ITEMS)) {
-        match shape(items, vectors, limits) {
-            Some(strips) => launches.push(launch(items, vectors, strips, limits)?),
+        let division = of(&items[0]);
+        match strips_of_a_block(items, vectors, division, limits) {
+            Some(strips) => launches.push(launch(items, vectors, division, strips, limits)?),
             // Each has room, but one has long chunks and another one many bits beside them.
             None => {
                 for item in items.chunks(1) {
-                    launches.push(launch(
-                        item,
-                        vectors,
-                        shape(item, vectors, limits).unwrap_or(step(vectors)),
-                        limits,
-                    )?);
+                    let strips = strips_of_a_block(item, vectors, division, limits).unwrap_or(step(vectors));
+                    launches.push(launch(item, vectors, division, strips, limits)?);
                 }
             }
         }
@@ -98,24 +96,29 @@ fn division(item: &ProductTiles<'_>, vectors: usize) -> Division {
     shape_of(item.tiles.tensor, item.tiles.tiles).division(vectors)
 }
 
-/// The work with items of one division.
-fn work(items: &[ProductTiles<'_>], vectors: usize) -> Work {
-    let division = division(&items[0], vectors);
+/// The work with items whose columns are divided like this.
+fn work(items: &[ProductTiles<'_>], vectors: usize, division: Division) -> Work {
     let steps =
         items.iter().map(|item| shape_of(item.tiles.tensor, item.tiles.tiles).steps(division)).max().unwrap_or(0);
     Work { strips: items.iter().map(ProductTiles::strips).collect(), division, steps, vectors }
 }
 
 /// Strips of each block; nothing where there is no room.
-fn shape(items: &[ProductTiles<'_>], vectors: usize, limits: Limits) -> Option<usize> {
-    let memory = Memory::of_all(items, vectors);
-    work(items, vectors).strips_of_a_block(|strips| Memory { strips, ..memory }.bytes(), limits)
+fn strips_of_a_block(items: &[ProductTiles<'_>], vectors: usize, division: Division, limits: Limits) -> Option<usize> {
+    let memory = Memory::of_all(items, vectors, division);
+    work(items, vectors, division).strips_of_a_block(|strips| Memory { strips, ..memory }.bytes(), limits)
 }
 
-fn launch(items: &[ProductTiles<'_>], vectors: usize, strips: usize, limits: Limits) -> Result<ProductLaunch> {
+/// The launch that does `items`, whose columns are divided like this, in blocks of so many strips.
+pub fn launch(
+    items: &[ProductTiles<'_>],
+    vectors: usize,
+    division: Division,
+    strips: usize,
+    limits: Limits,
+) -> Result<ProductLaunch> {
     let (module, mode, kind, _) = items[0].key();
-    let memory = Memory { strips, ..Memory::of_all(items, vectors) }.placed(limits);
-    let division = memory.division;
+    let memory = Memory { strips, ..Memory::of_all(items, vectors, division) }.placed(limits);
     let mut params = Box::new(abi::ProductBatch { count: items.len() as u32, ..Default::default() });
     let mut blocks = 0;
     for (item, to) in items.iter().zip(&mut params.items) {
@@ -177,8 +180,8 @@ impl Memory {
         }
     }
 
-    /// That of any of these items, without strips.
-    fn of_all(items: &[ProductTiles<'_>], vectors: usize) -> Self {
+    /// That of any of these items, with their columns divided like this, and without strips.
+    fn of_all(items: &[ProductTiles<'_>], vectors: usize, division: Division) -> Self {
         let gates = items.iter().any(|item| item.product.part != abi::PART_RESULT);
         let each = items.iter().map(|item| Self::of(item.tiles.tiles));
         let larger = |a: Self, b: Self| Self {
@@ -188,7 +191,6 @@ impl Memory {
             segments: a.segments.max(b.segments),
             ..a
         };
-        let division = items.first().map_or_else(Division::default, |item| division(item, vectors));
         Self { vectors, gates, division, ..each.reduce(larger).unwrap_or_default() }
     }
 

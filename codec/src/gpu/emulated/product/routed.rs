@@ -4,7 +4,7 @@ use super::many::{DEVICES, load, options};
 use super::*;
 use crate::gpu::decoder::RoutedVectors;
 use crate::gpu::emulated::route::{Sorted, some_experts, sorted, words};
-use crate::gpu::plan::{RoutedLaunch, routed_launches};
+use crate::gpu::plan::{Division, RoutedLaunch, many_launch, routed_launches};
 
 /// The matrices of experts, `parts` of each, whose results lie side by side.
 fn experts(tensors: &[Loaded], parts: usize, kind: OutputKind) -> Vec<Vec<ProductTiles<'_>>> {
@@ -28,6 +28,7 @@ pub struct Results {
     bits: Vec<u16>,
     stride: usize,
     pub kernel: String,
+    division: Division,
 }
 
 /// Multiplies with routed experts: rows of `inputs`, or, if they are `gathered`, the vectors by position.
@@ -42,7 +43,9 @@ pub fn multiply_routed(
     let all = experts(tensors, parts, inputs.kind);
     let stride = all[0][0].product.stride as usize;
     let launches = routed_launches(&all, limits).unwrap();
-    let launch = launches.into_iter().find(|launch| size <= launch.vectors).unwrap();
+    let takes = |launch: &RoutedLaunch| size <= launch.vectors && routes.slots.len() <= launch.slots;
+    let launch = launches.into_iter().find(takes).unwrap();
+    let division = launch.division;
     let table: Vec<u8> = launch.table.iter().flat_map(|item| item.as_bytes()).copied().collect();
     let table = Buffer::from(&table[..]);
     let mut rows = words(routes.rows.iter().copied());
@@ -72,7 +75,7 @@ pub fn multiply_routed(
     let end = out.len() - GUARD;
     assert!(out[..GUARD].iter().chain(&out[end..]).all(|&b| b == POISON), "{} writes elsewhere", launch.kernel);
     let bits = out[GUARD..end].as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect();
-    Results { bits, stride, kernel: launch.kernel }
+    Results { bits, stride, kernel: launch.kernel, division }
 }
 
 /// These rows of the vectors, one after the other.
@@ -100,12 +103,12 @@ pub fn some_routes(rng: &mut StdRng, tokens: usize, experts: usize, most: usize)
 #[test]
 fn routed_experts_are_multiplied_with() {
     let mut rng = StdRng::seed_from_u64(97);
-    let mut kernels = BTreeSet::new();
+    let (mut kernels, mut divisions) = (BTreeSet::new(), BTreeSet::new());
     let mut compared = 0;
     let tokens = [1, 8, 5, 32, 17, 45];
     let shapes = [vec![48, 512], vec![37, 1130], vec![100, 192], vec![20, 2112]];
     for (i, o) in options().into_iter().enumerate() {
-        let (parts, count) = ([2, 1][i % 2], [5, 3, 8][i % 3]);
+        let (parts, count) = ([2, 1][i % 2], [5, 3, 9][i % 3]);
         let shape = &shapes[i % shapes.len()];
         let container =
             Container::from_bytes(encode(&sample(&mut rng, &vec![shape.clone(); parts * count]), &o)).unwrap();
@@ -137,11 +140,11 @@ fn routed_experts_are_multiplied_with() {
                     let plan = t.plan.clone();
                     let got = of_matrix(&found, positions.clone(), place, plan.rows());
                     compare(&container, &plan, &own, None, 0..plan.rows(), &got, &what);
-                    // As the matrix by itself, by a kernel for as many vectors.
+                    // As the matrix by itself, by a kernel for as many vectors, with columns divided alike.
                     let alone = {
                         let (items, rows) =
                             items(std::slice::from_ref(t), kind, None, &|s| 0..s, &|_| abi::PART_RESULT);
-                        let launches = many_launches(&items, size, limits).unwrap();
+                        let launches = [many_launch(&items, size, found.division, 4, limits).unwrap()];
                         let mut out = Buffer::new(rows * own.count * 2 + 2 * GUARD);
                         run(&launches, std::slice::from_mut(t), &own, &mut out, Vec::new(), |_| (), 3);
                         let end = out.len() - GUARD;
@@ -153,9 +156,11 @@ fn routed_experts_are_multiplied_with() {
                 }
             }
             kernels.insert(found.kernel);
+            divisions.insert(found.division);
         }
     }
     assert_eq!(kernels.len(), 8, "{kernels:?}");
+    assert!(divisions.len() > 2, "{divisions:?}");
     assert!(compared > 150, "{compared}");
 }
 

@@ -2,24 +2,37 @@
 //!
 //! A launch has blocks for as many experts as there can be; those of an expert that does not come end at once. All experts are of one shape, so that a
 //! block knows its expert and its strips by its number.
+//!
+//! One token has few experts, whose columns are divided so that a device has work for all of its multiprocessors. Many experts have work enough undivided:
+//! each warp of theirs begins once for all of its columns. So the order of sums is a fact of the matrices, of the vectors that a kernel is for, and of
+//! whether slots are few.
 
 use wcodec_kernels::abi;
 use wcodec_kernels::{Module, Variant};
 
-use super::{Memory, ProductTiles, aligned_factors, division, fits, limit, shape, threads};
+use super::{Division, Memory, ProductTiles, aligned_factors, fits, shape_of, threads, work};
 use crate::error::{Error, Result};
 use crate::gpu::plan::Limits;
 
 /// Vectors of an expert that there are launches for, at most.
 const SIZES: [(usize, Variant); 2] = [(8, Variant::Routed8), (32, Variant::Routed32)];
 
+/// Slots up to which these are few, and how many of them launches for few suit best.
+const FEW_SLOTS: usize = 12;
+const USUAL_FEW_SLOTS: usize = 8;
+
 /// A launch for any routes, but for where these, vectors and results are.
 #[derive(Clone, Debug)]
 pub struct RoutedLaunch {
     pub module: Module,
     pub kernel: String,
-    /// The most vectors of an expert.
+    /// The most vectors of a slot.
     pub vectors: usize,
+    /// The most slots.
+    pub slots: usize,
+    /// How the columns of all matrices are divided.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests compare with launches of the same division"))]
+    pub division: Division,
     /// The items of all experts, which lie in the device's memory.
     pub table: Vec<abi::ProductItem>,
     pub params: Box<abi::ProductBatch>,
@@ -31,13 +44,22 @@ pub struct RoutedLaunch {
     pub shared: u32,
 }
 
-/// The launches for up to 8 and up to 32 vectors of an expert, whose items have as many matrices each.
+/// The launches for up to 8 and up to 32 vectors of an expert, for few slots and for any number of them, in this order. The items of all experts have as
+/// many matrices each.
 ///
 /// # Errors
 /// Kernels of many vectors do not multiply with all of them, their shapes differ, or they are too large for a launch.
 pub fn launches(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<Vec<RoutedLaunch>> {
     check(experts, limits)?;
-    SIZES.into_iter().map(|(vectors, variant)| launch(experts, vectors, variant, limits)).collect()
+    let mut launches = Vec::new();
+    for (vectors, variant) in SIZES {
+        let any = launch(experts, vectors, variant, usize::MAX, limits)?;
+        if experts.len() > USUAL_FEW_SLOTS {
+            launches.push(launch(experts, vectors, variant, FEW_SLOTS, limits)?);
+        }
+        launches.push(any);
+    }
+    Ok(launches)
 }
 
 /// Why experts have no launch together.
@@ -60,8 +82,6 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
         return Err(refused(None, "none are given"));
     };
     let most = SIZES[SIZES.len() - 1].0;
-    let clusters = |item: &ProductTiles<'_>| SIZES.map(|(vectors, _)| division(item, vectors));
-    let wanted = clusters(&first[0]);
     for expert in experts {
         if expert.len() != first.len() {
             return Err(refused(expert.first(), "some have other numbers of matrices"));
@@ -74,7 +94,7 @@ fn check(experts: &[Vec<ProductTiles<'_>>], limits: Limits) -> Result<()> {
                 return Err(refused(Some(item), "it is several matrices whose columns have factors"));
             }
             let same = form(item) == form(like) && item.key() == first[0].key();
-            if !same || columns(item) != columns(&first[0]) || clusters(item) != wanted {
+            if !same || columns(item) != columns(&first[0]) || tile(item) != tile(&first[0]) {
                 return Err(refused(Some(item), "it is stored otherwise than others, or has another shape"));
             }
         }
@@ -86,22 +106,34 @@ fn columns(item: &ProductTiles<'_>) -> usize {
     item.tiles.tiles.geometry.cols()
 }
 
+fn tile(item: &ProductTiles<'_>) -> usize {
+    item.tiles.tiles.geometry.tile()
+}
+
 /// The facts of a matrix that have to be those of the same matrix of all experts: strips, tiles, and places of results.
 fn form(item: &ProductTiles<'_>) -> (usize, usize, usize, u32, u32) {
     let geometry = &item.tiles.tiles.geometry;
     (item.strips(), geometry.tiles(), geometry.tile(), item.product.place, item.product.stride)
 }
 
-fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, limits: Limits) -> Result<RoutedLaunch> {
+fn launch(
+    experts: &[Vec<ProductTiles<'_>>],
+    vectors: usize,
+    variant: Variant,
+    slots: usize,
+    limits: Limits,
+) -> Result<RoutedLaunch> {
     let (all, first) = (experts.concat(), &experts[0]);
     let (module, mode, kind, _) = first[0].key();
-    let memory = Memory::of_all(&all, vectors);
-    let has_room = |&strips: &usize| Memory { strips, ..memory }.bytes() <= limit(limits);
-    // As many experts as one token may have, or several.
-    let some = &all[..all.len().min(vectors * first.len())];
-    let strips = [some, &all].into_iter().filter_map(|items| shape(items, vectors, limits)).find(has_room);
+    let usual = if slots == FEW_SLOTS { USUAL_FEW_SLOTS } else { experts.len() };
+    // Experts are of one shape.
+    let some = &all[..all.len().min(usual * first.len())];
+    let strips: Vec<usize> = some.iter().map(ProductTiles::strips).collect();
+    let division = shape_of(first[0].tiles.tensor, first[0].tiles.tiles).division_of_all(&strips, vectors);
+    let memory = Memory::of_all(&all, vectors, division);
+    let bytes = |strips| Memory { strips, ..memory }.bytes();
+    let strips = work(some, vectors, division).strips_of_a_flowing_block(bytes, limits);
     let strips = strips.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
-    let division = memory.division;
     let mut blocks = 0;
     let mut ranges = Vec::with_capacity(first.len());
     for item in first {
@@ -123,6 +155,8 @@ fn launch(experts: &[Vec<ProductTiles<'_>>], vectors: usize, variant: Variant, l
         module: Module::Huffmanmany,
         kernel: mode.multiplying_kernel(module, kind, variant).expect("`fits` was asked"),
         vectors,
+        slots,
+        division,
         table,
         params,
         blocks: blocks as u32,

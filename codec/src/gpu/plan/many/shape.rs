@@ -116,18 +116,8 @@ impl Shape {
     /// The division of its columns with which it takes an H100 the least time by itself, and with another one of its kind if it is one of a pair; a narrow
     /// one has the division of its query where that costs it little. `vectors` are the most of a kernel; those of others may have other divisions.
     pub fn division(self, vectors: usize) -> Division {
-        let most = if vectors <= FEW_VECTORS {
-            MOST_PART_BITS
-        } else {
-            // Three helpers take turns: a ring of fewer slots than that would not tell them apart.
-            usize::from(vectors <= MANY_PARTED_VECTORS)
-        };
-        let best = |of: Self| {
-            let all =
-                (0..=most).flat_map(|part_bits| (1..=PLACES.len()).map(move |ranks| Division { ranks, part_bits }));
-            let some = all.filter(|division| division.pieces() <= self.tiles());
-            some.min_by_key(|&division| of.cycles(division, vectors)).unwrap_or_default()
-        };
+        let best =
+            |of: Self| self.divisions(vectors).min_by_key(|&division| of.cycles(division, vectors)).unwrap_or_default();
         let own = best(self);
         let shared = self.query().map_or(own, best);
         // One launch is worth so much time of a launch by itself, and not more: blocks of several parts are few for a narrow matrix.
@@ -135,6 +125,29 @@ impl Shape {
         let (with, alone) = (self.cycles(shared, several), self.cycles(own, several));
         let worth = if shared.part_bits > 0 { 5 * with <= 8 * alone } else { 4 * with <= 5 * alone };
         if worth { shared } else { own }
+    }
+
+    /// All divisions of its columns that kernels can have.
+    fn divisions(self, vectors: usize) -> impl Iterator<Item = Division> {
+        let most = if vectors <= FEW_VECTORS {
+            MOST_PART_BITS
+        } else {
+            // Three helpers take turns: a ring of fewer slots than that would not tell them apart.
+            usize::from(vectors <= MANY_PARTED_VECTORS)
+        };
+        let all = (0..=most).flat_map(|part_bits| (1..=PLACES.len()).map(move |ranks| Division { ranks, part_bits }));
+        all.filter(move |division| division.pieces() <= self.tiles())
+    }
+
+    /// The division of the columns of matrices that have the same, and so many strips each, with which one launch of them takes an H100 the least time.
+    pub fn division_of_all(self, strips: &[usize], vectors: usize) -> Division {
+        let time = |division: Division| {
+            let work = Work { strips: strips.to_vec(), division, steps: self.steps(division), vectors };
+            work.numbers()
+                .map(|strips| work.flowing_cycles(strips, beside(strips, division.parts(), vectors), PROCESSORS))
+                .min()
+        };
+        self.divisions(vectors).min_by_key(|&division| time(division)).unwrap_or_default()
     }
 
     fn cycles(self, division: Division, vectors: usize) -> usize {
@@ -169,12 +182,26 @@ impl Work {
     /// Strips of a block with which the launch is expected to take the least time; nothing where there is room for none. A block of so many has as many
     /// `bytes` of shared memory.
     pub fn strips_of_a_block(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
+        self.best_strips(bytes, limits, Self::cycles)
+    }
+
+    /// The same for a launch of so many blocks that they do not begin and end together.
+    pub fn strips_of_a_flowing_block(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
+        self.best_strips(bytes, limits, Self::flowing_cycles)
+    }
+
+    fn best_strips(
+        &self,
+        bytes: impl Fn(usize) -> usize,
+        limits: Limits,
+        cycles: impl Fn(&Self, usize, usize, usize) -> usize,
+    ) -> Option<usize> {
         let room = limits.shared_per_block.min(limits.shared_per_multiprocessor.saturating_sub(RESERVED));
         let parts = self.division.parts();
         let fits = |&strips: &usize| bytes(strips) <= room && threads(strips, parts, self.vectors) <= THREADS;
         self.numbers().filter(fits).min_by_key(|&strips| {
             let beside = beside_with(strips, parts, self.vectors, bytes(strips), limits);
-            self.cycles(strips, beside, limits.multiprocessors)
+            cycles(self, strips, beside, limits.multiprocessors)
         })
     }
 
@@ -192,13 +219,28 @@ impl Work {
 
     /// Cycles of the launch on a device with so many multiprocessors, each of which has up to so many blocks at a time.
     fn cycles(&self, strips: usize, beside: usize, processors: usize) -> usize {
-        let (grid, ranks, parts) = (self.grid(strips), self.division.ranks, self.division.parts());
+        let (grid, ranks) = (self.grid(strips), self.division.ranks);
         // Blocks go to multiprocessors that have none as long as there are some.
         let beside = if grid <= places(ranks, 1, processors) { 1 } else { beside };
         let rounds = grid.div_ceil(places(ranks, beside, processors));
+        rounds * (BLOCK + self.steps * self.step_cycles(strips, beside))
+    }
+
+    /// The same where there are several rounds of blocks: then these have no common beginning and end, and a block begins beside the steps of another one.
+    fn flowing_cycles(&self, strips: usize, beside: usize, processors: usize) -> usize {
+        let (grid, at_a_time) = (self.grid(strips), places(self.division.ranks, beside, processors));
+        if grid <= 2 * at_a_time {
+            return self.cycles(strips, beside, processors);
+        }
+        grid * (BLOCK / beside + self.steps * self.step_cycles(strips, beside)) / at_a_time
+    }
+
+    /// Cycles of a step.
+    fn step_cycles(&self, strips: usize, beside: usize) -> usize {
+        let parts = self.division.parts();
         let decoding = STEP + WARP * (strips * parts + 1) * beside;
         let loading = if self.vectors > MANY_PARTED_VECTORS { 0 } else { VECTOR * self.vectors * parts };
-        rounds * (BLOCK + self.steps * decoding.max(loading))
+        decoding.max(loading)
     }
 }
 

@@ -85,7 +85,8 @@ class RoutedExperts:
         stream = _current_stream(self._ordinal)
         if self._places is not None and is_capturing():
             _native.gpu_keep(self._ordinal, stream, self._places)
-        most, routes = self._first.most(tokens), tokens * each
+        routes = tokens * each
+        most = self._first.most(tokens, routes)
         some = min(self._experts, routes)
         count = some + (routes - some) // most
         # Slots, positions, and rows.
