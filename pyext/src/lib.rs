@@ -71,8 +71,6 @@ mod _native {
     #[pymodule_export]
     const PRODUCT_VECTORS: usize = wcodec::gpu::Vectors::MOST;
     #[pymodule_export]
-    const ROUTED_VECTORS: usize = wcodec::gpu::Routed::MOST;
-    #[pymodule_export]
     const MOST_ROUTES: usize = wcodec::gpu::Routes::MOST;
     #[pymodule_export]
     const PRODUCT_VECTORS_SQUARED: usize = wcodec::gpu::Vectors::MOST_SQUARED;

@@ -198,15 +198,15 @@ def near(found: Any, want: Any) -> bool:
     return bool((found.float() - want).norm() <= 0.01 * want.norm())
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 9, 32, 40])
+@pytest.mark.parametrize("tokens", [1, 8, 9, 32, 40, 200])
 @pytest.mark.parametrize("kind", ["all", "some", "shares first"])
 def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("kernels of many vectors need compute capability 9.0")
     places = torch.tensor([-1, 2, 0, -1, 3, 1, -1, -1], dtype=torch.int32).cuda() if kind == "some" else None
     experts, exact = routed_experts(quads, places, kind == "shares first")
-    routed = experts._routed_experts()
-    assert routed is not None and experts._routed_experts() is routed
+    routed, grouped = experts._ways()
+    assert routed is not None and grouped is not None and experts._ways()[0] is routed
     x = torch.randn(tokens, ROUTED_WIDTH, dtype=DTYPE, device="cuda")
 
     def routes() -> Any:
@@ -218,7 +218,8 @@ def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
         shares, ids = torch.rand(tokens, 3, device="cuda"), routes()
         few = experts.mix(x, shares, ids)
         assert near(few, exact(x, shares, ids))
-        if tokens <= 32:
+        # 200 tokens are too many for 8 experts, but for a graph.
+        if tokens < 200:
             assert torch.equal(few, experts.mix(x, shares, ids.long()))
         graph, out = captured(lambda: experts.mix(x, shares, ids))
         for order in (ids.clone(), routes(), torch.full_like(ids, 1), torch.full_like(ids, -1)):
@@ -227,7 +228,7 @@ def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
             out.fill_(7)
             graph.replay()
             assert near(out, exact(x, shares, ids))
-            if tokens <= 32:
+            if tokens < 200:
                 assert torch.equal(out, experts.mix(x, shares, ids))
             if (order < 0).all():
                 assert torch.equal(out, torch.zeros_like(out))

@@ -180,13 +180,14 @@ def test_what_is_taken(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> Non
         tensors = torch.zeros(tokens, WIDTH, dtype=x), torch.zeros(tokens, each, dtype=shares)
         return experts.takes(*tensors, torch.zeros(tokens, each, dtype=ids))
 
-    assert takes(1) and takes(32) and takes(4, shares=torch.float16)
-    assert not takes(33) and not takes(0)
+    assert takes(1) and takes(160) and takes(4, shares=torch.float16)
+    # More than 64 routes for each of five experts.
+    assert not takes(161) and not takes(0)
     assert not takes(4, x=torch.float32) and not takes(4, shares=torch.bfloat16) and not takes(4, ids=torch.int16)
     x = torch.zeros(4, WIDTH, dtype=torch.float16, requires_grad=True)
     assert not experts.takes(x, torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.int32))
     monkeypatch.setattr(routed, "is_capturing", lambda: True)
-    assert takes(33) and takes(512, 8) and not takes(513, 8)
+    assert takes(161) and takes(512, 8) and not takes(513, 8)
 
 
 def test_experts_that_kernels_do_not_take(decoder: Decoder) -> None:

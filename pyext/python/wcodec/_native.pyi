@@ -30,7 +30,6 @@ __all__ = [
     "QUANTIZED_KEY",
     "REST_KEY",
     "ROUNDED_COLUMNS",
-    "ROUTED_VECTORS",
     "Reads",
     "RoutedProducts",
     "RowLookup",
@@ -87,7 +86,6 @@ PRODUCT_VECTORS_SQUARED: int
 QUANTIZED_KEY: str
 REST_KEY: str
 ROUNDED_COLUMNS: int
-ROUTED_VECTORS: int
 TILE_ROWS: int
 TRELLIS_RATE_WEIGHT: float
 __version__: str

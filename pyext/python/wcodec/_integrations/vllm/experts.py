@@ -12,6 +12,7 @@ from ...nn._layers.layer import CompressedLayer
 from ...nn._weights.providers import WeightProvider, stacked
 from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive, is_capturing
+from .grouped import GroupedExperts, grouped_experts
 from .routed import RoutedExperts, routed_experts
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -22,8 +23,9 @@ class RankExperts(CompressedLayer):
     """Experts of which only those are decoded that tokens are routed to.
 
     Where kernels multiply with experts as they are stored, a GPU finds out by itself which these are, for few tokens
-    and in CUDA graphs (:class:`~.routed.RoutedExperts`). Otherwise they are computed one by one, each with its matrices
-    together. Then nobody knows, while a CUDA graph is captured, which they will be: all are decoded, and those that a
+    and in CUDA graphs (:class:`~.routed.RoutedExperts`). For more tokens a GPU that holds all of them decodes several
+    at a time (:class:`~.grouped.GroupedExperts`). Otherwise they are computed one by one, each with its matrices
+    together. While a CUDA graph is captured nobody knows which they will be: all are decoded then, and those that a
     token is not routed to have no share in it.
 
     :param names: for each expert, the tensors of its first matrix, one below the other, and those of its second.
@@ -49,8 +51,9 @@ class RankExperts(CompressedLayer):
         self._activation = activation
         self._places = places
         self._shares_first = shares_first
-        # The launches for routed experts, and the provider of weights that they belong to.
-        self._launches: tuple[WeightProvider, RoutedExperts | None] | None = None
+        # The launches for routed experts and the groups for many tokens, and the provider of weights that they belong
+        # to.
+        self._launches: tuple[WeightProvider, RoutedExperts | None, GroupedExperts | None] | None = None
         first = names[0][0][0]
         super().__init__(store, first, store.entry(first).shape, dtype, device)
 
@@ -66,35 +69,33 @@ class RankExperts(CompressedLayer):
         :param shares: ``[tokens, experts for each]``.
         :param ids: numbers of experts, of the same shape.
         """
-        routed = self._routed_experts() if self._kind == "cuda" else None
+        routed, grouped = self._ways() if self._kind == "cuda" else (None, None)
         if routed is not None and routed.takes(x, shares, ids):
             return routed.mix(x, shares, ids)
         if self._places is not None:
             # Engines pad with -1, which is no expert.
             ids = torch.where(ids < 0, -1, self._places.to(ids.device)[ids.long().clamp_min(0)])
+        capturing = self._kind == "cuda" and is_capturing()
+        if grouped is not None and not capturing and grouped.takes(x, shares, ids):
+            return grouped.mix(x, shares, ids)
         with exclusive(self._store, self._device):
-            if self._kind == "cuda" and is_capturing():
+            if capturing:
                 return self._all(x, shares, ids)
             return self._routed(x, shares, ids)
 
-    def _routed_experts(self) -> RoutedExperts | None:
-        """The launches for routed experts as the weights are now; nothing if there are none."""
+    def _ways(self) -> tuple[RoutedExperts | None, GroupedExperts | None]:
+        """The launches for routed experts and the groups for many tokens as the weights are now; nothing for those that
+        there are not."""
         launches, provider = self._launches, self._weights.provider
         if launches is not None and provider is not None and launches[0] is provider[0]:
-            return launches[1]
+            return launches[1:]
         with self._store.lock:
             provider = self._weights.prepared()
-            found = routed_experts(
-                self._store,
-                self._device,
-                self._names,
-                self._dtype,
-                self._activation,
-                self._places,
-                self._shares_first,
-            )
-            self._launches = provider[0], found
-            return found
+            store, device, names, dtype = self._store, self._device, self._names, self._dtype
+            routed = routed_experts(store, device, names, dtype, self._activation, self._places, self._shares_first)
+            grouped = grouped_experts(store, device, names, dtype, self._activation, self._shares_first)
+            self._launches = provider[0], routed, grouped
+            return routed, grouped
 
     def _routed(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(x)

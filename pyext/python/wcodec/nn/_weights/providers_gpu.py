@@ -32,7 +32,7 @@ class _Prepared(NamedTuple):
     for."""
 
 
-class _PreparedProvider(WeightProvider):
+class PreparedProvider(WeightProvider):
     """The base of a GPU's providers: launches and views, prepared once for each piece of memory.
 
     :param size: bytes of the memory that the provider decodes into.
@@ -100,7 +100,7 @@ class _PreparedProvider(WeightProvider):
                 space.prepared.pop(self._number, None)
 
 
-class GpuProvider(_PreparedProvider):
+class GpuProvider(PreparedProvider):
     """Layers that are decoded together, by one launch, when one is called that is not decoded."""
 
     def __init__(self, store: Store, names: tuple[str, ...], device: torch.device, dtype: torch.dtype) -> None:
@@ -210,7 +210,7 @@ class GpuProvider(_PreparedProvider):
             return product(self._weights().views)
 
 
-class GpuSlicedProvider(_PreparedProvider):
+class GpuSlicedProvider(PreparedProvider):
     """One large layer, decoded and multiplied a slice at a time."""
 
     def __init__(self, store: Store, name: str, device: torch.device, dtype: torch.dtype) -> None:
