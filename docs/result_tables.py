@@ -367,6 +367,28 @@ TABLES: dict[str, Columns | Grid] = {
         "vllm-h100",
         {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
     ),
+    "vllm-tinyllama-h200": Columns(
+        "vllm-tinyllama-h200",
+        {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
+    ),
+    "vllm-moe-h200": Columns(
+        "vllm-moe-h200",
+        {
+            "sequences": "{name}",
+            "bfloat16": "{bf16:,}",
+            "4 bits": ratio("b4"),
+            "tokens per second of bfloat16's": "{b4_t}",
+        },
+    ),
+    "vllm-tp2-h200": Columns(
+        "vllm-tp2-h200",
+        {
+            "sequences": "{name}",
+            "bfloat16": "{bf16:,}",
+            "4 bits": ratio("b4"),
+            "tokens per second of bfloat16's": "{b4_t}",
+        },
+    ),
     "vllm-8b-h100": Columns(
         "vllm-8b-h100",
         {"sequences": "{name}", "bfloat16": "{bf16:,}", "`int8`": ratio("int8"), "4 bits": ratio("b4")},
