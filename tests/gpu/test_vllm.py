@@ -19,13 +19,14 @@ from wcodec._integrations.vllm.experts import RankExperts
 from wcodec._integrations.vllm.parts import Linear
 from wcodec._integrations.vllm.rank import Rank
 from wcodec._integrations.vllm.weights import Weights
+from wcodec.nn._weights import expert_groups
 
 F = torch.nn.functional
 gpu = gpu_helpers.gpu
 DTYPE = torch.bfloat16
 WIDTH, EXPERTS, INNER = 256, 4, 128
 # Experts that are large enough for layout `quad`.
-ROUTED, ROUTED_WIDTH, ROUTED_INNER = 8, 512, 256
+ROUTED, ROUTED_WIDTH, ROUTED_INNER = 16, 512, 256
 
 
 @pytest.fixture(scope="module")
@@ -198,12 +199,16 @@ def near(found: Any, want: Any) -> bool:
     return bool((found.float() - want).norm() <= 0.01 * want.norm())
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 9, 32, 40, 200])
+@pytest.mark.parametrize("tokens", [1, 8, 9, 32, 40, 400])
 @pytest.mark.parametrize("kind", ["all", "some", "shares first"])
 def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("kernels of many vectors need compute capability 9.0")
-    places = torch.tensor([-1, 2, 0, -1, 3, 1, -1, -1], dtype=torch.int32).cuda() if kind == "some" else None
+    places = (
+        torch.tensor([-1, 2, 0, -1, 3, 1, -1, -1, 7, -1, 5, -1, 4, -1, -1, 6], dtype=torch.int32).cuda()
+        if kind == "some"
+        else None
+    )
     experts, exact = routed_experts(quads, places, kind == "shares first")
     routed, grouped = experts._ways()
     assert routed is not None and grouped is not None and experts._ways()[0] is routed
@@ -218,8 +223,8 @@ def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
         shares, ids = torch.rand(tokens, 3, device="cuda"), routes()
         few = experts.mix(x, shares, ids)
         assert near(few, exact(x, shares, ids))
-        # 200 tokens are too many for 8 experts, but for a graph.
-        if tokens < 200:
+        # 400 tokens are too many for 16 experts, but for a graph.
+        if tokens < 400:
             assert torch.equal(few, experts.mix(x, shares, ids.long()))
         graph, out = captured(lambda: experts.mix(x, shares, ids))
         for order in (ids.clone(), routes(), torch.full_like(ids, 1), torch.full_like(ids, -1)):
@@ -228,10 +233,31 @@ def test_routed_experts(quads: Path, tokens: int, kind: str) -> None:
             out.fill_(7)
             graph.replay()
             assert near(out, exact(x, shares, ids))
-            if tokens < 200:
+            if tokens < 400:
                 assert torch.equal(out, experts.mix(x, shares, ids))
             if (order < 0).all():
                 assert torch.equal(out, torch.zeros_like(out))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_experts_in_groups(quads: Path, monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
+    # Three experts and a little more: five groups, and a last one of one expert.
+    each = 3 * ROUTED_WIDTH * ROUTED_INNER * DTYPE.itemsize
+    monkeypatch.setattr(expert_groups, "GROUP_BYTES", 3 * each + 100)
+    experts, exact = routed_experts(quads)
+    _, grouped = experts._ways()
+    assert grouped is not None and [len(numbers) for numbers, _ in grouped._groups] == [3, 3, 3, 3, 3, 1]
+    grouped._together &= together
+    for tokens in (500, 7, 500):
+        x = torch.randn(tokens, ROUTED_WIDTH, dtype=DTYPE, device="cuda")
+        ids = torch.stack([torch.randperm(ROUTED)[:3] for _ in range(tokens)]).cuda()
+        shares = torch.rand(tokens, 3, device="cuda")
+        with torch.inference_mode():
+            want = exact(x, shares, ids)
+            assert near(grouped.mix(x, shares, ids), want)
+            # Another layer's weights take the place of these.
+            assert near(experts.mix(x[:4], shares[:4], ids[:4]), want[:4])
+            assert near(grouped.mix(x, shares, ids.int()), want)
 
 
 def test_compiled_into_graphs(folder: Path) -> None:

@@ -100,6 +100,7 @@ def test_what_is_taken() -> None:
     assert experts.takes(x, shares, ids) and experts.takes(x, shares.half(), ids)
     assert not experts.takes(x.float(), shares, ids) and not experts.takes(x, shares.double(), ids)
     assert not experts.takes(x[:0], shares[:0], ids[:0])
+    assert not experts.takes(x, shares.clone().requires_grad_(), ids)
     assert not experts.takes(x.requires_grad_(), shares, ids)
     with torch.no_grad():
         assert experts.takes(x, shares, ids)

@@ -113,8 +113,8 @@ impl Routed {
     /// # Errors
     /// Slots have more vectors than [`MOST`](Self::MOST).
     pub unsafe fn multiply(&self, vectors: &RoutedVectors, stream: &Stream) -> Result<()> {
-        let takes = |launch: &RoutedLaunch| vectors.most <= launch.vectors && vectors.slot_count <= launch.slots;
-        let Some((kernel, launch)) = self.launches.iter().find(|(_, launch)| takes(launch)) else {
+        let takes = |(_, launch): &&(Kernel, RoutedLaunch)| launch.takes(vectors.most, vectors.slot_count);
+        let Some((kernel, launch)) = self.launches.iter().find(takes) else {
             return Err(coded!(
                 BAD_VECTORS,
                 "{} vectors of an expert, which takes {} at most",

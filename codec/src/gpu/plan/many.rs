@@ -2,7 +2,7 @@
 //!
 //! A block has a warp for each of its strips and each of its parts of the columns, and the blocks of a cluster share the columns of the same strips. How
 //! many parts there are decides the order of sums: it is a fact of the matrix and of whether vectors are more than 8, 16, 32 or 64, whereas the number of
-//! strips, which decides nothing, is what suits the device.
+//! strips, which decides nothing, is what suits the device. Routed experts are divided otherwise ([`routed`]).
 
 use wcodec_kernels::abi::{
     self, MANY_BARRIERS_AT, MANY_GROUP, MANY_LEAST_SLOTS, MANY_MOST_SLOTS, MANY_RING_AT, MANY_RING_VECTORS,

@@ -43,8 +43,7 @@ pub fn multiply_routed(
     let all = experts(tensors, parts, inputs.kind);
     let stride = all[0][0].product.stride as usize;
     let launches = routed_launches(&all, limits).unwrap();
-    let takes = |launch: &RoutedLaunch| size <= launch.vectors && routes.slots.len() <= launch.slots;
-    let launch = launches.into_iter().find(takes).unwrap();
+    let launch = launches.into_iter().find(|launch| launch.takes(size, routes.slots.len())).unwrap();
     let division = launch.division;
     let table: Vec<u8> = launch.table.iter().flat_map(|item| item.as_bytes()).copied().collect();
     let table = Buffer::from(&table[..]);
@@ -236,4 +235,39 @@ fn experts_that_differ_have_no_launch() {
     let other = [Loaded::new(&container.bytes_of("w0", &oracle()).unwrap()).unwrap()];
     let why = routed_launches(&experts(&other, 1, OutputKind::BF16), device).unwrap_err();
     assert!(why.to_string().contains("do not take it"), "{why}");
+}
+
+/// Wherever a kernel of many vectors multiplies with one matrix, there are launches for experts like it, too.
+#[test]
+fn experts_have_launches_wherever_one_of_them_fits() {
+    let mut rng = StdRng::seed_from_u64(100);
+    let (mut found, mut refused, mut divided_otherwise) = (0, 0, 0);
+    for (i, o) in options().into_iter().enumerate() {
+        let shape = [[512, 2048], [192, 2048], [48, 1130]][i % 3].to_vec();
+        let container = Container::from_bytes(encode(&sample(&mut rng, &[shape]), &o)).unwrap();
+        let Some(tensor) = load(&container, "w0") else { continue };
+        let tensors = [tensor];
+        let one = experts(&tensors, 1, OutputKind::BF16).swap_remove(0);
+        let pair = [one[0], one[0]].to_vec();
+        for count in [3, 8, 64] {
+            let all = vec![pair.clone(); count];
+            let roomy = routed_launches(&all, DEVICES[0]).unwrap();
+            for kib in (40..=228).step_by(4) {
+                let limits = Limits { shared_per_block: kib << 10, shared_per_multiprocessor: kib << 10, ..DEVICES[0] };
+                match routed_launches(&all, limits) {
+                    Ok(launches) => {
+                        assert!(launches.iter().all(|launch| launch.shared as usize <= kib << 10));
+                        let pairs = || launches.iter().zip(&roomy);
+                        divided_otherwise += pairs().filter(|(a, b)| a.division != b.division).count();
+                        found += 1;
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().contains("do not take it, or have no room"), "{kib} KiB: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(found > 1000 && refused > 100 && divided_otherwise > 0, "{found} {refused} {divided_otherwise}");
 }

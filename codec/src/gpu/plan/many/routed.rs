@@ -3,9 +3,9 @@
 //! A launch has blocks for as many experts as there can be; those of an expert that does not come end at once. All experts are of one shape, so that a
 //! block knows its expert and its strips by its number.
 //!
-//! One token has few experts, whose columns are divided so that a device has work for all of its multiprocessors. Many experts have work enough undivided:
-//! each warp of theirs begins once for all of its columns. So the order of sums is a fact of the matrices, of the vectors that a kernel is for, and of
-//! whether slots are few.
+//! One token has few experts, whose columns are divided so that a device has work for all of its multiprocessors. Many experts have work enough, and are
+//! hardly divided: each warp of theirs begins once for all of its columns. So the order of sums is a fact of the matrices, of the number of experts, of the
+//! vectors that a kernel is for, and of whether slots are few. Where a block has no room for what that asks for, it is that of a matrix by itself.
 
 use wcodec_kernels::abi;
 use wcodec_kernels::{Module, Variant};
@@ -30,7 +30,7 @@ pub struct RoutedLaunch {
     pub vectors: usize,
     /// The most slots.
     pub slots: usize,
-    /// How the columns of all matrices are divided.
+    /// The division of the columns of all matrices.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests compare with launches of the same division"))]
     pub division: Division,
     /// The items of all experts, which lie in the device's memory.
@@ -44,8 +44,15 @@ pub struct RoutedLaunch {
     pub shared: u32,
 }
 
-/// The launches for up to 8 and up to 32 vectors of an expert, for few slots and for any number of them, in this order. The items of all experts have as
-/// many matrices each.
+impl RoutedLaunch {
+    /// Whether it multiplies with so many slots of up to so many vectors. The first launch that does is the one to take.
+    pub fn takes(&self, vectors: usize, slots: usize) -> bool {
+        vectors <= self.vectors && slots <= self.slots
+    }
+}
+
+/// The launches for up to 8 and up to 32 vectors of a slot, in this order: first one for few slots, unless there are as few experts, and then one for any
+/// number of them. The items of all experts have as many matrices each.
 ///
 /// # Errors
 /// Kernels of many vectors do not multiply with all of them, their shapes differ, or they are too large for a launch.
@@ -129,11 +136,17 @@ fn launch(
     // Experts are of one shape.
     let some = &all[..all.len().min(usual * first.len())];
     let strips: Vec<usize> = some.iter().map(ProductTiles::strips).collect();
-    let division = shape_of(first[0].tiles.tensor, first[0].tiles.tiles).division_of_all(&strips, vectors);
-    let memory = Memory::of_all(&all, vectors, division);
-    let bytes = |strips| Memory { strips, ..memory }.bytes();
-    let strips = work(some, vectors, division).strips_of_a_flowing_block(bytes, limits);
-    let strips = strips.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
+    let shape = shape_of(first[0].tiles.tensor, first[0].tiles.tiles);
+    // `fits` knows of room for the second one, but not of the chunks of all experts together.
+    let divisions = [shape.division_of_all(&strips, vectors), shape.division(vectors)];
+    let found = divisions.into_iter().find_map(|division| {
+        let memory = Memory::of_all(&all, vectors, division);
+        let bytes = |strips| Memory { strips, ..memory }.bytes();
+        work(some, vectors, division).strips_of_a_flowing_block(bytes, limits).map(|strips| (memory, strips))
+    });
+    let (memory, strips) =
+        found.ok_or_else(|| refused(first.first(), "a block of threads has no room for its chunks"))?;
+    let division = memory.division;
     let mut blocks = 0;
     let mut ranges = Vec::with_capacity(first.len());
     for item in first {

@@ -2,7 +2,7 @@
 //! and the strips of each block.
 //!
 //! The first two are facts of the matrix and of whether vectors are more than 8, 16, 32 or 64, since they decide the order of sums; they are those that suit
-//! an H100 best, where two blocks have room on a multiprocessor. The third changes no result, and is what suits the device. Cycles are estimates, and only
+//! an H100 best, where two blocks have room on a multiprocessor. Those of routed experts depend on their number, too (`routed.rs`). The third changes no result, and is what suits the device. Cycles are estimates, and only
 //! their order counts.
 
 use wcodec_kernels::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_PARTED_VECTORS, MANY_WARPS};
@@ -185,7 +185,7 @@ impl Work {
         self.best_strips(bytes, limits, Self::cycles)
     }
 
-    /// The same for a launch of so many blocks that they do not begin and end together.
+    /// As [`strips_of_a_block`](Self::strips_of_a_block), for a launch of so many blocks that they do not begin and end together.
     pub fn strips_of_a_flowing_block(&self, bytes: impl Fn(usize) -> usize, limits: Limits) -> Option<usize> {
         self.best_strips(bytes, limits, Self::flowing_cycles)
     }
@@ -226,7 +226,8 @@ impl Work {
         rounds * (BLOCK + self.steps * self.step_cycles(strips, beside))
     }
 
-    /// The same where there are several rounds of blocks: then these have no common beginning and end, and a block begins beside the steps of another one.
+    /// As [`cycles`](Self::cycles), where there are several rounds of blocks: these have no common beginning and end, and a block begins beside the steps of
+    /// another one.
     fn flowing_cycles(&self, strips: usize, beside: usize, processors: usize) -> usize {
         let (grid, at_a_time) = (self.grid(strips), places(self.division.ranks, beside, processors));
         if grid <= 2 * at_a_time {

@@ -82,7 +82,6 @@ fn divisions_are_the_same_whatever_the_device() {
     }
 }
 
-/// A strip has tiles for all parts, and parts are those that there are kernels for.
 /// Rows of the matrices of an expert, columns, and experts; for up to 8 and up to 32 vectors blocks of a cluster, parts of each and strips.
 type ExpertsCase = (&'static [usize], usize, usize, [(usize, usize, usize); 2]);
 
@@ -108,14 +107,12 @@ fn experts_are_divided_the_less_the_more_there_are() {
             let work = Work { strips: strips.clone(), division, steps: shape.steps(division), vectors };
             let best = work.strips_of_a_flowing_block(|strips| Memory { strips, ..memory }.bytes(), H100);
             let found = (division.ranks, division.parts(), best.expect("there is room"));
-            println!("{rows:?} x {cols} {experts} experts, {vectors} vectors, tile {tile} {found:?}");
-            if false {
-                assert_eq!(found, wanted, "{rows:?} x {cols}, {experts} experts, {vectors} vectors");
-            }
+            assert_eq!(found, wanted, "{rows:?} x {cols}, {experts} experts, {vectors} vectors");
         }
     }
 }
 
+/// A strip has tiles for all parts, and parts are those that there are kernels for.
 #[test]
 fn every_part_has_a_tile() {
     // Some of the narrow ones have a query's division.

@@ -42,12 +42,15 @@ class GroupedExperts:
     ) -> None:
         self._store, self._device, self._groups, self._dtype = store, device, groups, dtype
         self._activation, self._shares_first = activation, shares_first
-        self._experts, self._together = groups[-1][0].stop, together
+        # The number of experts.
+        self._experts = groups[-1][0].stop
+        self._together = together
 
     def takes(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> bool:
         """Whether it computes these tokens: there are some, and nobody wants gradients."""
         kinds = x.dtype is self._dtype and shares.dtype in (torch.float32, x.dtype)
-        return kinds and ids.numel() > 0 and not (x.requires_grad and torch.is_grad_enabled())
+        wants_gradients = torch.is_grad_enabled() and (x.requires_grad or shares.requires_grad)
+        return kinds and ids.numel() > 0 and not wants_gradients
 
     def mix(self, x: torch.Tensor, shares: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The sum, for each token, of what its experts make of it, by their shares. The CPU waits for the numbers of
@@ -69,17 +72,18 @@ class GroupedExperts:
         positions = torch.full((tokens * each,), -1, dtype=torch.int32, device=device)
         positions[order[:routed]] = torch.arange(routed, dtype=torch.int32, device=device)
         results = x.new_empty((max(routed, 1), x.shape[-1]))
-        for group, experts in self._groups:
-            begin, end = places[group.start], places[group.stop]
+        for numbers_of, group in self._groups:
+            first_expert, end_expert = numbers_of.start, numbers_of.stop
+            begin, end = places[first_expert], places[end_expert]
             if begin == end:
                 continue
             rows = x[tokens_of[begin:end]]
             if self._shares_first:
                 rows = (rows * shares.view(-1, 1)[order[begin:end]]).to(x.dtype)
-            own, at = places[group.start + 1 : group.stop + 1], ends[group.start : group.stop]
-            own, at = [place - begin for place in own], at - begin
+            at = ends[first_expert:end_expert] - begin
+            own = [place - begin for place in places[first_expert + 1 : end_expert + 1]]
             with exclusive(self._store, self._device):
-                first, second = experts.decoded()
+                first, second = group.decoded()
                 inner = self._activation(self._product(rows, first, own, at))
                 results[begin:end] = self._product(inner, second, own, at)
         stream = _current_stream(device.index)
@@ -119,7 +123,7 @@ def grouped_experts(
     groups = expert_groups(store, names, device, dtype)
     if groups is None:
         return None
-    # torch has a kernel for several matrices, of bfloat16, on these GPUs.
-    has_kernel = _grouped_mm is not None and torch.cuda.get_device_capability(device) >= (9, 0)
+    # torch has a kernel for several matrices, of bfloat16, on these GPUs. On others it would wait for the CPU.
+    has_kernel = _grouped_mm is not None and torch.cuda.get_device_capability(device)[0] in (9, 10)
     together = has_kernel and dtype is torch.bfloat16
     return GroupedExperts(store, device, groups, dtype, activation, shares_first, together)

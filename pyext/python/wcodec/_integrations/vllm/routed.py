@@ -99,7 +99,7 @@ class RoutedExperts:
         could know which experts to decode."""
         few = ids.numel() <= _ROUTES_EACH * self._experts or is_capturing()
         kinds = x.dtype is self._dtype and shares.dtype in (torch.float32, x.dtype)
-        if x.requires_grad and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and (x.requires_grad or shares.requires_grad):
             return False
         return few and kinds and 0 < ids.numel() <= _native.MOST_ROUTES and ids.dtype in (torch.int32, torch.int64)
 

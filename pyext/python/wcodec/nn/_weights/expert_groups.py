@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,25 +26,25 @@ class ExpertGroup(PreparedProvider):
     """Experts that one launch decodes: into a tensor ``[experts, out, in]`` of their first matrices, and one of their
     second. The memory is what all weights are decoded into.
 
+    The memory is taken at the first use.
+
     :param experts: of one shape.
+    :param decoders: the decoder of each tensor, by its stored name.
     """
 
-    def __init__(self, store: Store, experts: Names, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, store: Store, experts: Names, decoders: Mapping[str, Any], device: torch.device, dtype: torch.dtype
+    ) -> None:
         self._dtype, self._count = dtype, len(experts)
         self._shapes = [_shape(store, matrix) for matrix in experts[0]]
         size = sum(self._bytes(shape) for shape in self._shapes)
         names = tuple(name for which in (0, 1) for expert in experts for name in expert[which])
         super().__init__(store, names, device, size)
-        self._decoders = {name: store.decoder(name, device) for name in names}
-        # For both matrices of each expert, stored tensors and their rows.
-        self._parts = [
-            [[(name, store.entry(name)) for name in expert[which]] for expert in experts] for which in (0, 1)
-        ]
+        self._decoders = decoders
+        # For both matrices of each expert, the stored tensors.
+        self._parts = [[[store.entry(name) for name in expert[which]] for expert in experts] for which in (0, 1)]
         # The owner of the memory while these experts are in it.
         self._token = object()
-        # Kernels that multiply with experts are not a layer's.
-        self._fused = [None]
-        self._ready()
 
     def _bytes(self, shape: tuple[int, int]) -> int:
         return -(-self._count * shape[0] * shape[1] * self._dtype.itemsize // ALIGN) * ALIGN
@@ -60,9 +60,9 @@ class ExpertGroup(PreparedProvider):
             offset += self._bytes(shape)
             for matrix, tensors in zip(views[-1], parts, strict=True):
                 begin = 0
-                for name, entry in tensors:
+                for entry in tensors:
                     end = begin + entry.shape[0]
-                    targets.setdefault(self._decoders[name], []).append((entry.name, matrix[begin:end]))
+                    targets.setdefault(self._decoders[entry.name], []).append((entry.name, matrix[begin:end]))
                     begin = end
         return views, [decoder.prepare(own) for decoder, own in targets.items()]
 
@@ -86,13 +86,27 @@ def expert_groups(
     names = [name for expert in experts for matrix in expert for name in matrix]
     if device.type != "cuda" or store.residency_of(names, device) != "device" or store.is_cached(names, device):
         return None
-    shapes = {tuple(_shape(store, matrix) for matrix in expert) for expert in experts}
-    if len(shapes) != 1 or any(len(store.entry(name).shape) != 2 for name in names):
+    if any(len(store.entry(name).shape) != 2 for name in names):
         return None
-    each = sum(rows * width for rows, width in shapes.pop()) * dtype.itemsize
+    widths = {(which, store.entry(name).shape[1]) for expert in experts for which in (0, 1) for name in expert[which]}
+    shapes = {tuple(_shape(store, matrix) for matrix in expert) for expert in experts}
+    if len(shapes) != 1 or len(widths) != 2:
+        return None
+    each = max(sum(rows * width for rows, width in shapes.pop()), 1) * dtype.itemsize
     count = max(GROUP_BYTES // each, 1)
     groups = [range(begin, min(begin + count, len(experts))) for begin in range(0, len(experts), count)]
-    return [(group, ExpertGroup(store, experts[group.start : group.stop], device, dtype)) for group in groups]
+    decoders = _decoders(store, [store.entry(name).name for name in names], device)
+    return [(some, ExpertGroup(store, experts[some.start : some.stop], decoders, device, dtype)) for some in groups]
+
+
+def _decoders(store: Store, stored: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """The decoder of each stored tensor. One has most of them, and is asked once for their names, which are many."""
+    found: dict[str, Any] = {}
+    for name in stored:
+        if name not in found:
+            decoder = store.decoder(name, device)
+            found.update(dict.fromkeys(decoder.names, decoder))
+    return found
 
 
 def _shape(store: Store, matrix: Sequence[str]) -> tuple[int, int]:
