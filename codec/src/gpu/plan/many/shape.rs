@@ -2,8 +2,8 @@
 //! and the strips of each block.
 //!
 //! The first two are facts of the matrix and of whether vectors are more than 8, 16, 32 or 64, since they decide the order of sums; they are those that suit
-//! an H100 best, where two blocks have room on a multiprocessor. Those of routed experts depend on their number, too (`routed.rs`). The third changes no result, and is what suits the device. Cycles are estimates, and only
-//! their order counts.
+//! an H100 best, where two blocks have room on a multiprocessor. Those of routed experts depend on their number, too (`routed.rs`). The third changes no
+//! result, and is what suits the device. Cycles are estimates, and only their order counts.
 
 use wcodec_kernels::abi::{MANY_FEW_WARPS, MANY_HELPERS, MANY_MORE_HELPERS, MANY_PARTED_VECTORS, MANY_WARPS};
 
