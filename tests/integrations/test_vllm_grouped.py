@@ -10,10 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import wcodec
 
 torch = pytest.importorskip("torch")
 
 from wcodec._integrations.vllm import grouped, routed  # noqa: E402
+from wcodec._integrations.vllm.experts import RankExperts  # noqa: E402
+from wcodec.nn._weights import expert_groups  # noqa: E402
+from wcodec.nn._weights.memory_estimate import MemoryEstimate  # noqa: E402
+from wcodec.nn._weights.store import Store  # noqa: E402
 
 from .test_vllm_routed import STREAM, Router, activation  # noqa: E402
 
@@ -112,3 +117,39 @@ def test_groups_are_only_of_experts_on_a_gpu() -> None:
     assert grouped.grouped_experts(store, CPU, [((), ())], torch.float32, activation, False) is None
     store = SimpleNamespace(entry=None)
     assert grouped.grouped_experts(store, CPU, [((), ())], torch.float16, activation, False) is None
+
+
+@pytest.fixture
+def layer() -> RankExperts:
+    """Five experts of a container, on a CPU; each takes 2,304 bytes in a half precision."""
+    shapes = {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+    tensors = {f"{name}.{i}": torch.randn(shape).half() for name, shape in shapes.items() for i in range(EXPERTS)}
+    names = [((f"gate.{i}", f"up.{i}"), (f"down.{i}",)) for i in range(EXPERTS)]
+    groups = [(*first, *second) for first, second in names]
+    store = Store(wcodec.open(wcodec.compress_to_bytes(tensors)[0]), groups, routed=list(tensors))
+    return RankExperts(store, names, activation, None, dtype=torch.float16, device=CPU)
+
+
+@pytest.mark.parametrize(("bound", "counted"), [(1 << 20, 5 * 2304), (5000, 5000), (100, 2304)])
+def test_memory_of_groups_is_counted_on_a_gpu(
+    layer: RankExperts, monkeypatch: pytest.MonkeyPatch, bound: int, counted: int
+) -> None:
+    monkeypatch.setattr(expert_groups, "GROUP_BYTES", bound)
+    store, spare = layer._store, 2 * expert_groups.ALIGN
+    assert expert_groups.bytes_of_a_group(store, layer._names, torch.float16) == counted + spare
+    again = RankExperts(store, layer._names, activation, None, dtype=torch.float16, device=CPU)
+    users = [again._weights]
+    units = MemoryEstimate(store.tensor_groups, torch.device("cuda", 0), users).units
+    assert len(units) == EXPERTS
+    assert {unit.scratch for unit in units} == {max(counted + spare, 3 * 1024)}
+    # A CPU decodes one expert at a time, and so does any device in float32.
+    assert {unit.scratch for unit in MemoryEstimate(store.tensor_groups, CPU, users).units} == {3 * 1024}
+    single = RankExperts(store, layer._names, activation, None, dtype=torch.float32, device=CPU)
+    assert single._weights.at_once == 0
+
+
+def test_launches_go_when_a_layer_moves(layer: RankExperts) -> None:
+    kept: Any = (object(), None, None)
+    layer._launches = kept
+    layer.to(torch.bfloat16)
+    assert layer._launches is None

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from ...nn._layers.layer import CompressedLayer
+from ...nn._weights.expert_groups import bytes_of_a_group
 from ...nn._weights.providers import WeightProvider, stacked
 from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive, is_capturing
-from .grouped import GroupedExperts, grouped_experts
+from .grouped import HALVES, GroupedExperts, grouped_experts
 from .routed import RoutedExperts, routed_experts
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -56,6 +57,8 @@ class RankExperts(CompressedLayer):
         self._launches: tuple[WeightProvider, RoutedExperts | None, GroupedExperts | None] | None = None
         first = names[0][0][0]
         super().__init__(store, first, store.entry(first).shape, dtype, device)
+        if dtype in HALVES:
+            self._weights.at_once = bytes_of_a_group(store, names, dtype)
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -131,6 +134,11 @@ class RankExperts(CompressedLayer):
     def __getstate__(self) -> dict[str, Any]:
         # Launches are of this machine's memory.
         return {**super().__getstate__(), "_launches": None}
+
+    def _settle(self) -> None:
+        # They keep memory of the GPU that the layer was on.
+        self._launches = None
+        super()._settle()
 
     def _form(self) -> str:
         return f"{len(self._names)} experts"

@@ -13,6 +13,8 @@ from ...nn._weights.store import Store
 from ...nn._weights.workspace import exclusive
 from .routed import combined
 
+# Dtypes that experts in groups are decoded to.
+HALVES = (torch.float16, torch.bfloat16)
 # torch's product of several matrices, each with rows of its own. A torch without it multiplies one after the other.
 _grouped_mm: Any = getattr(F, "grouped_mm", None)
 # Bytes that rows of its operands are multiples of.
@@ -118,7 +120,7 @@ def grouped_experts(
     shares_first: bool,
 ) -> GroupedExperts | None:
     """The experts in groups, if they are on a GPU, of one shape, and computed in a half precision."""
-    if dtype not in (torch.float16, torch.bfloat16):
+    if dtype not in HALVES:
         return None
     groups = expert_groups(store, names, device, dtype)
     if groups is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .providers import ALIGN
+from .providers import ALIGN, decoded_bytes
 from .providers_gpu import PreparedProvider
 
 if TYPE_CHECKING:
@@ -76,6 +76,14 @@ class ExpertGroup(PreparedProvider):
                 batch.launch()
             space.owner = self._token
         return first, second
+
+
+def bytes_of_a_group(store: Store, experts: Names, dtype: torch.dtype) -> int:
+    """Bytes that groups of these experts take decoded, at most: all of them, :data:`GROUP_BYTES`, or one that is
+    larger."""
+    each = [sum(decoded_bytes(store.entry(name), dtype) for matrix in expert for name in matrix) for expert in experts]
+    # Both tensors of a group begin at multiples of ALIGN.
+    return min(max(GROUP_BYTES, *each), sum(each)) + 2 * ALIGN
 
 
 def expert_groups(

@@ -138,6 +138,8 @@ class MemoryEstimate:
         looked_up = {entry(n).name for user in users if user.looked_up for n in user.tensors}
         # A head that is tied to an embedding is in both sets.
         self._multiplied = {entry(n).name for user in users if not user.looked_up for n in user.tensors}
+        # Layers that decode several blocks at a time on a GPU.
+        self._at_once = {entry(n).name: user.at_once for user in users if user.at_once for n in user.tensors}
         wanted = self._names
         held = self._tensor_groups.held(wanted)
         left = dict.fromkeys(wanted)
@@ -154,6 +156,8 @@ class MemoryEstimate:
     def _unit(self, names: tuple[str, ...], held: Mapping[str, int], looked_up: bool) -> Unit:
         entries = [self._tensor_groups.entry(name) for name in names]
         together, at_once = 0, [0]
+        if self._device.type == "cuda":
+            at_once += [self._at_once.get(name, 0) for name in names]
         for entry in entries:
             dtype = self.dtypes[entry.name]
             if is_sliced(entry, dtype):

@@ -39,6 +39,8 @@ class LayerWeights:
     ) -> None:
         self.store, self.tensors, self.device, self.dtype = store, tensors, device, dtype
         self.cut, self.planned, self.looked_up = cut, planned, looked_up
+        # Bytes of decoded weights that the layer has on a GPU at a time, where these are more than of one block.
+        self.at_once = 0
         # None until a provider is wanted, and again when the store takes it back.
         self.provider: tuple[WeightProvider, int] | None = None
         self._table: TableRows | None = None
