@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from command import Cli, call
 
 # pytest-xdist gives its workers a width, by which the command would cut its tables.
 os.environ.pop("COLUMNS", None)
+# Shells have what runs in the background ignore SIGINT, and children inherit that: tests that send it waited in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Writer = Callable[[Path, dict[str, np.ndarray]], Path]
 
