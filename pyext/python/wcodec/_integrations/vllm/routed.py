@@ -80,7 +80,7 @@ class RoutedExperts:
         places: torch.Tensor | None,
         shares_first: bool,
     ) -> None:
-        self._dtype, self._kind = dtype, dtypes.requested(str(dtype))
+        self._dtype, kind = dtype, dtypes.requested(str(dtype))
         self._activation, self._places, self._shares_first = activation, places, shares_first
         self._experts = len(names)
         self._ordinal: int = decoder.device.index
@@ -88,7 +88,7 @@ class RoutedExperts:
 
         def prepared(which: int) -> _native.RoutedProducts:
             matrices = [[(name, None, 0, 0) for name in expert[which]] for expert in names]
-            routed: _native.RoutedProducts = decoder._native.prepare_routed(matrices, self._kind)
+            routed: _native.RoutedProducts = decoder._native.prepare_routed(matrices, kind)
             return routed
 
         self._first, self._second = prepared(0), prepared(1)
