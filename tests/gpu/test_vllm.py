@@ -255,7 +255,7 @@ def test_experts_in_groups(quads: Path, monkeypatch: pytest.MonkeyPatch, togethe
         with torch.inference_mode():
             want = exact(x, shares, ids)
             assert near(grouped.mix(x, shares, ids), want)
-            # Another layer's weights take the place of these.
+            # Between them the launches for routed experts, which read the same compressed weights.
             assert near(experts.mix(x[:4], shares[:4], ids[:4]), want[:4])
             assert near(grouped.mix(x, shares, ids.int()), want)
 

@@ -24,9 +24,7 @@ Names = Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
 
 class ExpertGroup(PreparedProvider):
     """Experts that one launch decodes: into a tensor ``[experts, out, in]`` of their first matrices, and one of their
-    second. The memory is what all weights are decoded into.
-
-    The memory is taken at the first use.
+    second. The memory is what all weights are decoded into, and is taken at the first use.
 
     :param experts: of one shape.
     :param decoders: the decoder of each tensor, by its stored name.
